@@ -18,11 +18,18 @@ Answers = list[tuple[str, str | None]]
 
 
 def run_command(command: click.Command, name: str, arguments: Sequence[str], refuse: Refuse) -> int:
-    """Run ``command``; returns its exit code, never a traceback. refuse: for no answer."""
+    """Run a click command and return the exit code of the process. Errors are printed in a line,
+    never as a traceback.
+
+    name: the program's name. refuse: called with the exit code and the message if the command gives
+    no answer.
+    """
     open_streams()
 
     def refused(exit_code: int, message: str, shown: str | None = None) -> int:
-        """Say ``shown``, by default the message behind the program's name; refuse."""
+        """Print ``shown``, by default ``name: message``, on standard error; return the code from
+        ``refuse``.
+        """
         say(f"{name}: {message}" if shown is None else shown, err=True)
         try:
             return refuse(exit_code, message)
@@ -77,12 +84,18 @@ def _not_installed(module: str) -> str:
 
 
 def own_words(argv: Sequence[str]) -> Sequence[str]:
-    """Return the words before ``--``: those behind it are the launch's."""
+    """Return the words before ``--``, all if no word is ``--``: the words after it are the
+    launch's.
+    """
     return argv[: argv.index("--")] if "--" in argv else argv
 
 
 def asked_answers(argv: Sequence[str]) -> Answers:
-    """Return each --format (--json too) with the --output behind it; "" for an --output alone."""
+    """Read from a command line which answers are asked for, as pairs of format and file.
+
+    --json is the format "json". An --output belongs to the --format before it; if that has a file
+    already, or none precedes, to the next one. "" for an --output without a format.
+    """
     answers: Answers = []
     for number, word in enumerate(argv):
         name, equals, value = word.partition("=")

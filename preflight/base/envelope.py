@@ -61,9 +61,10 @@ def envelope(
 ) -> Json:
     """Return an answer in its envelope; ``findings`` of the answer stand beside it.
 
-    name: of the schema. exit_code: of the process. word: how it went: one of STATUSES, else the
-    answer's outcome, beside the status of the exit code. reason: of the status; by default the
-    worst finding. launch: source and summary. host, command: by default of the command that runs.
+    name: of the schema. exit_code: of the process. word: how the command ended. One of STATUSES is
+    the status; any other word is the answer's ``outcome``, and the exit code gives the status.
+    reason: why it has this status; by default the worst finding. launch: its source and a summary.
+    host, command: by default those of the click command that runs.
     """
     from checks.capture.secrets import public
 
@@ -91,7 +92,9 @@ def envelope(
 
 
 def _worst(findings: list[Json]) -> str | None:
-    """Return the first of the worst findings in one sentence."""
+    """Return the first of the worst findings in one sentence; None if none fails, is unknown or
+    warns.
+    """
     order = ("fail", "unknown", "warn")
     wanting = [finding for finding in findings if finding["status"] in order]
     if not wanting:
@@ -102,7 +105,9 @@ def _worst(findings: list[Json]) -> str | None:
 
 
 def finding_object(finding: Any, about: Iterable[str] = (), **more: Any) -> Json:
-    """Return a finding's JSON fields and ``more``; about: the subjects, else the finding's."""
+    """Return a finding as JSON, with the fields ``more``. about: subjects to name instead of the
+    finding's one.
+    """
     return {
         "check": finding.check,
         "status": getattr(finding.status, "value", finding.status),
@@ -122,9 +127,10 @@ def amount(text: str) -> Json | None:
 
 
 def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
-    """Return the subjects of a finding as JSON, each with its kind; processes without a check.
+    """Return the subjects of a finding as JSON: kind, name and ranks of each.
 
-    If a text carries no kind, the check decides: a rule's subject is a place in the launch.
+    If a text carries no kind, its name or the check's id decides: a rule's subject is a place in
+    the launch. A subject without a check is a process.
     """
     beginnings = [beginning for beginning in SUBJECTS if check.startswith(beginning)]
     usual = SUBJECTS[max(beginnings, key=len)] if beginnings else "launch" if check else "process"
@@ -136,7 +142,9 @@ def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
 
 
 def actions(lines: Iterable[str], check: str = "") -> list[Json]:
-    """Return lines of shell, and those for people, with what each does. check: what they mend."""
+    """Return command lines, and comments for people, as JSON with what each does. check: the id of
+    the check that they mend, "" for no check.
+    """
     return [
         {
             "kind": known.does,

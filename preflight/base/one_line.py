@@ -13,12 +13,16 @@ _PATH = regex(r"""[^\s/("'=,]*/[^\s)"',]+""")
 
 
 def clean(text: str) -> str:
-    """Return one line, with what would move the cursor written out."""
+    """Return the text as one line for a terminal: control characters as their codes, tabs and line
+    ends as spaces.
+    """
     return text.translate(_WRITTEN)
 
 
 def shortened(text: str, most: int) -> str:
-    """Return ``clean`` text of at most so many characters: all, or the first words and dots."""
+    """Return the text as ``clean`` does, without secrets, in at most ``most`` characters. A longer
+    text is cut after a word and ends with dots.
+    """
     text = public(clean(text))
     if len(text) <= most:
         return text
@@ -28,7 +32,9 @@ def shortened(text: str, most: int) -> str:
 
 
 def with_short_paths(text: str, most: int) -> str:
-    """Return the text with the end alone of paths longer than ``most`` characters."""
+    """Return the text with every path of more than ``most`` characters cut to its end,
+    behind dots.
+    """
 
     def end_of(match: re.Match[str]) -> str:
         path = match[0]
@@ -39,7 +45,7 @@ def with_short_paths(text: str, most: int) -> str:
 
 
 def with_last_name(text: str, path: str) -> str:
-    """Return the text with ``path``, which the reader knows, called by its last name alone."""
+    """Return the text with the path ``path``, which the reader knows, replaced by its last name."""
     _, slash, name = path.rpartition("/")
     if not slash or not name:
         return text

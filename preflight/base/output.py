@@ -62,7 +62,12 @@ def shown(text: str) -> str:
 
 @contextmanager
 def output_to(path: str | None) -> Iterator[None]:
-    """Let a file have what is printed, whole or not at all. Raises UsageError."""
+    """Collect what is printed to standard output within the block, and then write it to the file
+    ``path``, whole or not at all.
+
+    If ``path`` is None, it is printed as usual. No file is written if nothing was printed, or the
+    block raised. Raises UsageError.
+    """
     if path is None:
         yield
         return
@@ -80,7 +85,9 @@ def output_to(path: str | None) -> Iterator[None]:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line; a reader that is gone changes no exit code. Raises OutputError."""
+    """Print a line to standard output, or to standard error if ``err``. A reader that closed the
+    pipe is no error; a full disk raises OutputError, for standard output alone.
+    """
     stream = sys.stderr if err else sys.stdout
     text = shown(text)
     lines = _LINES_OF_A_FILE.get()
@@ -110,7 +117,9 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def discard_output(stream: TextIO | None = None) -> None:
-    """Discard what a stream, else standard output, still holds: it would fail at the end."""
+    """Discard what a stream (None: standard output) still holds, and all that follows: a write at
+    the exit would fail again.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
@@ -135,7 +144,9 @@ def _unknown(value: object) -> dict[str, str]:
 
 
 def painter(color: str) -> Callable[[str, str], str]:
-    """Return ``paint(text, colour)``, which colours a text, or leaves it as it is."""
+    """Return a function ``paint(text, colour)``, which colours a text if ``colored(color)``. Else
+    it returns the text as it is.
+    """
     shown = colored(color)
 
     def paint(text: str, colour: str) -> str:
@@ -145,7 +156,11 @@ def painter(color: str) -> Callable[[str, str], str]:
 
 
 def colored(color: str) -> bool:
-    """Return whether to colour: --color, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, the terminal."""
+    """Tell whether to colour. ``color`` is the value of --color: always, never or auto.
+
+    auto: never in a file; else NO_COLOR, FORCE_COLOR and CLICOLOR_FORCE decide, then whether
+    standard output is a terminal.
+    """
     if color != "auto" or _LINES_OF_A_FILE.get() is not None:
         return color == "always"
     if "NO_COLOR" in os.environ:
@@ -156,7 +171,9 @@ def colored(color: str) -> bool:
 
 
 def columns() -> int:
-    """Return how many columns a line may take: COLUMNS, the terminal's own width, or a pipe's."""
+    """Return the width of a line in columns, 40 to 140: COLUMNS, else the terminal's width, else
+    100.
+    """
     wished, width = os.environ.get("COLUMNS", ""), PIPE_COLUMNS
     if wished.isascii() and wished.isdecimal() and 0 < int(wished) < 10**6:
         width = int(wished)
@@ -167,7 +184,10 @@ def columns() -> int:
 
 
 class Progress:
-    """A line that says what is being done, after some seconds; no line stays."""
+    """A line on the terminal's standard error that says what is being done; ``clear`` removes it.
+
+    wanted: False shows nothing. after_seconds: nothing is shown earlier than that.
+    """
 
     def __init__(self, wanted: bool = True, after_seconds: float = 0.0) -> None:
         self._shown = wanted and sys.stderr.isatty()
@@ -183,7 +203,7 @@ class Progress:
             self._text = text
 
     def clear(self) -> None:
-        """Leave the line as it was."""
+        """Erase the line that is shown."""
         if self._text:
             sys.stderr.write(f"\r{'':<{len(self._text)}}\r")
             sys.stderr.flush()

@@ -61,7 +61,9 @@ def visible(text: str) -> str:
 
 
 def quote(text: str) -> str:
-    """Return one word for bash, on one line that a terminal shows as it is."""
+    """Quote one word for bash, on one line. A word with hidden characters is written as
+    ``$'...'``.
+    """
     if text.isprintable():
         return shlex.quote(text)
     letters = ((a, a.encode("utf-8", "surrogateescape")) for a in text)
@@ -73,7 +75,9 @@ def quote(text: str) -> str:
 
 
 def posix_assignment(name: str, value: str) -> str:
-    """Return the lines that export a variable in any POSIX shell, which may not know $'...'."""
+    """Return the line that sets and exports a variable in any POSIX shell, also one
+    without $'...'.
+    """
     if not any(map(is_hidden, value)):
         return f"export {name}={shlex.quote(value)}"
     octal = "".join(
@@ -87,7 +91,9 @@ def posix_assignment(name: str, value: str) -> str:
 
 
 def line(command: Iterable[str | Fill], sudo: str = "") -> Line:
-    """Return the line that runs a command, of quoted words. sudo: ``sudo `` or "", in front."""
+    """Return the line that runs a command. Words are quoted, a Fill stands as it is. sudo: ``sudo
+    `` or "", put in front.
+    """
     pairs = [(w, quote(w)) if isinstance(w, str) else (w.value, w.value) for w in command]
     typed = " ".join(quoted for _, quoted in pairs)
     return Line(sudo + typed, "run", (word for word, _ in pairs), needs_root=bool(sudo))
@@ -135,7 +141,9 @@ _MOST_DEVICES = 2
 
 
 def _with_folders(argv: Sequence[str]) -> list[str]:
-    """Return an engine's words with the folder in place of many devices below."""
+    """Return the options of a container engine; more than two --device of one folder become that
+    folder. Devices right below /dev stay as they are.
+    """
     folders = [word.rpartition("/")[0] for word in argv if word.startswith("--device=/dev/")]
     many = {each for each in folders if folders.count(each) > _MOST_DEVICES} - {"--device=/dev"}
     return [*dict.fromkeys(d if (d := word.rpartition("/")[0]) in many else word for word in argv)]

@@ -28,7 +28,11 @@ class LateError(UsageError):
 
 
 def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Result:
-    """Return the value of ``work``, which may be left to a thread. Raises LateError."""
+    """Run ``work`` in a thread and return its value, or raise its error.
+
+    Raises LateError after ``limit_seconds``; the thread is then left behind. name: what is opened,
+    for the message. If no thread can be started, ``work`` runs without a limit.
+    """
     done: list[Result] = []
     failed: list[BaseException] = []
 
@@ -56,7 +60,9 @@ def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Resul
 
 
 def save(name: str, path: str, content: bytes, mode: int, limit_seconds: float) -> None:
-    """Write a file, whole or not at all. Raises UsageError; ``name`` begins the message."""
+    """Write a file with the permission bits ``mode``, whole or not at all. Raises UsageError;
+    ``name`` begins the message.
+    """
     from checks.base.archive import write_whole
 
     try:

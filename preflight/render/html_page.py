@@ -36,7 +36,11 @@ Cell = str | Keyed
 
 
 def page(title: str, body: str, script: str = "", style: str = "") -> str:
-    """Return a document of HTML parts. Raises ValueError if a script holds ``</script``."""
+    """Return a whole HTML document. body is HTML; script and style are added to those of every
+    page.
+
+    Raises ValueError if a script holds ``</script`` or ``<!--``.
+    """
     scripts = [_data("page.js"), *([script] if script else [])]
     for text in scripts:
         if "</script" in text.lower() or "<!--" in text:
@@ -69,7 +73,9 @@ def page(title: str, body: str, script: str = "", style: str = "") -> str:
 
 
 def escape(text: str) -> Html:
-    """Return text as markup, without secrets; what cannot be seen is written out."""
+    """Return text as markup, without secrets; invisible characters are written as codes. Html is
+    returned as it is.
+    """
     if isinstance(text, Html):
         return text
     return markupsafe.escape(_UNSEEN.sub(lambda m: f"\\x{ord(m[0]):02x}", public(text)))
@@ -98,7 +104,9 @@ def tick(id_: str, label: str, checked: bool = False) -> Html:
 
 
 def facts_list(rows: Iterable[tuple[str, str]]) -> Html:
-    """Return a list of names with what is said of each; rows without a text are left out."""
+    """Return (name, text) rows as a list in HTML; rows without a text are left out. If no row
+    remains, the markup is empty.
+    """
     parts = [(element("dt", name), element("dd", text)) for name, text in rows if text]
     inner = [part for pair in parts for part in pair]
     return element("dl", *inner, class_="facts") if inner else Html("")
@@ -129,8 +137,8 @@ def table(
     """Return a table in a box, which scrolls if the window is narrower.
 
     On a phone each row is a list, headings beside cells. The first cell of a row is its heading.
-    name: read to people who cannot see the heading above, without a caption. numeric_columns: by
-    index, shown to the right and sorted as numbers with units (``1.5 GiB`` after ``900 MiB``).
+    name: of the table for a screen reader, if it has no caption. numeric_columns: by index, shown
+    to the right and sorted as numbers with units (``1.5 GiB`` after ``900 MiB``).
     """
     kinds = ["number" if at in numeric_columns else "" for at in range(len(headings))]
     labels = [element("button", head, type="button") if sortable else head for head in headings]

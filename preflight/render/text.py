@@ -16,9 +16,11 @@ def cell_widths(
     least: int = LEAST_CELL,
     whole_words: bool = False,
 ) -> list[int | None]:
-    """Return each column's width, None if it needs no limit; the widest give way until a line fits.
+    """Return each column's width limit, None if it needs none, so that a row fits into ``width``.
 
-    firm: columns that are never broken. whole_words: nor are words, though a line is then too long.
+    lines: rows of cells. The widest columns shrink first, but none below ``least``. firm: indexes
+    of columns that do not shrink. whole_words: no column is narrower than its longest word. If all
+    are at their least, rows stay wider than ``width``.
     """
     columns = list(zip(*lines, strict=False))
     floors = [least] * len(columns)
@@ -55,7 +57,11 @@ def table(
     widths: Sequence[int | None] | int | None = None,
     margin: str = "",
 ) -> str:
-    """Return a table, with a line below its heads; widths: where cells are broken."""
+    """Return a table, with a line below its heads if it has some.
+
+    right: indexes of columns aligned to the right. widths: cells are wrapped to these. margin:
+    stands in front of each line.
+    """
     from tabulate import tabulate
 
     aligns = ["right" if at in right else "left" for at in range(len(heads or rows[0]))]
@@ -79,7 +85,11 @@ def fitted(
     firm: Collection[int] = (),
     margin: str = "",
 ) -> str:
-    """Return ``table``, its words whole; if that is too wide, a sentence of each row."""
+    """Return a table whose words are whole; if it is wider than ``width``, a sentence for each row.
+
+    right: indexes of columns aligned to the right. Those and the columns of ``firm`` are never
+    wrapped. margin: stands in front of each line.
+    """
     unbroken = {*firm, *right}
     limits = cell_widths([heads, *rows], width - len(margin), unbroken, LEAST_FITTED_CELL, True)
     text = table(rows, heads, right=right, widths=limits, margin=margin)
@@ -103,7 +113,11 @@ def fitted(
 
 
 def wrapped(text: str, width: int, further: int = 4, hyphens: bool = False) -> list[str]:
-    """Return the lines of ``text``, with its margin, further ones by more; no word is broken."""
+    """Wrap a text to ``width`` columns and return the lines; a word is never broken.
+
+    Every line is indented as ``text`` is, those after the first by ``further`` spaces more.
+    hyphens: a line may end after a hyphen.
+    """
     inner = text.lstrip(" ")
     margin = text[: len(text) - len(inner)]
     return textwrap.wrap(
@@ -117,10 +131,12 @@ def wrapped(text: str, width: int, further: int = 4, hyphens: bool = False) -> l
 
 
 def filled(text: str, width: int, further: int = 4) -> str:
-    """Return ``wrapped`` as one text."""
+    """Return the lines of ``wrapped`` as one text."""
     return "\n".join(wrapped(text, width, further))
 
 
 def headed(word: str, rest: str, width: int, painted: str, margin: str = "") -> str:
-    """Return ``word: rest`` filled, the word as ``painted``: colour codes take no room."""
+    """Return ``word: rest``, wrapped to ``width``, with ``painted`` in place of ``word``: its
+    colour codes take no room.
+    """
     return filled(f"{margin}{word}: {rest}", width).replace(word, painted, 1)
