@@ -74,7 +74,10 @@ class DefaultValue(str):
 
 
 class Side(NamedTuple):
-    """One of two sides, which may share a host. versions: product -> release, in place of those."""
+    """One of the two launches to compare, with its host; both may share a host.
+
+    versions: product -> release to assume, in place of those of the launch and the host.
+    """
 
     launch: LaunchWords
     host: Host
@@ -82,7 +85,9 @@ class Side(NamedTuple):
 
 
 def parse_versions(option: str, text: str) -> dict[str, str]:
-    """Return the releases of ``sglang=0.5.9,mooncake=0.3.8`` by product. Raises UsageError."""
+    """Return product -> release, from a text as ``sglang=0.5.9,mooncake=0.3.8``. Raises UsageError,
+    whose message names ``option``.
+    """
     versions: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         product, equals, version = part.strip().partition("=")
@@ -97,7 +102,9 @@ def parse_versions(option: str, text: str) -> dict[str, str]:
 def answer_of(
     side: Side, timeout_seconds: float, waivers: Iterable[Waiver] = ()
 ) -> tuple[Answer, tuple[str, str]]:
-    """Return all answers about a side, and its launch's name and processes. Raises UsageError."""
+    """Judge one side. Return its answer, and a pair: the launch's name, and its processes in a
+    sentence. Raises UsageError.
+    """
     launch = side.launch._replace(
         mooncake_version=side.versions.get("mooncake", side.launch.mooncake_version),
         sglang_version=side.versions.get("sglang", side.launch.sglang_version),
@@ -119,7 +126,9 @@ def _sized(seen: JudgedHost) -> Sized:
 
 
 def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
-    """Return the facts of the host with another kernel, rdma-core or driver."""
+    """Return the facts as if the host had the kernel, rdma-core or NVIDIA driver of ``versions``. A
+    topic that was not read stays so.
+    """
     topics: dict[str, Any] = dict(facts.topics)
     kernel, library = versions.get("kernel"), versions.get("rdma-core")
     driver = versions.get("nvidia-driver")
@@ -137,7 +146,11 @@ def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
 
 
 def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
-    """Return every answer about a launch; a waived finding is not counted. Raises UsageError."""
+    """Return every line of the answer about a launch. Raises UsageError if no launch was read.
+
+    A finding with a waiver that is still valid does not count in the verdict, and is marked as
+    ignored.
+    """
     sized, today = _sized(seen), date.today()
     ignored = {waiver.check for waiver in waivers if not waiver.is_over(today)}
     findings = [*seen.findings, *advisory_findings(seen)]
@@ -174,7 +187,7 @@ class LockedAnswer(NamedTuple):
 
 
 def locked_text(name: str, answer: Answer, waivers: Iterable[Waiver] = ()) -> str:
-    """Return an answer as the file of ``--lock`` has it, without secrets."""
+    """Return an answer as the JSON text that ``--lock`` writes to a file, without secrets."""
     pairs = without_secrets(answer).items()
     lines = [[key.section.name.lower(), *key[1:], text] for key, text in pairs]
     accepted = [
@@ -186,7 +199,9 @@ def locked_text(name: str, answer: Answer, waivers: Iterable[Waiver] = ()) -> st
 
 
 def read_locked(path: str, limit_seconds: float) -> LockedAnswer:
-    """Return the answer in a lock file. Raises UsageError if the file is no such answer."""
+    """Read a lock file. Raises UsageError if it cannot be read in time, or holds no
+    locked answer.
+    """
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -215,13 +230,17 @@ def read_locked(path: str, limit_seconds: float) -> LockedAnswer:
 
 
 def without_secrets(answer: Answer) -> Answer:
-    """Return an answer as a locked one is, to be held against one."""
+    """Return an answer with its secrets removed, as a lock file has it, to compare it with a locked
+    one.
+    """
     lines = ((AnswerKey(key.section, *map(public, key[1:])), text) for key, text in answer.items())
     return {key: public(text) for key, text in lines}
 
 
 def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield check's and sizing's verdict, and the releases."""
+    """Yield the verdicts of check and of sizing, and the releases of Mooncake and SGLang. findings:
+    those that count.
+    """
     statuses = {finding.status for finding in findings}
     worst = next((status for status in _JUDGED if status in statuses), Status.PASS)
     yield _CHECK_VERDICT, worst.value
@@ -233,7 +252,11 @@ def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey,
 
 
 def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield the memory of each process, and the pages that the host needs."""
+    """Yield each process's allocations, the huge pages that the host needs, and each process's
+    regular memory.
+
+    If the sizes are not known, one line says why.
+    """
     shown = sized.sizing.shown
     if shown is None:
         yield AnswerKey(Section.MEMORY, "launch", "sizes"), f"not known: {sized.sizing.reason}"
@@ -253,7 +276,7 @@ def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
 
 
 def _pieces(pieces: list[Allocation]) -> str:
-    """Return one kind of memory of a process: all its bytes, and their backing."""
+    """Describe allocations of one kind: their bytes in total, and the pages of each backing."""
     pages: Counter[tuple[str, int]] = Counter()
     for part in pieces:
         pages[BACKINGS[part.backing], part.page_size_bytes] += part.pages
@@ -281,7 +304,12 @@ def _flags(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
 
 
 def _flags_of(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """Yield the flags of one process with their values."""
+    """Yield (flag, value) for one process. For an SGLang server these are all flags of the release
+    and the settings of its store.
+
+    For another program: the options of its command line that begin with "-"; one without ``=value``
+    is "given".
+    """
     server = process.server
     if server is None:
         for word in process.arguments:
@@ -351,7 +379,11 @@ _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
 
 
 def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield each finding that counts, with its amounts."""
+    """Yield each finding that fails, is unknown or warns. The text has its status and amounts, or
+    the summary of its advisory.
+
+    ignored: ids of waived checks; their findings are marked as ignored.
+    """
     for finding in (finding for finding in findings if finding.status in _JUDGED):
         record = advisory(finding.check) if finding.check.startswith(CHECK_PREFIX) else None
         section = Section.FINDINGS if record is None else Section.ADVISORIES
@@ -363,7 +395,9 @@ def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tup
 
 
 def _settings(seen: JudgedHost, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield each setting; a number of bytes or pages has its unit."""
+    """Yield each setting of the plan with the wanted value; a number of bytes or pages has its
+    unit.
+    """
     made = plan(seen.needs, seen.facts, findings, kept_settings(seen.host.root))
     for row in made.settings:
         setting, wanted = row.setting, row.setting.wanted or "unset"
@@ -410,7 +444,9 @@ def exit_code(old: Answer, new: Answer) -> int:
 
 
 def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict[str, Any]:
-    """Return the answer of ``schemas/diff-v1.schema.json``."""
+    """Return the differences as JSON, as ``schemas/diff-v1.schema.json`` has them. names: of the
+    old and the new side.
+    """
     rows = [
         {
             "section": key.section.name.lower(),
@@ -427,7 +463,11 @@ def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict
 def differences_text(
     names: tuple[str, str], old: Answer, new: Answer, verbosity: int, paint: Paint, width: int
 ) -> str:
-    """Return the changes for a terminal; verbosity below 1 counts unset flags of releases."""
+    """Return the changes for a terminal. names: of the old and the new side.
+
+    With verbosity below 1, flags that nobody gave and that only one release has are counted, not
+    listed.
+    """
     from preflight.render.text import wrapped
 
     every_change = changes(old, new)

@@ -80,7 +80,10 @@ def _rule(finding: RuleFinding) -> Finding:
 
 
 def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield the sizes of the launch that are not known, or one pass."""
+    """Yield an unknown finding for each setting of a process that could not be read, or one pass.
+
+    If a bound of the sizes is unknown, that is the only finding.
+    """
     for bound in (sizing.inputs.least, sizing.inputs.most):
         if isinstance(bound, Unknown):
             yield unknown("launch", bound, check=SIZES.id)
@@ -108,7 +111,11 @@ def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield the mappings that Mooncake's allocator refuses whatever pages there are."""
+    """Yield a failure for each process whose mapping Mooncake's allocator refuses whatever pages
+    the host has, or one pass.
+
+    Nothing if the sizes are not known.
+    """
     shown = sizing.shown
     if shown is None:
         return
@@ -145,7 +152,9 @@ def _behind(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _notes(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield the notes of sizing: misread, unused and assumed settings."""
+    """Yield a warning for each note of the sizing: misread, unused and assumed settings. Each of
+    these three checks passes if it has no note.
+    """
     shown = sizing.shown
     noted = sizing.inputs.release_notes if shown is None else shown.inputs.notes
     shown_notes = [note for note in noted if note.id not in _HOST_NOTES]
@@ -165,7 +174,9 @@ def _notes(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _gate(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Judge whether each server passes SGLang's own check of host memory."""
+    """Judge whether each server passes SGLang's own check of host memory; skip if no server is to
+    pass it.
+    """
     if not sizing.admissions:
         text = "no server with a hierarchical cache whose sizes are known"
         yield Finding(GATE.id, Status.SKIP, "launch", text=text)
@@ -177,7 +188,10 @@ def _gate(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _admission(admission: Admission) -> Finding:
-    """Judge the admission of one server."""
+    """Judge whether SGLang's check of host memory admits one server.
+
+    Refused at once is a failure; refused only after other ranks have their pools is a warning.
+    """
     error = admission.refused or admission.late
     need, pages = "", admission.pages
     if pages is not None:
@@ -204,7 +218,9 @@ _NO_SIZES = "the launch's sizes are not known"
 
 
 def key_findings(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield a finding for each SGLang server with a store, and each pair that shares one."""
+    """Yield a finding about the number of keys for each SGLang server with a store. Then yield the
+    findings about processes that share a store and a model; one skip if none of both.
+    """
     servers = [p for p in sizing.inputs.processes if p.server and p.server.store]
     shown, most = sizing.shown, sizing.inputs.most
     segments: int | Unknown = most if isinstance(most, Unknown) else Unknown(_NO_SIZES)
@@ -228,7 +244,11 @@ _MEETING = {
 
 
 def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield a finding for each two processes, of unlike settings, of one model in one store."""
+    """Yield how the keys of processes with one model in one store meet.
+
+    Processes with equal settings are a group: one finding for each group of several, and one for
+    each two groups.
+    """
     kinds: dict[str, list[StoreKeys]] = {}
     for keys in launch_keys(sizing):
         kinds.setdefault(repr((keys.model, *keys[1:])), []).append(keys)
@@ -248,7 +268,9 @@ def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | Unknown) -> Finding:
-    """Judge how many keys a server can put into the store."""
+    """Judge how many keys a server can put into the store. segments: bytes of all store clients of
+    the launch.
+    """
     server = process.server
     subject = str(process.command.origin)
     page = server.value("page_size") if server is not None else None
