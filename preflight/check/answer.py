@@ -38,7 +38,12 @@ def checked(
     slow: Callable[[list[str]], None] | None = None,
     measured: Callable[[JudgedHost], list[Finding]] = lambda _: [],
 ) -> Checked:
-    """Judge ``launch`` on the host ``root``; ``slow`` gets slow topics. Raises UsageError."""
+    """Judge ``launch`` on the host ``root``. Raises UsageError.
+
+    chosen: which checks to make and to waive. more_topics: topics to read besides. slow: called
+    with the topics that are still being read after a while. measured: gives findings about
+    measurements.
+    """
     host_checks = list(every_check())
     selection = selection_of(chosen)
     made = [pair for pair in host_checks if selection.takes(pair[0].id)]
@@ -88,7 +93,11 @@ def known_problems(seen: JudgedHost) -> list[Finding]:
 
 
 def selection_of(chosen: Chosen) -> Selection:
-    """Return the checks and rules chosen. Raises UsageError if a pattern names nothing."""
+    """Return the checks and rules chosen, and the waivers, valid and expired.
+
+    Raises UsageError if a pattern or a waiver names no check, or a check is waived twice. So it
+    does if the file of waivers cannot be read, or no check is left.
+    """
     if chosen == ALL_CHECKS:
         return Selection()
     from preflight.advisories.records import advisories
@@ -138,7 +147,9 @@ def _explained(
     host_checks: Sequence[tuple[Check, Judge]],
     again: Callable[[str], tuple[Line, ...]],
 ) -> Findings:
-    """Return the findings with functions for their commands and consequences."""
+    """Return the findings with functions for their commands and consequences. again: the line for
+    the command that a finding asks.
+    """
     from preflight.judging.pages import LAUNCH_CHECKS, MEASURED
 
     declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS, *MEASURED]
@@ -155,7 +166,11 @@ def _explained(
 
 
 def _again(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
-    """Return the line that asks ``command`` of the same launch; () if it was typed or piped."""
+    """Return the line that runs the subcommand ``command`` for the same launch file.
+
+    () if ``command`` is "", or the launch was typed, piped, or read with other options than --root
+    and the versions.
+    """
     files = launch.words if len(launch.words) == 1 and not launch.is_command else ()
     typed = bool(launch.words) and not files
     mooncake, sglang = launch.mooncake_version, launch.sglang_version
@@ -222,7 +237,7 @@ def _waiver(where: str, number: int, row: object) -> Waiver:
 
 
 def waiver_findings(selection: Selection) -> list[Finding]:
-    """Return a warning for each waiver that has expired."""
+    """Return a warning for each expired waiver of a check that is selected."""
     if not selection.over:
         return []  # nothing of launches is loaded for a host alone
     from preflight.judging.pages import WAIVER
@@ -253,7 +268,11 @@ class Selection(NamedTuple):
 
 
 def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
-    """Say why ``pattern`` chooses no id; checks between nodes belong to another command."""
+    """Return the end of an error message: why ``pattern`` chooses no id. A check between nodes
+    belongs to another command.
+
+    such: the words before "id".
+    """
     from preflight.check.catalogue import FLEET_CHECKS
 
     elsewhere = [check.id for check in FLEET_CHECKS if _matches(check.id, (pattern,))]
@@ -267,7 +286,9 @@ def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
 
 
 def nearest(name: str, ids: Iterable[str]) -> str:
-    """End a sentence about an unknown ``name`` with the ids that were probably meant."""
+    """Return the end of a sentence about an unknown ``name``: the id that was probably meant, or
+    the command that lists all.
+    """
     from difflib import get_close_matches
 
     known = sorted(set(ids))

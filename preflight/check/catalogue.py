@@ -41,7 +41,9 @@ class Catalogue(NamedTuple):
         return [*self.checks, *rule_ids, *(each.check for each in self.advisories)]
 
     def about(self) -> dict[str, str]:
-        """Return by id the question and the reason that a reader of a finding asks for."""
+        """Return by id a text for a reader of a finding: a check's question and reason, what a rule
+        finds, or a record's summary and details.
+        """
         texts = {id_: f"{each.page.asks}\n\n{each.page.why}" for id_, each in self.checks.items()}
         texts |= {rule.id: rule.finds for rule in self.rules}
         return texts | {
@@ -81,7 +83,7 @@ class PageText(NamedTuple):
 
 
 def check_page(check: Check) -> PageText:
-    """Return the page of a check of the host or the launch."""
+    """Return the page of a check of the host, the launch or the fleet."""
     page = check.page
     when, follows = "when it is unknown", "nothing was found to fail, and nothing passes"
     statuses = {status for status, _ in page.outcomes}
@@ -135,7 +137,9 @@ def notice_page(id_: str) -> PageText:
 
 
 def as_text(page: PageText, width: int) -> str:
-    """Return the page as text for a terminal: what to do, then why."""
+    """Return the page as text for a terminal: title, lead, what to do, why, the outcomes, and the
+    other rows.
+    """
     paragraphs = [text for text in page.why.split("\n\n") if text.strip()]
     shown = (f"  {status.value}: {when}" for status, when in page.outcomes)
     outcomes = [line for text in shown for line in wrapped(text, width, 2)]

@@ -63,7 +63,12 @@ class Gate(NamedTuple):
 
 
 def run_behind_the_gate(launch: LaunchWords, gate: Gate) -> int:
-    """Check, then become the command; return an exit code if not. Raises UsageError."""
+    """Check the launch, then replace this process by its command. Return an exit code only if that
+    is not done.
+
+    The environment variable that MODE names says whether a verdict can refuse: enforce, warn or
+    off. Raises UsageError.
+    """
     mode = os.environ.get(MODE, "") or "enforce"
     if mode not in MODES:
         raise UsageError(f"{MODE}={mode}: one of {', '.join(MODES)}")
@@ -92,7 +97,11 @@ class Judged(NamedTuple):
 
 
 def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judged | str:
-    """Judge in a child, which may hang on a lost mount; return its answer, or the reason."""
+    """Run ``judge`` in a child process, which may hang on a lost mount. Return its answer, or as
+    text why it gave none.
+
+    If the child was stopped by a signal, this process ends with the same code.
+    """
     try:
         reader, writer = os.pipe()
         child = os.fork()
@@ -128,7 +137,9 @@ def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judge
 
 
 def _exit_code(child: int) -> int | None:
-    """Return the exit code of a child; None if it does not end within LAST_WAIT."""
+    """Return the exit code of a child, 128 + N after signal N; None if it does not end within
+    LAST_WAIT.
+    """
     until = time.monotonic() + LAST_WAIT
     while time.monotonic() < until:
         try:
@@ -143,7 +154,10 @@ def _exit_code(child: int) -> int | None:
 
 
 def _judged(launch: LaunchWords, gate: Gate, mode: str) -> Judged:
-    """Check, and print the answer. This runs in a child, which is left behind if it hangs."""
+    """Check, print the answer, write the report, and decide whether the command starts.
+
+    This runs in a child, which is left behind if it hangs. mode: "warn" starts the command always.
+    """
     changes: dict[str, str] = {}
     lock = gate.locked_start
     try:
@@ -192,7 +206,7 @@ def _stop_at_once() -> None:
 
 
 def _checked(launch: LaunchWords, gate: Gate) -> tuple[Checked | None, str]:
-    """Return the report, or None and the reason. Raises NoLaunchError."""
+    """Return the checked launch and "", or None and the reason. Raises NoLaunchError."""
     try:
         return checked(launch, "/", gate.timeout_seconds, chosen=gate.chosen), ""
     except NoLaunchError:
@@ -209,7 +223,9 @@ def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict
 
 
 def _refused(report: Report | None, gate: Gate) -> bool:
-    """Return whether the verdict is bad enough; no verdict counts as unknown."""
+    """Tell whether the verdict keeps the command from starting. No report counts as unknown, and is
+    always refused with a strict lock.
+    """
     from preflight.check.report import FAIL_ON
 
     verdict = Status.UNKNOWN if report is None else report.verdict
@@ -220,7 +236,9 @@ def _refused(report: Report | None, gate: Gate) -> bool:
 def _say(
     report: Report | None, reason: str, starts: bool, as_json: bool, locked: Differs | None = None
 ) -> None:
-    """Print the answer on standard error: standard output is the server's."""
+    """Print the answer on standard error, as standard output is the server's. reason: why
+    ``report`` is None. starts: whether the command is started.
+    """
     if as_json:
         say(_object_text(report, reason, None if starts else exit_codes.REFUSED, locked), err=True)
         return

@@ -81,9 +81,11 @@ class LaunchShare(NamedTuple):
     """What a launch adds to its fleet here, and how its stores speak to the others.
 
     protocol: of the stores, sorted and joined (``rdma``, ``rdma tcp``), "" without a store.
-    segment_bytes: what is added to the cluster's pool; stores: by how many clients. Without RDMA
-    None: mtu_limit_bytes, MC_MTU as Mooncake takes it, the least of all processes; affinity, the
-    NICs of a peer that a NIC talks to: ``same name``, ``listed`` (MC_NIC_PEER_AFFINITY), ``any``.
+    segment_bytes: what all stores add to the cluster's pool. stores: how many store clients add it.
+
+    mtu_limit_bytes: MC_MTU as Mooncake takes it, the least of all processes. affinity: which NICs
+    of a peer a NIC talks to: ``same name``, ``listed`` (MC_NIC_PEER_AFFINITY), ``any``. Both are
+    None without RDMA.
     """
 
     protocol: str | Unknown
@@ -94,7 +96,9 @@ class LaunchShare(NamedTuple):
 
 
 def machine_object(seen: JudgedHost) -> dict[str, Any]:
-    """Return the facts to compare with other machines; texts are not cleaned of secrets."""
+    """Return the facts to compare with other machines, as JSON; texts are not cleaned
+    of secrets.
+    """
     ports = rails(seen.facts, seen.needs)
     read, boot = (seen.host.root.word(path) for path in (HOST_NAME, BOOT_ID))
     file = seen.host.name.rstrip("/").rpartition("/")[2].partition(".tar")[0]
@@ -118,7 +122,9 @@ def machine_object(seen: JudgedHost) -> dict[str, Any]:
 
 
 def _pairs(facts: Facts, ports: Iterable[Rail]) -> Pairs:
-    """Yield each fact to compare, with its name."""
+    """Yield the name and value of each fact to compare. A topic that was not read is one Unknown,
+    by the topic's name.
+    """
     for topic, as_read in _AS_READ.items():
         record = facts.topic(topic)
         if isinstance(record, Unknown):
@@ -257,7 +263,11 @@ _MADE = {
 
 
 def _models(needs: LaunchNeeds | None, root: Root) -> Pairs:
-    """Yield a hash of each model's config.json, so that two models of one name are seen."""
+    """Yield for each model a hash of its config.json, so that different models in one path are
+    seen.
+
+    A file that is missing is "absent", a too large one "present"; None for a model without a path.
+    """
     import hashlib
 
     for storage in needs.storage if needs is not None else ():
@@ -275,7 +285,7 @@ def _models(needs: LaunchNeeds | None, root: Root) -> Pairs:
 
 
 def _share(seen: JudgedHost) -> LaunchShare | None:
-    """Return the launch's share; None if none was given or it could not be read."""
+    """Return the launch's share; None if no launch was given or it could not be read."""
     if seen.needs is None or seen.launch is None or isinstance(seen.launch, Unknown):
         return None
     needs, sizing = seen.needs, seen.launch.sizing
@@ -290,7 +300,10 @@ def _share(seen: JudgedHost) -> LaunchShare | None:
 
 
 def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
-    """Return the segment of each store client in bytes, without L2, whose size may be unknown."""
+    """Return the segment of each store client in bytes; clients that add none are left out.
+
+    A segment does not depend on L2, so either bound of the sizes gives it. Unknown if both are.
+    """
     for bound in (sizing.inputs.most, sizing.inputs.least):
         if not isinstance(bound, Unknown):
             clients = [client for each in bound.launch.processes for client in each.clients]
@@ -301,7 +314,9 @@ def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
 
 @or_unknown
 def protocol_of(sizing: LaunchSizing) -> str:
-    """Return the protocol of the launch's stores: ``rdma``, ``tcp``, both; "" without one."""
+    """Return the protocols of the launch's stores, sorted: ``rdma``, ``tcp``, ``rdma tcp``; ""
+    without a store. Unknown if one is.
+    """
     protocols: set[str] = set()
     for process in sizing.inputs.processes:
         if process.server is not None and process.server.store is not None:
@@ -312,13 +327,15 @@ def protocol_of(sizing: LaunchSizing) -> str:
 
 
 def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
-    """Return MC_MTU as Mooncake takes it; 4096 where it is none of its values."""
+    """Return MC_MTU as Mooncake takes it; 4096 if it is not set, or no MTU that RDMA has."""
     asked = leading_integer(environment.get("MC_MTU", ""))
     return asked if asked in MTUS_BYTES else DEFAULT_MTU_BYTES
 
 
 def affinity_of(needs: LaunchNeeds) -> str | None:
-    """Name the rule by which devices talk to each other; None without RDMA (config.cpp)."""
+    """Return the widest rule by which NICs of two hosts talk to each other: ``any``, ``listed``,
+    ``same name``. None without RDMA (config.cpp).
+    """
     rules = set()
     for process in needs.rdma_processes:
         same_name = AFFINITY in process.environment
@@ -362,7 +379,9 @@ class Rail(NamedTuple):
 
 
 def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
-    """Return every port of every RDMA device; () without a device."""
+    """Return every port of every RDMA device; () without a device, Unknown if they were
+    not read.
+    """
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown):
         return rdma
@@ -374,7 +393,12 @@ def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown
 
 
 def with_exits(rail: Rail, routing: RoutingTables | Unknown) -> Rail:
-    """Return the rail with its interface's routes, if its GID is an address of that interface."""
+    """Return the rail with ``exits``: the networks to which its interface has a route from the
+    GID's address, MOST_ROUTES at most.
+
+    Link-local and multicast networks are left out. Unchanged without a GID or an Ethernet
+    interface.
+    """
     named = isinstance(rail.netdev, str) and rail.netdev and rail.link_layer == "Ethernet"
     if not isinstance(rail.gid, str) or not isinstance(rail.netdev, str) or not named:
         return rail
@@ -419,7 +443,7 @@ def _rail(
     release: MooncakeRelease | None,
     used: bool | Unknown | None,
 ) -> Rail:
-    """Describe one port as a process with this environment uses it."""
+    """Describe one port as a process with this environment uses it. used: see Rail."""
     choice = choose_gid(port, environment, release)
     gid = choice if isinstance(choice, Unknown) else choice.gid
     mtu: int | Unknown | None = Unknown("libibverbs says nothing of it")

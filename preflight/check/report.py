@@ -67,8 +67,9 @@ class Row(NamedTuple):
 class Report(NamedTuple):
     """The answer: rows, the worst first, and the verdict.
 
-    counts: findings by status, before folding; ignored ones apart. reason: the reason of the
-    verdict, if the rows do not give it. understood: the launch in one sentence; "" without one.
+    counts: findings by status, before folding; waived ones by "ignored" alone. reason: of the
+    verdict, if the rows do not give it. root: the host's name, "/" for this host. unused_waivers:
+    checks that found nothing to waive. understood: the launch in one sentence; "" without one.
     left_out: programs that the launch names and does not start.
     """
 
@@ -100,8 +101,8 @@ class Report(NamedTuple):
 class Findings(NamedTuple):
     """The findings to report, and functions that give what follows from each.
 
-    commands: those that mend a finding here; takes: their conditions. asked: the line of this
-    program that finds what would do, () if no line can be typed.
+    commands: those that mend a finding here; takes: their conditions. asked: the line that runs the
+    command of this program which a finding asks, () if no line can be typed.
     """
 
     findings: Sequence[Finding]
@@ -124,7 +125,12 @@ def report(
     root: str,
     understood: str = "",
 ) -> Report:
-    """Fold, order and judge the findings. Those that are waived count nowhere."""
+    """Fold and order the findings, and judge them. Waived ones are rows too, but do not count in
+    the verdict.
+
+    waivers: reasons by the id of the check. needs: None without a launch. root: the host's name.
+    understood: the launch in one sentence.
+    """
     counting: list[Finding] = []
     waived: list[Finding] = []
     for finding in findings.findings:
@@ -148,7 +154,9 @@ def report(
 
 
 def _verdict(findings: Sequence[Finding]) -> tuple[Status, str]:
-    """Return the worst of what was judged; nothing judged is nothing known, never a pass."""
+    """Return the worst status of the findings, and "". If none was judged: unknown, and that as the
+    reason.
+    """
     for status in _JUDGED:
         if any(finding.status is status for finding in findings):
             return status, ""
@@ -162,7 +170,9 @@ def _place(row: Row) -> tuple[int, int]:
 
 
 def _row(group: Sequence[Finding], answers: Findings, ignored: str | None) -> Row:
-    """Return the row of findings that are alike, without secrets."""
+    """Return the row of findings that are alike, without secrets. ignored: the reason of their
+    waiver, or None.
+    """
     first = group[0]
     subjects = tuple(dict.fromkeys(public(finding.subject) for finding in group))
     quiet = first.status in (Status.PASS, Status.SKIP)
@@ -194,7 +204,9 @@ def amounts(finding: Finding) -> str:
 
 
 def fold(subjects: Sequence[str]) -> str:
-    """Return several subjects as one: ``rank 0-7``, ``mlx5_0-3 port 1``, or the first by name."""
+    """Return several subjects as one: ``rank 0-7``, ``mlx5_0-3 port 1``, or the first MOST_NAMES by
+    name.
+    """
     return fold_alike(subjects, MOST_NAMES)
 
 
@@ -227,7 +239,10 @@ def verdict_reason(report: Report) -> str:
 
 
 def count_text(report: Report, without: Collection[str] = ()) -> str:
-    """Return ``2 fail, 1 unknown, 41 pass``: what there is none of is left out."""
+    """Return ``2 fail, 1 unknown, 41 pass`` without the counts of 0.
+
+    without: names to leave out, unless no other count is left.
+    """
     there = {name: number for name, number in report.counts.items() if number}
     shown = {name for name in there if name not in without} or there
     counts = [f"{there[name]} {name}" for name in there if name in shown]
@@ -240,7 +255,9 @@ Json = dict[str, Any]
 def report_object(
     report: Report, protocol: str, exit_code: int, more: Mapping[str, Any] | None = None
 ) -> Json:
-    """Return an answer as JSON, without secrets; ``more``: further keys of the answer."""
+    """Return the JSON answer of check in its envelope, without secrets. ``more``: further keys of
+    the answer.
+    """
     answer = {
         "exit_protocol": protocol,
         "counts": dict(report.counts),
@@ -303,7 +320,7 @@ def _needs(needs: LaunchNeeds) -> Json:
 
 
 def _process(process: ProcessNeeds) -> Json:
-    """Return a process with its sizes as they are, or {"unknown": reason}."""
+    """Return the needs of a process as JSON; a size that is not known is {"unknown": reason}."""
     sizes = "registered_bytes", "regular_bytes", "hugetlb_bytes"
     return {
         **fields(process, "name", "program"),
@@ -325,7 +342,7 @@ _TOTALS = (("failures", "failure"), ("errors", "error"), ("skipped", "skipped"))
 
 
 def report_junit(report: Report) -> str:
-    """Return one suite per topic, one case per row."""
+    """Return the report as JUnit XML: one suite per topic, one case per row."""
     from xml.etree.ElementTree import Element
 
     suites: dict[str, Any] = {}
@@ -338,7 +355,7 @@ def report_junit(report: Report) -> str:
 
 
 def error_junit(message: str) -> str:
-    """Return a suite for a command that gave no answer."""
+    """Return JUnit XML for a command that gave no answer: one suite with one error."""
     from xml.etree.ElementTree import Element
 
     suite = Element("testsuite", name="mooncake-preflight")
@@ -369,7 +386,7 @@ def _add_case(suite: Any, check: str, name: str, tag: str, message: str, details
 
 
 def _document(suites: Iterable[Any]) -> str:
-    """Return the XML of suites, with totals."""
+    """Return the XML document of suites, with totals of each and of all."""
     from xml.etree.ElementTree import Element, indent, tostring
 
     root = Element("testsuites", name="mooncake-preflight")
@@ -420,7 +437,11 @@ _NAGIOS = {Status.PASS: "OK", Status.WARN: "WARNING", Status.FAIL: "CRITICAL"}
 
 
 def exit_code(verdict: Status, protocol: str, fail_on: str | None = None) -> int:
-    """Return the process's exit code for a verdict."""
+    """Return the process's exit code for a verdict.
+
+    fail_on: the mildest status that is a "no" for a protocol of YES_OR_NO; None for the protocol's
+    default. Other protocols do not use it.
+    """
     if protocol not in YES_OR_NO:
         return EXIT_CODES[verdict]
     if verdict in FAIL_ON[fail_on or _FAIL_ON_DEFAULT[protocol]]:
@@ -430,12 +451,14 @@ def exit_code(verdict: Status, protocol: str, fail_on: str | None = None) -> int
 
 
 def refusal_code(code: int, protocol: str) -> int:
-    """Return the exit code where there is no verdict: ``code`` as the native protocol has it."""
+    """Return a protocol's exit code for a command without a verdict. code: that of the native
+    protocol.
+    """
     return {"nagios": 3, "npd": 3, "slurm-prolog": 0}.get(protocol, code)
 
 
 def protocol_line(report: Report, protocol: str) -> str | None:
-    """Return the one line that a protocol reads; None if it takes the whole text."""
+    """Return the one line that a protocol reads; None for a protocol that takes the whole text."""
     if protocol == "nagios":
         text = f"{_first(report)} ({count_text(report)})".replace("|", "/")
         data = " ".join(f"{name}={number}" for name, number in report.counts.items())
@@ -444,7 +467,9 @@ def protocol_line(report: Report, protocol: str) -> str | None:
 
 
 def refusal_line(message: str, protocol: str) -> str | None:
-    """Return the one line of a protocol without a verdict; None if it takes the whole text."""
+    """Return a protocol's one line for a command without a verdict; None for a protocol that takes
+    the whole text.
+    """
     text = clean(message)
     if protocol == "nagios":
         return f"MOONCAKE UNKNOWN - {text.replace('|', '/')}"
@@ -458,7 +483,11 @@ def _plain_line(word: str, text: str, protocol: str) -> str | None:
 
 
 def _first(report: Report) -> str:
-    """Return the worst finding in a few words, and how many more there are like it."""
+    """Return the first finding with the verdict's status in a few words, and how many more have
+    that status.
+
+    After a pass, or a verdict with a reason: a sentence that says so.
+    """
     rows = report.of(report.verdict)
     if report.reason or report.verdict is Status.PASS or not rows:
         return report.reason or "nothing stands in the way"

@@ -164,7 +164,11 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
 
 
 def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
-    """Group rows for one line of the page: unknown for one reason, or many of one check."""
+    """Group the rows that share one line of the page: unknown for one reason, or many of one check.
+
+    Groups keep the order of the rows, but a consequence stands behind its cause, and refused values
+    come first.
+    """
     groups: dict[object, list[Row]] = {}
     rows = list(rows)
     unknown = [row for row in rows if row.finding.status is Status.UNKNOWN and row.ignored is None]
@@ -197,7 +201,9 @@ def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def _together(rows: Sequence[Row]) -> bool:
-    """Tell whether rows of a group are one line: many, or two that say the same of two subjects."""
+    """Tell whether rows of a group share one line: many, two that say the same of two subjects, or
+    facts that a capture lacks.
+    """
     if rows[0].finding.cause in _NOT_RECORDED:
         return True
     return len(rows) >= LEAST_TOGETHER or (len(rows) > 1 and _alike(rows))
@@ -249,7 +255,10 @@ def _line_count(lines: int, width: int) -> int:
 
 
 def _told(text: str, width: int, further: str, most: int | None = None) -> list[str]:
-    """Wrap a text; most: lines, then " ..."."""
+    """Wrap a text to ``width`` columns. further: the margin of lines after the first.
+
+    most: of more lines so many are kept, and the last ends with " ..."; None keeps all.
+    """
     wrap = textwrap.TextWrapper(width, "", further, placeholder=" ...", break_on_hyphens=False)
     wrap.max_lines = most
     return wrap.wrap(text)
@@ -416,7 +425,9 @@ def _headed(row: Row, paint: Paint, width: int) -> str:
 
 
 def _passes(report: Report, paint: Paint, width: int) -> str:
-    """Return a line for each pass; notes about the launch with what they say and their advice."""
+    """Return the passes as a table, or lines in a narrow terminal. A pass with a text, as a note
+    about the launch, is a line with its text and advice.
+    """
     rows = report.of(Status.PASS)
     notes = [row for row in rows if row.finding.text]
     plain_rows = [row for row in rows if not row.finding.text]
@@ -429,7 +440,9 @@ def _passes(report: Report, paint: Paint, width: int) -> str:
 
 
 def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -> str:
-    """Return the last lines: unused waivers, the command for all settings, what to read."""
+    """Return the last lines: unused waivers, the command for all settings, what to read. options:
+    those of the command that show more.
+    """
     unused = report.unused_waivers if verbosity >= 0 else ()
     text = "waiver of {}: nothing is found that it would waive"
     lines = [filled(text.format(check), width) for check in unused]
@@ -446,7 +459,9 @@ def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -
 
 
 def _all_settings(report: Report, width: int) -> str:
-    """Return the ``apply`` or ``plan`` command for every setting that is asked for; "" without."""
+    """Return the ``apply`` or ``plan`` command for every setting that failures and warnings want.
+    "" if they want none, or without a launch.
+    """
     wanting = [row for row in report.of(Status.FAIL, Status.WARN) if row.ignored is None]
     kinds = {setting.kind for row in wanting for setting in row.finding.settings}
     file = "" if report.needs is None else report.needs.source
