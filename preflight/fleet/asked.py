@@ -43,7 +43,11 @@ _OVERHEAD_SECONDS = 5.0
 def run_fleet_check(
     launch: LaunchWords, where: SshNodes, program: Program, chosen: Chosen, shown: Shown
 ) -> int:
-    """Print the answer; returns the exit code. Raises UsageError, before any node is asked."""
+    """Have every node check itself over ssh, print the merged answer, and return the exit code.
+
+    Each report is kept as it comes, if ``shown`` names a folder. After a signal the exit code is
+    128 + its number. Raises UsageError for wrong options, before any node is asked.
+    """
     from preflight.fleet.remote.engine import ask_nodes
     from preflight.inputs.host_source import recorded_launch
 
@@ -79,7 +83,9 @@ def run_fleet_check(
 
 
 def nodes_of(where: SshNodes) -> list[str]:
-    """Return the nodes that the options name, each once. Raises UsageError for none."""
+    """Return the nodes that the options name, each once. Raises UsageError if no node is left, or a
+    node set or file cannot be read.
+    """
     sets = [*where.nodes, *(text for file in where.nodes_files for text in sets_of(file))]
     nodes = named_nodes(sets, where.exclude)
     if not nodes:
@@ -88,7 +94,11 @@ def nodes_of(where: SshNodes) -> list[str]:
 
 
 def check_words(chosen: Chosen, seconds: float) -> tuple[str, ...]:
-    """Return the command line by which a node judges itself. Raises UsageError."""
+    """Return the command line by which a node checks itself. seconds: its --timeout. Raises
+    UsageError.
+
+    Waivers go along as --ignore; an expired one does not, and a message says so.
+    """
     from preflight.check.answer import selection_of
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
@@ -104,7 +114,9 @@ def check_words(chosen: Chosen, seconds: float) -> tuple[str, ...]:
 
 
 def sets_of(path: str) -> list[str]:
-    """Read node sets, one a line; # begins a comment."""
+    """Read node sets from the file of --nodes-file, one a line; # begins a comment. Raises
+    UsageError.
+    """
 
     def read() -> list[str]:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -178,7 +190,12 @@ def measure_fleet(
     where: SshNodes,
     program: Program,
 ) -> FleetAnswer:
-    """Measure each pair of nodes. record: a launch. options: of both sides. Raises UsageError."""
+    """Measure transfers between each two nodes, over ssh. Raises UsageError.
+
+    record: a launch as a file's bytes, None without one. options: of ``measure`` on both nodes.
+    budget_seconds: what one measurement may take. A node that lacks the program gets it, as
+    ``program.carry`` says.
+    """
     from preflight.fleet.remote.engine import ask_pairs, until_stopped
 
     plan = rounds(nodes)
@@ -233,7 +250,7 @@ def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 
 def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> MeasuredPair:
-    """Return the rates that a reply holds of a pair, or the trouble in their way."""
+    """Return the best rates of a pair that a node's reply has, or why they were not measured."""
     none = MeasuredPair(pair.serving, pair.asking, name=reply.name)
     document = answer_document(reply, "measure", timeout_seconds)
     if isinstance(document, FleetFinding):
@@ -253,7 +270,12 @@ def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> Measure
 
 
 def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding, str]]:
-    """Yield slow nodes, each as fast as its best pair, and slow pairs of other nodes."""
+    """Yield a finding and its node for each slow node, then for both nodes of each slow pair of
+    other nodes.
+
+    A node is slow if its best pair is far below the median of all nodes' best pairs. A pair is slow
+    if it is far below the best of both its nodes. Of fewer than three nodes none is slow.
+    """
     measured = [pair for pair in pairs if not pair.trouble]
     best: dict[str, float] = {}
     for pair in measured:
@@ -280,7 +302,11 @@ def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding
 def pairs_answer(
     nodes: Sequence[str], pairs: Sequence[MeasuredPair], stopped: int = 0
 ) -> FleetAnswer:
-    """Return the answer about all pairs, the slowest first; after a signal some are missing."""
+    """Return the answer about all pairs. stopped: the signal that ended the command, 0 for none;
+    some pairs are then missing.
+
+    The rows of the text begin with pairs that were not measured, then the slowest.
+    """
     measured = [pair for pair in pairs if not pair.trouble]
     every = len(nodes) * (len(nodes) - 1) // 2
     verdict = f"{plural(len(nodes), 'node')}, {len(measured)} of {every} pairs measured"
@@ -306,7 +332,11 @@ def pairs_answer(
 def observe_fleet(
     nodes: Sequence[str], record: bytes | None, where: SshNodes, program: Program
 ) -> FleetAnswer:
-    """Ask every node which programs it runs. record: of the launch. Raises UsageError."""
+    """Ask every node which programs it runs, and what of them is not as predicted. Raises
+    UsageError.
+
+    record: the launch to predict from, None without one.
+    """
     from preflight.fleet.remote.engine import ask_nodes
 
     programs: dict[str, int] = {}

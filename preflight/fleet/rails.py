@@ -69,14 +69,18 @@ class Reach(Enum):
 
 
 class Way(NamedTuple):
-    """reason: why not, or why it is not known."""
+    """How one lane reaches another. reason: why it does not, or why that is not known; else ""."""
 
     reach: Reach
     reason: str = ""
 
 
 def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> FleetAnswer:
-    """Return the answer of rows, one a node; only whole ones count. unusable: no reports."""
+    """Return which nodes' RDMA ports do not reach the same port of others.
+
+    rows_read: one a node; a row that does not describe its machine is left out. unusable: texts
+    that are no reports; with any, the answer is no pass.
+    """
     rows = {row.name: row for row in rows_read if row.whole}
     rows = {name: rows[name] for name in in_order(rows)}
 
@@ -105,7 +109,9 @@ def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> F
 
 
 def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
-    """Return port name -> lane -> nodes, for the ports that launches take."""
+    """Return port name -> lane -> nodes, of the ports that launches take or may take; of all ports
+    for a node without a launch.
+    """
     lanes_by_port: dict[str, dict[Lane, list[str]]] = {}
     for name, row in rows.items():
         for rail in row.taken_rails:
@@ -115,7 +121,11 @@ def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
 
 
 def rail_findings(rows: Rows) -> Iterator[OnNodes]:
-    """Yield the nodes that are not reached, by reason. rows: of nodes with a whole report."""
+    """Yield the nodes with a port that does not reach the same port of most nodes, by reason. Nodes
+    whose ports were not read follow.
+
+    rows: of nodes with a whole report.
+    """
     table = rail_table(rows)
     wrong: dict[str, list[tuple[Lane, Lane, Way]]] = {}
     usual = {rail: _usual(lanes) for rail, lanes in table.items()}
@@ -152,7 +162,11 @@ def _usual(lanes: dict[Lane, list[str]]) -> Lane:
 
 
 def _of_node(ways: Sequence[tuple[Lane, Lane, Way]], rails: int) -> Iterator[FleetFinding]:
-    """Yield the findings on a node's ports. rails: the number of its ports."""
+    """Yield the findings on one node's ports. ways: (the port's lane, the other nodes' lane, the
+    way between) for each port with no way.
+
+    rails: the number of the node's ports.
+    """
     unknown = [triple for triple in ways if triple[2].reach is Reach.UNKNOWN]
     unrouted = [triple for triple in ways if triple[2].reach is Reach.UNROUTED]
     shut = [triple for triple in ways if triple not in (*unknown, *unrouted)]
@@ -179,7 +193,9 @@ def _unknown(subject: str, reason: str) -> FleetFinding:
 
 
 def _ports(ways: Sequence[tuple[Lane, Lane, Way]]) -> tuple[str, str]:
-    """Return the names of a node's ports as one text, and why they do not reach the others."""
+    """Return the names of a node's ports as one text, and why they do not reach the others. ways:
+    as ``_of_node`` has them.
+    """
     names = fold_words(list(dict.fromkeys(lane.name for lane, *_ in ways)))
     each = list(dict.fromkeys(between.reason for *_, between in ways))
     more = f", and {len(each) - MOST_NAMED} more" if len(each) > MOST_NAMED else ""
@@ -187,14 +203,16 @@ def _ports(ways: Sequence[tuple[Lane, Lane, Way]]) -> tuple[str, str]:
 
 
 def _rail_object(rail: str, lane: Lane, nodes: Sequence[str]) -> Json:
-    """Return one of the rails of ``schemas/rails-v1.schema.json``."""
+    """Return one lane of a rail and the nodes that have it, as ``schemas/rails-v1.schema.json``
+    says.
+    """
     of_lane = fields(lane, "link_layer", "gid_type", "network")
     more = {"routes": list(lane.exits), "doubt": lane.doubt or None}
     return {"rail": rail, **of_lane, **more, "nodes": nodes_object(nodes)}
 
 
 def _rail_cells(rail: str, lane: Lane, nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return the same for a line of the table in the text."""
+    """Return one lane of a rail as cells of a row: rail, GID type or link layer, network, nodes."""
     network = lane.network
     network = network if isinstance(network, str) else f"unknown: {network.reason}"
     return clean(rail), lane.gid_type or lane.link_layer, clean(network), nodes_text(nodes)
@@ -224,10 +242,11 @@ def _why(fact: Unknown | None, what: str) -> str:
 
 
 def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str | Unknown:
-    """Return the network of a port's GID, by its interface's prefix; Unknown if none has it.
+    """Return the network of a port's GID. Unknown without a GID, or if no address tells its prefix.
 
-    gid: an IPv4 address, or eight groups of hexadecimal digits. addresses: those of the interface,
-    as ``10.0.0.1/24``.
+    For InfiniBand that is the GID's 64-bit subnet prefix, otherwise the network of the same address
+    in ``addresses``. gid: an IPv4 address, or eight groups of hexadecimal digits. addresses: those
+    of the port's interface, as ``10.0.0.1/24``.
     """
     if not isinstance(gid, str) or not gid:
         return Unread(NO_GID)
@@ -294,7 +313,7 @@ Network = IPv4Network | IPv6Network
 
 @lru_cache(maxsize=1 << 16)
 def network(written: str) -> Network | None:
-    """Return the network that is written, or None if the text is no network."""
+    """Return the network in a text as ``10.0.0.1/24``, None if the text is none."""
     try:
         return ip_network(written, strict=False)
     except ValueError:

@@ -62,7 +62,8 @@ def expand(text: str) -> list[str]:
 
 
 def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
-    """Return the nodes of ``sets`` without those of ``excluded``, in their order.
+    """Return the nodes of ``sets`` without those of ``excluded``, each once, ordered by name and
+    number.
 
     Groups (``@rack1``) are those of the site's own ``groups.conf``. Raises UsageError if a text is
     no node set, a group is not known, or too many nodes are named.
@@ -76,7 +77,9 @@ def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
 
 
 def _names(node_set: Any) -> list[str]:
-    """Return the names of a node set. Raises UsageError for too many or for no name."""
+    """Return the names of a node set. Raises UsageError if they are too many, or one cannot be a
+    node's name.
+    """
     if len(node_set) > MOST_NODES:
         raise UsageError(f"{len(node_set)} nodes are named: at most {MOST_NODES} are taken")
     names = [str(name) for name in node_set]
@@ -87,7 +90,11 @@ def _names(node_set: Any) -> list[str]:
 
 
 def _node_set(text: str, resolver: Any = None) -> Any:
-    """Return ClusterShell's node set of ``text``. Raises UsageError."""
+    """Return ClusterShell's node set of ``text``. resolver: None looks groups up in
+    ``groups.conf``.
+
+    Raises UsageError if the text is no node set, is too large, or names an unknown or empty group.
+    """
     shown = f"{text[:80]!r}"
     widest = max((int(b) - int(a) + 1 for a, b in _RANGE.findall(text)), default=0)
     if widest > MOST_NODES:

@@ -42,7 +42,7 @@ def rest_of(shown: int, rows: Sequence[object]) -> list[str]:
 
 
 def grouped(pairs: Iterable[tuple[Key, One]]) -> dict[Key, list[One]]:
-    """Return each key, in the order of its first, with all that come with it."""
+    """Return key -> all items that come with it; keys in the order in which they first come."""
     groups: dict[Key, list[One]] = {}
     for key, item in pairs:
         groups.setdefault(key, []).append(item)
@@ -50,7 +50,9 @@ def grouped(pairs: Iterable[tuple[Key, One]]) -> dict[Key, list[One]]:
 
 
 def by_size(groups: Mapping[Key, Sequence[One]]) -> tuple[Key | None, list[Key]]:
-    """Return the key of the largest group, None of a tie, and the others, the smallest first."""
+    """Return the key of the largest group, and the other keys, the smallest group first. If two
+    groups are the largest: None, and all keys.
+    """
     keys = sorted(groups, key=lambda key: len(groups[key]))
     if len(keys) > 1 and len(groups[keys[-1]]) == len(groups[keys[-2]]):
         return None, keys

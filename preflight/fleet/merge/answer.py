@@ -55,14 +55,20 @@ def verdict_said(fleet: Fleet) -> str:
 
 
 def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
-    """Return the number of nodes for which one of these findings stands in place of a report."""
+    """Count the nodes whose row has one of these findings in place of a report. A node without any
+    row does not count.
+    """
     wanting = (finding for finding in fleet.findings if finding.finding.check in checks)
     named = {name for on_nodes in wanting for name in on_nodes.nodes}
     return sum(each.name in named and each.row is not None for each in fleet.nodes)
 
 
 def drift_cells(drifting: Drift) -> tuple[str, str, str]:
-    """Return the fact, the most common value, and the other values with their nodes."""
+    """Return three cells: the fact, the most common value, and the other values with their nodes.
+
+    At most MOST_VARIANTS other values are named, rare ones first; then nodes that could not read
+    the fact.
+    """
     usual = drifting.most
     most = "a tie" if usual is None else f"{cut(usual.value)} ({len(usual.nodes)})"
     rare_first = sorted(drifting.others, key=lambda other: len(other.nodes))[:MOST_VARIANTS]
@@ -75,7 +81,7 @@ def drift_cells(drifting: Drift) -> tuple[str, str, str]:
 
 
 def pool_text(fleet: Fleet) -> str:
-    """Return ``pool: 4.00 TiB = 63 x 64.00 GiB + 32.00 GiB (gpu040), …``; "" without a store."""
+    """Return ``pool: 4.00 TiB of global segments = 63 x 64.00 GiB + ...``; "" without a store."""
     segments = fleet.segments
     if segments is None:
         return ""
@@ -96,7 +102,9 @@ def pool_text(fleet: Fleet) -> str:
 
 
 def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
-    """Return the answer; verbosity below 0: the verdict alone, above 0: passes too."""
+    """Return the answer for a terminal; verbosity below 0: the verdict alone, above 0: which checks
+    pass too.
+    """
     word = fleet.verdict.upper()
     parts = [headed(word, verdict_said(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:
@@ -165,7 +173,9 @@ def _finding(on_nodes: OnNodes, paint: Paint, width: int) -> str:
 
 
 def _drift(fleet: Fleet, width: int) -> str:
-    """Return the table of the facts that are not the same everywhere."""
+    """Return the table of the facts that are not the same everywhere, at most MOST_ROWS; "" if all
+    are.
+    """
     if not fleet.drift:
         return ""
     rows = [drift_cells(drifting) for drifting in fleet.drift[:MOST_ROWS]]
@@ -177,7 +187,7 @@ def _drift(fleet: Fleet, width: int) -> str:
 
 
 def _unusable(fleet: Fleet, width: int) -> str:
-    """Return the unused and the repeated reports, with the reason."""
+    """List the unused reports, each with the reason, and count the repeated ones; "" if none is."""
     lines = []
     for unusable in fleet.unusable[:MOST_ROWS]:
         reason = shortened(unusable.reason, 160)
@@ -195,7 +205,9 @@ def _unusable(fleet: Fleet, width: int) -> str:
 
 
 def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
-    """Return the checks that pass, by the nodes on which they do."""
+    """Return the checks that pass, grouped by the nodes on which they do. Without -v only their
+    number; "" without any.
+    """
     checks: dict[str, set[str]] = {}
     for on_nodes in fleet.passed:
         checks.setdefault(on_nodes.finding.check, set()).update(on_nodes.nodes)

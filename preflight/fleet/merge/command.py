@@ -35,7 +35,9 @@ def show_fleet(fleet: Fleet, shown: Shown) -> int:
 
 
 def _say(fleet: Fleet, shown: Shown, format_: str) -> None:
-    """Print the fleet in one format."""
+    """Print the fleet in one format. If ``shown.listed``, the text is the names of those nodes
+    alone.
+    """
     if format_ == "html":
         from preflight.fleet.merge.to_html import fleet_page
 
@@ -57,7 +59,9 @@ def _say(fleet: Fleet, shown: Shown, format_: str) -> None:
 
 
 def prepare(shown: Shown) -> None:
-    """Try before any node is asked whether all files can be written."""
+    """Make the folder of --reports. Raise UsageError, before any node is asked, if a file could not
+    be written.
+    """
     if shown.reports is not None:
         _try_folder(f"--reports {shown.reports}", shown.reports, make=True)
     for _, path in shown.answers:

@@ -71,8 +71,10 @@ def ask_nodes(
 ) -> int:
     """Run this program with ``argv`` on every node; return the signal that ended it, 0 for none.
 
-    record: of the launch, which the program reads. ``answered`` is told each node once, as it ends.
-    Nodes that lack the program get it (--carry auto), and are asked again. quiet: no progress.
+    record: the launch, which the program reads from standard input; None without one. answered:
+    called once for each node, as it ends, also for nodes that a signal stopped. Nodes that lack the
+    program get it (--carry auto), and are asked again. joined: a node's output comes back as one
+    line. quiet: no progress.
     """
     progress = Progress(not quiet)
     ended: set[str] = set()
@@ -189,7 +191,11 @@ def _caught_signals() -> Iterator[list[int]]:
 
 
 def _run(task: Any, ticker: _Ticker, start: Callable[[], None]) -> list[int]:
-    """Run what ``start`` begins; return the signals that ended it. Raises RouteResolvingError."""
+    """Run what ``start`` begins; return the signals that ended it, [] for none.
+
+    Raises RouteResolvingError if a gateway does not answer, UsageError if ClusterShell refuses its
+    configuration.
+    """
     with _caught_signals() as ticker.caught:
         try:
             start()
@@ -209,7 +215,9 @@ def _refusal(error: Exception) -> UsageError:
 def _shell(
     task: Any, ssh: SshNodes, handler: Any, nodes: Any, question: Question, **tree: bool
 ) -> Any:
-    """Start ssh to nodes with a question; ``handler`` gets what they print."""
+    """Start ssh to nodes with a question, and return ClusterShell's worker. handler: gets what the
+    nodes print. tree: options of ClusterShell's tree.
+    """
     ends = {"timeout": ssh.timeout_seconds, "stderr": True, "stdin": True}
     worker = task.shell(question.line, nodes=nodes, handler=handler, **ends, **tree)
     worker.write(question.content)
@@ -218,7 +226,9 @@ def _shell(
 
 
 def _task(ssh: SshNodes) -> Any:
-    """Return ClusterShell's task of this thread, set up as ``ssh`` says."""
+    """Return ClusterShell's task of this thread, set up as ``ssh`` says. Raises UsageError for
+    wrong ssh options, or without an ssh client.
+    """
     # Its warnings of broken pipes are what the answers say anyway.
     logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
     logging.getLogger("ClusterShell").propagate = False
@@ -242,7 +252,9 @@ def _task(ssh: SshNodes) -> Any:
 
 
 def _make_room(fanout: int) -> None:
-    """Raise this process's limit of open files for so many connections."""
+    """Raise this process's limit of open files for ``fanout`` connections at once. Raises
+    UsageError if the hard limit is too low.
+    """
     needed = fanout * _FILES_EACH + _FILES_BESIDE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
@@ -279,7 +291,9 @@ class _Collector(EventHandler):  # type: ignore[misc]
             self._lines[name], self._errors[name], self._bytes[name] = [], [], 0
 
     def ev_read(self, worker: Any, name: Any, sname: str, msg: bytes) -> None:
-        """Keep a line that a node printed, up to a limit."""
+        """Keep a line of a node: of standard output up to MOST_BYTES, of standard error the last
+        MOST_ERROR_LINES.
+        """
         name = str(name)
         if name not in self._lines:
             return  # a gateway of the tree
@@ -298,7 +312,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
             self._end(str(name), None, True)
 
     def finish(self) -> None:
-        """End the nodes that were stopped."""
+        """Give the answers of all nodes that have not ended: they were stopped."""
         for name in list(self._lines):
             self._end(name, None, False)
 
@@ -335,7 +349,7 @@ class _PairCollector(_Collector):
             _shell(task_self(), self._ssh, self, self._pair.asking, question)
 
     def finish(self) -> None:
-        """Tell of a pair that was stopped."""
+        """Give the answer of a pair that has not ended: it was stopped."""
         self._end(self._pair.asking, None, False)
 
     def _take(self, reply: NodeReply) -> None:

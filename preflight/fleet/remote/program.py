@@ -92,7 +92,11 @@ class Pair(NamedTuple):
 
 
 class Program(NamedTuple):
-    """This program on a node: its words, whether it is taken along, and by what that is run."""
+    """How this program is run on a node. command: its words, if the node has it.
+
+    python: the interpreter for the program that is sent along. carry: whether it is sent: always,
+    never, or auto, to nodes that lack it.
+    """
 
     command: tuple[str, ...]
     python: str
@@ -101,7 +105,11 @@ class Program(NamedTuple):
     def question(
         self, argv: Sequence[str], content: bytes, carried: bool, joined: bool = False
     ) -> Question:
-        """Return the line that runs the program with its input; ``joined``: one line comes back."""
+        """Return the line for ssh that runs this program with ``argv``, and its standard input.
+
+        content: what the program reads. carried: the program itself is sent too, in front of
+        ``content``. joined: the output comes back as one line.
+        """
         script = _SCRIPT + _JOINED if joined else _SCRIPT
         # Constant but for the words: a login shell may be any.
         program = (self.python, "-c", _READ_IT) if carried else self.command
@@ -130,7 +138,9 @@ class SshNodes(NamedTuple):
 
 @cache
 def zipapp() -> bytes:
-    """Return this program as one file for any Python, a megabyte. Raises UsageError."""
+    """Return this program as a zip archive of about a megabyte, which any Python can run. Raises
+    UsageError.
+    """
     import io
     import zipfile
 
@@ -142,7 +152,9 @@ def zipapp() -> bytes:
 
 
 def _files() -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the archive: its start, this program and its packages."""
+    """Yield the files of the archive as (name, content): its start, this program and the packages
+    it needs.
+    """
     yield "__main__.py", _MAIN.encode()
     for name in (*OWN, *OTHERS):
         for path, inside in _parts(name):
@@ -150,7 +162,9 @@ def _files() -> Iterator[tuple[str, bytes]]:
 
 
 def _parts(name: str) -> Iterator[tuple[str, str]]:
-    """Yield the files of a package or a module, and their names in the archive, in order."""
+    """Yield the files of a package or module as (path here, name in the archive), in order. Raises
+    UsageError if it is not installed as files.
+    """
     spec = find_spec(name) or find_spec(_OWN_NAMES.get(name, name))
     origin = None if spec is None else spec.origin
     if origin is None or not os.path.isfile(origin):

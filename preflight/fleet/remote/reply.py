@@ -44,8 +44,9 @@ _END = re.compile(rf"{SAYS} end ([0-9]+)\s*\Z".encode())
 class NodeReply(NamedTuple):
     """The output of a node.
 
-    lines: of standard output. error: the end of standard error. code: ssh's exit code, None if the
-    node was stopped (``timed_out``, or an interruption). carried: the program was taken along.
+    lines: of standard output. error: the last lines of standard error. code: ssh's exit code, None
+    if the node was stopped (``timed_out``, or an interruption). carried: the program was sent
+    along.
     """
 
     name: str
@@ -89,7 +90,7 @@ class NodeAnswer(NamedTuple):
 
 
 def lacks_tool(reply: NodeReply) -> bool:
-    """Return whether the node has no such program."""
+    """Tell whether the node lacks this program, and did not get it with the question."""
     return reply.end == NOT_FOUND and not reply.carried
 
 
@@ -112,7 +113,7 @@ def answer_of(reply: NodeReply, timeout_seconds: float, reader: ReportReader) ->
 
 
 def why_none(reply: NodeReply, timeout_seconds: float) -> tuple[str, str]:
-    """Return the finding for a node without a report, and the reason in a sentence."""
+    """Return the check's id of the finding for a node without a report, and the reason."""
     end, error = reply.end, reply.last_error
     if reply.timed_out:
         begun = "the connection was made, and no report came"
@@ -136,7 +137,9 @@ def why_none(reply: NodeReply, timeout_seconds: float) -> tuple[str, str]:
 
 
 def _not_reached(reply: NodeReply) -> tuple[str, str]:
-    """Return the finding of a node on which nothing was started, and the reason."""
+    """Return the check's id of the finding for a node on which the program's line never ran, and
+    the reason.
+    """
     error = reply.last_error
     if reply.code == GATEWAY_FAILED and not reply.lines:
         return SSH, f"the gateway of ClusterShell's tree that leads to it gave up{error}"
@@ -153,7 +156,9 @@ def _clean(line: bytes) -> str:
 
 
 def answer_document(reply: NodeReply, schema: str, timeout_seconds: float) -> Json | FleetFinding:
-    """Return the answer of ``schema`` ("measure") in a reply, or the finding that stands for it."""
+    """Return the first answer of ``schema`` ("measure") in a reply. If the reply has none or a
+    broken one, return the finding that says why.
+    """
     begins = f"mooncake-preflight/{schema}/"
     reports = [
         report
@@ -172,7 +177,9 @@ def answer_document(reply: NodeReply, schema: str, timeout_seconds: float) -> Js
 
 
 def findings_of(document: Json) -> Iterator[FleetFinding]:
-    """Yield the findings of an answer that are no pass, without process ids, which no two share."""
+    """Yield the findings of an answer that fail, are unknown or warn. Process ids are removed from
+    subjects, so that findings of several nodes can be equal.
+    """
     for each in document["findings"]:
         if each["status"] in ("fail", "unknown", "warn"):
             subject = ", ".join(re.sub(r", pid \d+$", "", who["name"]) for who in each["subjects"])
@@ -181,6 +188,8 @@ def findings_of(document: Json) -> Iterator[FleetFinding]:
 
 
 def on_nodes(findings: Iterable[tuple[FleetFinding, str]]) -> list[OnNodes]:
-    """Return each finding with all its nodes, the worst first."""
+    """Return each finding once, with all its nodes, the worst first. findings: pairs of finding and
+    node.
+    """
     folded = [OnNodes(key, in_order(set(names))) for key, names in grouped(findings).items()]
     return sorted(folded, key=lambda each: STATUSES.index(each.finding.status))

@@ -44,7 +44,10 @@ class FleetAnswer(NamedTuple):
 
 
 def say_answer(answer: FleetAnswer, schema: str, as_json: bool, color: str, verbosity: int) -> int:
-    """Print the answer; return its exit code. verbosity: below 0 the verdict alone, above 0 all."""
+    """Print the answer; return its exit code. schema: the name of its JSON schema.
+
+    verbosity: below 0 the verdict alone; above 0 every row of the table.
+    """
     if as_json:
         parts = {"findings": [each.as_object() for each in answer.findings], **answer.parts}
         word, reason = answer.status, answer.verdict

@@ -82,13 +82,17 @@ class _Check(NamedTuple):
 
 
 class ReportReader:
-    """Objects to rows. Ten thousand nodes say the same: what is equal is kept once."""
+    """Makes rows of reports. Ten thousand nodes say the same: equal values are kept once."""
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
 
     def read(self, report: FoundReport, name: str = "") -> NodeRow | Unusable:
-        """Return the row of a report. node: the name it was asked for by, or ""."""
+        """Return the row of a report, or Unusable if it is not as its schema says.
+
+        name: the name by which the node was asked, "" to take the name in the report or of the
+        file.
+        """
         try:
             return self._row(report, name)
         except WrongError as error:
@@ -159,7 +163,11 @@ class ReportReader:
         )
 
     def _finding(self, at: int, finding: _Finding, unnamed: Unnamed) -> FleetFinding:
-        """Return one finding without its node; equal findings are kept once."""
+        """Return one finding without its node's name; equal findings are kept once. Raises
+        WrongError.
+
+        at: the finding's index in the report, for the message.
+        """
         from preflight.check.report import fold
 
         if not finding.subjects:
@@ -179,7 +187,9 @@ class ReportReader:
         return kept  # type: ignore[no-any-return]
 
     def _fact(self, name: str, value: Any) -> Fact:
-        """Return one fact of a machine. Raises WrongError if its value is no text or number."""
+        """Return one fact of a machine. Raises WrongError if its value is no text or integer, or
+        too large.
+        """
         large = type(value) is int and abs(value) > LARGEST_NUMBER
         if large or not isinstance(value, str | int):
             raise WrongError(f"facts: {short(name)} is {short(value)}")
@@ -198,7 +208,9 @@ class Reports(NamedTuple):
 
 
 def read_reports(texts: Iterable[FoundReport | Unusable]) -> Reports:
-    """Read every report, one at a time; other texts are counted by their source."""
+    """Read every report, one at a time. Unusable texts of one source, trouble and node are one
+    entry with a count.
+    """
     reading = ReportReader()
     rows: list[NodeRow] = []
     unusable: dict[tuple[str, Trouble, str], Unusable] = {}
@@ -216,7 +228,7 @@ def read_reports(texts: Iterable[FoundReport | Unusable]) -> Reports:
 
 
 def _unnamed(*names: str) -> Unnamed:
-    """Return a function that writes ``ITSELF`` in place of a node's names."""
+    """Return a function that writes ITSELF in place of ``names``, all names of one node."""
     names_known = sorted({name for name in names if len(name) > 1}, key=len, reverse=True)
     pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, names_known))})(?![\w-]|\.\w)")
 
@@ -227,13 +239,13 @@ def _unnamed(*names: str) -> Unnamed:
 
 
 def _written(text: str) -> str:
-    """Return a text that is not too long, with nothing that cannot be written."""
+    """Return a text cut to LONGEST_TEXT; characters that UTF-8 cannot write become codes."""
     clean = text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
     return clean if len(clean) <= LONGEST_TEXT else f"{clean[: LONGEST_TEXT - 3]}..."
 
 
 def _shown(name: str, value: str | int) -> str:
-    """Return a value as a person reads it: sizes with their unit, switches as words."""
+    """Return a fact's value as a person reads it: sizes with their unit, switches as yes or no."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):

@@ -130,7 +130,10 @@ class NodeLaunch(NamedTuple):
     services: tuple[ServiceOf, ...] = ()
 
     def addresses_of(self, role: str) -> tuple[str, ...]:
-        """Return the known addresses of services, sorted. role: ``master``; ``metadata`` of any."""
+        """Return the known addresses of services, sorted.
+
+        role: ``master`` for masters, ``metadata`` for all kinds of metadata services.
+        """
         kinds = {service.kind for service in self.services if service.kind.startswith(f"{role}-")}
         wanted = {role} if role == "master" else kinds
         addresses = {service.address for service in self.services if service.kind in wanted}
@@ -183,7 +186,9 @@ def absent(name: str, check: str, why: str) -> NodeRow:
 
 
 class Settled(NamedTuple):
-    """One row per node. repeats: how many say what another one said. doubts: of differing ones."""
+    """One row per node. repeats: node -> how many reports say the same as another one. doubts:
+    findings on nodes whose reports differ.
+    """
 
     rows: dict[str, NodeRow]
     repeats: dict[str, int]
@@ -191,7 +196,7 @@ class Settled(NamedTuple):
 
 
 def settled(rows: Sequence[NodeRow]) -> Settled:
-    """Return one row per node: the newest, or the worst if it is not known which is newest."""
+    """Choose one row per node: the newest, or the worst if it is not known which is newest."""
     result = Settled({}, {}, [])
     for name, group in grouped((row.name, row) for row in rows).items():
         different: dict[NodeRow, NodeRow] = {}
@@ -210,7 +215,11 @@ def settled(rows: Sequence[NodeRow]) -> Settled:
 
 
 def _chosen(rows: Sequence[NodeRow]) -> tuple[NodeRow, FleetFinding]:
-    """Return one of several different reports, newest first, and the finding about them."""
+    """Choose one of several different reports of a node. Return it, and the finding that they
+    differ.
+
+    rows: the newest first. Without a time in each, the report with the worst status is chosen.
+    """
     newest = rows[0]
     have = f"{len(rows)} reports that differ: {', '.join(sorted(row.origin for row in rows)[:4])}"
     finding = FleetFinding("fleet.several-reports", "warn", "report", have, "one report")

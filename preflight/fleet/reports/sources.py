@@ -43,7 +43,9 @@ class FoundReport(NamedTuple):
 
 
 def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports of typed paths. Raises UsageError if no path exists."""
+    """Yield the reports, and the unusable texts, in the paths of a command line. Raises UsageError
+    if no path exists.
+    """
     from preflight.base.usage_error import UsageError
 
     def there(path: str) -> bool:
@@ -58,7 +60,11 @@ def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
 
 
 def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports of each path, folders in the order of their names; never raises."""
+    """Yield the reports, and the unusable texts, in each path. What cannot be read is an Unusable,
+    and raises nothing.
+
+    Files of a folder come in the order of their names.
+    """
     for path in paths:
         if path == STDIN:
             yield from _of_stream(STDIN_NAME, sys.stdin.buffer)
@@ -71,7 +77,11 @@ def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
 
 
 def _of_folder(path: str) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports of every file below, but those whose names begin with a dot."""
+    """Yield the reports of every file below a folder, sorted by name; hidden files and folders are
+    left out.
+
+    Folders that cannot be read come last, as Unusable. A folder without files is one Unusable.
+    """
     failed: list[Unusable] = []
 
     def refuse(error: OSError) -> None:
@@ -92,7 +102,9 @@ def _of_folder(path: str) -> Iterator[FoundReport | Unusable]:
 
 
 def _of_file(path: str, regular: bool = False) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports of a file. regular: skip sockets and pipes, which may never end."""
+    """Yield the reports of a file; one Unusable if it cannot be opened. regular: skip sockets and
+    pipes, which may never end.
+    """
 
     def opened() -> BinaryIO | None:
         if regular and os.path.exists(path) and not os.path.isfile(path):  # a dead link is named
@@ -114,7 +126,7 @@ def _of_file(path: str, regular: bool = False) -> Iterator[FoundReport | Unusabl
 
 
 def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable]:
-    """Yield the stream's reports; if reading failed, the last one says why."""
+    """Yield the reports of a stream, plain or gzip; if reading failed, a last Unusable says why."""
     import gzip
     import io
     import zlib
@@ -144,7 +156,9 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable
 
 
 def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
-    """Yield each report in ``content``; one Unusable if it has none."""
+    """Yield each report in ``content``, a broken one as Unusable; one Unusable if no report begins
+    in the text.
+    """
     text = content.decode("utf-8-sig", "replace")
     any_report = False
     for task in _tasks(text) if _LABELLED.search(text) else (text,):
@@ -171,7 +185,9 @@ def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
 
 
 def _tasks(text: str) -> list[str]:
-    """Return the output of each task of ``srun --label``, its pieces joined."""
+    """Return the output of each task of ``srun --label``: the task's lines joined, without their
+    labels.
+    """
     pieces: dict[str, list[str]] = {}
     for line in text.split("\n"):
         if (match := _LABEL.fullmatch(line)) is not None:
@@ -180,7 +196,9 @@ def _tasks(text: str) -> list[str]:
 
 
 def _broken(source: str, line: int, text: str, error: Exception) -> Unusable:
-    """Return an object that begins as a report and does not parse, with the reason."""
+    """Return the Unusable for a text that begins as a report and does not parse, with
+    the reason.
+    """
     if isinstance(error, RecursionError):
         return Unusable(source, line, Trouble.TOO_DEEP, "more levels than any report has")
     named = _NAME.search(text)
@@ -192,7 +210,7 @@ def _broken(source: str, line: int, text: str, error: Exception) -> Unusable:
 
 
 def _foreign(source: str, text: str) -> Unusable:
-    """Return a text without any report, with how it begins."""
+    """Return the Unusable for a text without any report; the reason shows how the text begins."""
     if not text:
         return Unusable(source, 0, Trouble.EMPTY, "nothing in it")
     if "\0" in text or "\ufffd" in text[:4096]:
