@@ -25,7 +25,9 @@ def print_advisories(
 ) -> int:
     """Print the known-bad combinations: all, or those that affect the launch on a host, or may.
 
-    launch: None for all records. every: all records, with what each is to the launch.
+    launch: None for all records. every: all records, with what each is to the launch. Return the
+    exit code: 1 if one affects the launch or may, 0 else. What may only arise while it runs does
+    not count, nor what a check judges.
     """
     from preflight.advisories.records import advisories as records
 
@@ -78,7 +80,7 @@ def _weight(verdict: Verdict) -> int:
 
 
 def _counts(verdict: Verdict) -> bool:
-    """Return whether a record counts: a record that a check judges is told by the check."""
+    """Tell whether a record counts: it affects the launch or may, and no check judges the same."""
     return verdict.holds is not False and not verdict.advisory.covered_by
 
 
@@ -117,7 +119,9 @@ def _object(record: Advisory) -> dict[str, Any]:
 
 
 def _row(record: Advisory, relation: str, paint: Any, width: int) -> str:
-    """Return a record as wrapped lines, with what it is to the launch."""
+    """Return a record as wrapped lines, with its relation to the launch; relation "" leaves that
+    out.
+    """
     from preflight.advisories.records import range_text
     from preflight.render.text import wrapped
 
@@ -132,7 +136,9 @@ def _row(record: Advisory, relation: str, paint: Any, width: int) -> str:
 
 
 def print_osv(zip_path: str | None) -> int:
-    """Print the records as OSV, or write a .zip of those that a wheel's release alone decides."""
+    """Print all records as OSV. With ``zip_path`` write a .zip instead, of the records that a
+    wheel's release alone decides.
+    """
     import json
 
     from preflight.advisories.records import advisories as records

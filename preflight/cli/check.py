@@ -156,7 +156,9 @@ def _in_format(
 
 
 def _measured(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
-    """Return the comparison with the rates of --measured. Raises UsageError."""
+    """Return a function that compares a launch with the rates in the file of --measured, as
+    findings. Without that option or a launch it returns []. Raises UsageError.
+    """
     if path is None:
         return lambda _: []
     from checks.base.unknown import Unknown
@@ -176,7 +178,9 @@ def _measured(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
 def _refuse_two_outputs(
     protocol: str, fail_on: str | None, formats: list[str], memory_map: bool, plain: bool
 ) -> None:
-    """Refuse options that ask for two things at once."""
+    """Refuse --fail-on, --ascii and --memory-map with a format or option that they do not go with.
+    Raises click.UsageError.
+    """
     from preflight.check.report import YES_OR_NO
 
     if fail_on is not None and protocol not in YES_OR_NO:

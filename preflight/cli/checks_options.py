@@ -24,7 +24,7 @@ class CheckId(FileName):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the ids, or else the files, that a word may become."""
+        """Return the ids that a word may become; with ``or_file`` also the files."""
         from click.shell_completion import CompletionItem
 
         from preflight.check.catalogue import catalogue

@@ -127,7 +127,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command; an unknown name is refused with the nearest, or with check."""
+        """Return click's answer: the command and its words. An unknown name is refused with a hint:
+        the nearest name, what took the place of a command that is gone, or that it is a file.
+        """
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -190,9 +192,10 @@ def with_options(*options: Option) -> Decorator:
 def gathered(
     function: Callable[..., Any], name: str, make: Callable[..., Any] | str, *options: str
 ) -> Callable[..., Any]:
-    """Give ``function`` one parameter ``name``, made of the values of ``options``.
+    """Return ``function`` with the parameters ``options`` replaced by one parameter ``name``.
 
-    make: called with them, by name; or ``MODULE:NAME``, imported when the command runs.
+    make: called with the values of ``options``, by name, gives its value; or ``MODULE:NAME``,
+    imported when the command runs.
     """
 
     @wraps(function)
@@ -205,14 +208,20 @@ def gathered(
 
 
 def taking(name: str, make: Callable[..., Any] | str, *options: Option) -> Decorator:
-    """Return a decorator that adds ``options``, and gives their values as ``gathered`` does."""
+    """Return a decorator that adds ``options`` to a command, which gets their values as one
+    parameter ``name``. make: as in ``gathered``.
+    """
     nothing: Any = with_options(*options)(lambda: None)
     names = [option.name for option in nothing.__click_params__]
     return lambda function: with_options(*options)(gathered(function, name, make, *names))
 
 
 def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
-    """Add --format, one of ``names`` (the first by default): ``answers``, each with its file."""
+    """Add --format, --output and --json to a command, which gets them as ``answers``: pairs of
+    format and file, None for standard output.
+
+    names: the formats, the first by default. again: ends the help of --format.
+    """
     default = names[0]
     return taking(
         "answers",
@@ -232,7 +241,9 @@ def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
 
 
 def with_one_format(*names: str) -> Decorator:
-    """Add the same for a command that answers in one form at a time: ``format_``."""
+    """Add --format, --output and --json to a command that answers in one format. It gets that as
+    ``format_``, and what it prints goes to the file of --output.
+    """
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         """Add the options to a command that takes one answer."""
@@ -251,13 +262,20 @@ def with_one_format(*names: str) -> Decorator:
 
 
 def JSON(function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - as the options beside it
-    """Add --format text or json: ``as_json``."""
+    """Add --format text or json, --output and --json to a command, which gets ``as_json``: True for
+    JSON.
+    """
     as_json = gathered(function, "as_json", lambda format_: format_ == "json", "format_")
     return with_one_format("text", "json")(as_json)
 
 
 def _answers(default: str) -> Answers:
-    """Return the answers that the command line asks for. Raises UsageError."""
+    """Return the formats that the command line asks for, each with its file, None for standard
+    output, which comes last. None asked for: ``default``.
+
+    Raises UsageError for a format given twice, two formats with exit codes of their own, or two on
+    standard output.
+    """
     argv = click.get_current_context().meta[WORDS]
     answers = asked_answers(own_words(argv)) or [(default, None)]
     answers = [(name or default, path) for name, path in answers]

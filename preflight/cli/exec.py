@@ -79,7 +79,9 @@ def exec_(
 def _locked_answer(
     path: str, strict: bool, limit_seconds: float
 ) -> tuple[LockedStart, tuple[Waiver, ...]]:
-    """Return how a locked answer is compared at a start, and its waivers."""
+    """Read a locked answer. Return how a start is compared with it, and the waivers in it. Raises
+    UsageError.
+    """
     from preflight.base.output import columns, painter
     from preflight.check.gate import Differs, LockedStart
     from preflight.diff.full_answer import (

@@ -183,7 +183,9 @@ class CheckedAt(NamedTuple):
 
 
 def checked_at(ids: Iterable[str], at: CheckedAt | None) -> Report | None:
-    """Return the findings of ``ids`` on that host; None without a host, or if none is made."""
+    """Make the checks ``ids`` at a host and return the report. None if ``at`` is None, or no id can
+    be checked on one host.
+    """
     from preflight.check.answer import checked
     from preflight.check.catalogue import FLEET_CHECKS
     from preflight.inputs.launch_words import Chosen
@@ -196,7 +198,7 @@ def checked_at(ids: Iterable[str], at: CheckedAt | None) -> Report | None:
 
 
 def here_of(report: Report | None) -> dict[str, str]:
-    """Return the worst status of each check id in ``report``, as a word."""
+    """Return check id -> the worst status in ``report``, as a word; {} without a report."""
     from preflight.check.to_text import label
 
     worst: dict[str, str] = {}
@@ -206,7 +208,7 @@ def here_of(report: Report | None) -> dict[str, str]:
 
 
 def with_report(text: str, report: Report | None, color: str, verbosity: int) -> str:
-    """Return an explanation with the findings of the host below."""
+    """Return an explanation with the findings of the host below; as it is if ``report`` is None."""
     if report is None:
         return text
     from preflight.check.to_text import report_text
@@ -291,7 +293,9 @@ def print_index(as_json: bool) -> int:
 def explain_page(
     every: Catalogue, id_: str, as_json: bool, color: str, at: CheckedAt | None
 ) -> int:
-    """Print the page of a check, a rule, a record or a notice that there is."""
+    """Print the page of a check, rule, record or notice by its id, with the findings made at
+    ``at``; return 0.
+    """
     from preflight.advisories.records import advisory
     from preflight.check.catalogue import advisory_page, as_text, check_page, notice_page, rule_page
     from preflight.launches.source import notices
@@ -320,7 +324,9 @@ def explain_page(
 def explain_words(
     every: Catalogue, query: str, as_json: bool, color: str, at: CheckedAt | None
 ) -> int:
-    """Print the known lines, checks and rules like ``query``. Raises UsageError if none is."""
+    """Print the known lines, checks and rules like ``query``, with the findings made at ``at``;
+    return 0. Raises UsageError if none is alike.
+    """
     from preflight.check.answer import nearest
     from preflight.logs.by_words import about, about_object, about_text, shown_lines
 
@@ -353,7 +359,9 @@ MOST_FILES = 500
 
 
 def files_of(paths: Iterable[str]) -> list[str]:
-    """Return the files, those of a folder (not below it) by name. Raises UsageError."""
+    """Return the paths, each folder replaced by its files (not below it) by name. Raises UsageError
+    for a folder with no file, or too many.
+    """
     files: list[str] = []
     for path in paths:
         if path == "-" or not within(limit_seconds(), path, partial(os.path.isdir, path)):
@@ -371,7 +379,11 @@ def files_of(paths: Iterable[str]) -> list[str]:
 def explain_log_files(
     paths: Sequence[str], as_json: bool, color: str, at: CheckedAt | None, verbose: bool
 ) -> int:
-    """Print what is known of logs; returns 0, 1 or 2. Raises UsageError if one does not exist."""
+    """Print what is known of logs, with the findings made at ``at``.
+
+    Return 0 if they show no problem, 1 for warnings or unknown errors, 2 for the cause of a
+    failure. Raises UsageError if a log cannot be read.
+    """
     from preflight.logs.explain import explanations_object, explanations_text, read_logs
     from preflight.logs.search import Bounded, read_blocks, why_no_log, why_no_text
 
@@ -379,7 +391,9 @@ def explain_log_files(
     passed_over: list[str] = []
 
     def read(path: str) -> Iterator[str]:
-        """Yield the blocks of one log file, or of standard input for "-"."""
+        """Yield the blocks of one log file, or of standard input for "-". A file of a folder that
+        is no log is noted, and yields none.
+        """
         nonlocal cut
         name = "standard input" if path == "-" else path
         try:

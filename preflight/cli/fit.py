@@ -233,7 +233,11 @@ def _machines(
     timeout_seconds: float,
     answers: Answers,
 ) -> int:
-    """Say which hosts keep a part of a workload; return the exit code."""
+    """Print which hosts keep a part of a workload; return the exit code.
+
+    target: the part. asked: the workload. root: "/", or a description that narrows the hosts.
+    nodes: how many hosts, None to try.
+    """
     from checks.capture.described import Description, description_of
     from checks.capture.root_names import CaptureError
     from checks.capture.secrets import public
@@ -274,7 +278,9 @@ def _not_known(reason: str, answers: Answers) -> int:
 
 
 def _new_file(launch_words: tuple[str, ...], write: bool) -> str:
-    """Return where the first launch is to be written, "" for nowhere."""
+    """Return where the first launch is to be written, "" for nowhere. Raises click.UsageError for a
+    command, a file that exists, or no file to write to.
+    """
     if len(launch_words) > 1:
         raise click.UsageError("--model makes a launch: give the file for it, and no command")
     file = launch_words[0] if launch_words else ""

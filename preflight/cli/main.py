@@ -89,7 +89,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
-    """Print, without an answer, the object or line of each format; return the exit code."""
+    """Say in each format asked for that the command gave no answer; return the exit code.
+
+    One format at most is printed. The files of others are written only for usage errors and
+    defects.
+    """
     from preflight.check.report import refusal_code
 
     argv = own_words(arguments)
@@ -107,7 +111,9 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
 
 
 def _refuse_as(name: str, argv: Sequence[str], code: int, message: str, protocol: str) -> None:
-    """Print that there is no answer in one format; nothing in those for persons alone."""
+    """Print in the format ``name`` that there is no answer. Formats that only persons read print
+    nothing; HTML does only for check.
+    """
     from preflight.check.report import error_junit, error_object, refusal_line
 
     if name == "json":
@@ -131,7 +137,9 @@ def _refuse_as(name: str, argv: Sequence[str], code: int, message: str, protocol
 
 
 def _path(argv: Sequence[str]) -> str:
-    """Return the names of the command that ``argv`` begins with, else the program's."""
+    """Return the command that ``argv`` begins with, as "fleet check"; the program's name without
+    one.
+    """
     reached: click.Command | None = command
     for count, word in enumerate(argv):
         if isinstance(reached, click.Group):

@@ -30,7 +30,9 @@ PARTS = ("memory", "transfer", "store", "registration", "storage")
 
 
 def seconds_of(_context: object, _option: object, text: str | None) -> float | None:
-    """Return a time of ``60s`` or ``2m``; a bare number is seconds."""
+    """Return the seconds of a time as ``60s`` or ``2m``; a bare number is seconds. None if the
+    option is left out; another text is refused.
+    """
     if text is None:
         return None
     match = re.fullmatch(r"([0-9]{1,6})([sm]?)", text)
@@ -40,7 +42,9 @@ def seconds_of(_context: object, _option: object, text: str | None) -> float | N
 
 
 def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
-    """Return the parts of a text with commas between them."""
+    """Return the parts in a text as ``memory,store``, () for an empty one; an unknown part is
+    refused.
+    """
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in parts:
         if part not in PARTS:
@@ -242,7 +246,10 @@ def _killed(survival: Survival | Unknown, as_json: bool, called: tuple[str, str]
 def _rehearsed(
     launch: LaunchWords, python: str | None, scale: int, step_seconds: float, json: bool, color: str
 ) -> int:
-    """Rehearse and print; return the exit code. scale: divides sizes. step_seconds: the most."""
+    """Rehearse a launch and print the result; return the exit code.
+
+    scale: every size is divided by it. step_seconds: the most that one step may take.
+    """
     from preflight.rehearsal.rehearse import answer_object, answer_text, rehearse
 
     answer = rehearse(launch, python, scale, step_seconds)

@@ -10,7 +10,8 @@ _LARGEST_CONFIG = 4 << 20
 
 
 def described(root: str, memory: int | None, **options: str | int | None) -> str:
-    """Return the host that the options describe, as ``--root`` takes it; a second one is refused.
+    """Return the host that the options describe, as ``--root`` takes it. Raises UsageError if
+    ``root`` names a host too.
 
     memory: in bytes. options: gpus, nics and numa as typed; None for an option that is left out.
     """

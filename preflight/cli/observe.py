@@ -110,7 +110,11 @@ def observed(
     root: str = "/",
     traffic_seconds: float | None = None,
 ) -> tuple[Observation, Mapping[int, Metrics | Unknown]]:
-    """Observe what runs; return that, and the metrics that each pid serves. Raises UsageError."""
+    """Observe what runs; return that, and pid -> the metrics that it serves. Raises UsageError.
+
+    pids: processes to look at, () for all known ones. traffic_seconds: count traffic for so long,
+    None for not at all.
+    """
     from checks.base.finding import Status
     from checks.base.root import Root
     from preflight.inputs.host_source import open_host, size_and_needs

@@ -62,7 +62,9 @@ class Fraction(AnyParamType):
 
 
 class Size(AnyParamType):
-    """A byte size; a bare number is refused, but for --rule documented. empty:  is no size."""
+    """A byte size; a bare number is refused, but for --rule documented. empty: an empty text gives
+    None.
+    """
 
     name = "size"
 
@@ -70,7 +72,9 @@ class Size(AnyParamType):
         self._least_bytes, self._empty = least_bytes, empty
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> int | None:
-        """Return a size in bytes; one without a unit or too small is refused."""
+        """Return a size in bytes, None for an empty text that is allowed; a size without a unit or
+        too small is refused.
+        """
         if isinstance(value, int):
             return value
         if self._empty and not value:
@@ -86,7 +90,9 @@ class Size(AnyParamType):
 
 
 def _with_sglang_spelling(message: str, value: str, param: click.Parameter | None) -> str:
-    """Return a message with what SGLang takes a bare --hicache-size for: units of 10^9 bytes."""
+    """Add to the message about a bare --hicache-size how SGLang itself reads that: in units of 10^9
+    bytes. Return other messages as they are.
+    """
     number = value.strip()
     bare = number.isascii() and number.isdecimal() and len(number) <= 9
     if not bare or param is None or param.name != "hicache_bytes":
@@ -220,7 +226,9 @@ def _named_host(root: str, **options: Any) -> str:
 
 
 def _told_host(**options: Any) -> str:
-    """Return the same, and say on standard error what is assumed of a host that is described."""
+    """Return the host that is named or described, and say on standard error what is assumed of a
+    described one.
+    """
     from checks.capture.root_names import is_description
 
     root = _named_host(**options)
@@ -264,7 +272,9 @@ LAUNCH: Option = click.argument("launch", nargs=-1, type=FILE)
 
 
 def launch_from(source: Option, *options: Option) -> Decorator:
-    """Add the launch with the options that describe it: ``launch: LaunchWords``."""
+    """Add the launch with the options that describe it: ``launch: LaunchWords``. source: the option
+    or argument that names the launch.
+    """
     return taking("launch", _launch_words, source, NIC_NODES, RANK_NODES, *options, *LAUNCH_OPTIONS)
 
 

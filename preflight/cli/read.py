@@ -107,7 +107,11 @@ def read(
 def print_keys(
     launch: LaunchWords, root: str, timeout_seconds: float, as_json: bool, color: str
 ) -> int:
-    """Print the keys of every process that stores KV cache, and how those of each two relate."""
+    """Print the keys of every process that stores KV cache, and how those of each two relate.
+
+    Two files are two launches: each process of one is compared with each of the other. Return 0, 1
+    if two never meet or collide, 3 if for two it is not known.
+    """
     from checks.capture.secrets import public
     from preflight.inputs.host_source import open_host
     from preflight.judging.store_keys import Meeting, launch_keys, matches
@@ -194,7 +198,9 @@ def _patterns(sides: Iterable[Iterable[StoreKeys]], width: int) -> str:
 
 
 def _text(pairs: list[KeyMatch], paint: Callable[[str, str], str], width: int) -> str:
-    """Return each pair of processes with the parts of their keys side by side."""
+    """Return for each pair of processes the verdict, the parts of their keys side by side, and the
+    reasons. Parts are left out for different engines or stores.
+    """
     from preflight.render.text import wrapped
 
     lines = [""]

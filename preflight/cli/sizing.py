@@ -211,7 +211,7 @@ def run(arguments: list[str]) -> int:
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
-    """Print an object if JSON was asked for; return the exit code without an answer."""
+    """Print an error object if JSON was asked for; return ``exit_code``."""
     for name, path in asked_answers(own_words(arguments)):
         if name == "json" and (path is None or exit_code in (USAGE, DEFECT)):
             from preflight.sizing.sizing_json import error_object
