@@ -49,7 +49,9 @@ def open_streams() -> None:
 
 
 def shown(text: str) -> str:
-    """Return text with control characters written out; lines and our own colours stay."""
+    """Return text with control characters written as codes; line ends, tabs and the colours of
+    ``painter`` stay.
+    """
     return "".join(
         ("\x1b[0m" if part == "0" else f"\x1b[{part}m\x1b[1m")
         if at % 2
