@@ -51,7 +51,9 @@ class Section(Enum):
 
 
 class AnswerKey(NamedTuple):
-    """Which line. subject: a process, a check; name: what is said of the subject."""
+    """The key of one line of an answer. subject: a process, a check, or another thing that the line
+    is about; name: the property of the subject.
+    """
 
     section: Section
     subject: str
@@ -304,8 +306,8 @@ def _flags(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
 
 
 def _flags_of(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """Yield (flag, value) for one process. For an SGLang server these are all flags of the release
-    and the settings of its store.
+    """Yield (flag, value) for one process. For an SGLang server: why it is refused, words that it
+    does not know, all flags with their values, and its store's settings.
 
     For another program: the options of its command line that begin with "-"; one without ``=value``
     is "given".
@@ -341,7 +343,9 @@ def _told(value: Any) -> str:
 
 
 def _keys(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield the keys under which each process stores cache, and what they depend on."""
+    """Yield the keys under which each process stores cache, and what they depend on; the SGLang
+    release is left out.
+    """
     for launch_key in launch_keys(sized.sizing):
         name = launch_key.process.name
         yield AnswerKey(Section.KEYS, name, "key"), launch_key.random or launch_key.pattern
