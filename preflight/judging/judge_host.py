@@ -51,9 +51,9 @@ def judge_host(
 ) -> JudgedHost:
     """Read the topics of ``checks`` and ``more_topics``, and judge. Raises UsageError.
 
-    root: a path, or a host that is open already, whose facts are not read twice. Without a launch
-    only the checks of a host alone decide which topics are read. slow: called with the topics that
-    are still being read after a while.
+    root: a path, or a host that is open already, whose facts are not read twice. Without a launch,
+    checks that need one are left out. slow: called with the topics that are still being read after
+    a while.
     """
     host = open_host(root, timeout_seconds) if isinstance(root, str) else root
     read = size_within(launch, host, timeout_seconds)

@@ -100,7 +100,9 @@ def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield the parts of the launch that were not read."""
+    """Yield an unknown finding for each part of the launch that was not read. Parts that ``_sizes``
+    names already are left out.
+    """
     bounds = (sizing.inputs.least, sizing.inputs.most)
     by_sizes = {bound.cause for bound in bounds if isinstance(bound, Unknown)}  # by launch.sizes
     unset = (each for each in not_set(sizing.inputs.processes) if each.cause not in by_sizes)
@@ -219,7 +221,7 @@ _NO_SIZES = "the launch's sizes are not known"
 
 def key_findings(sizing: LaunchSizing) -> Iterator[Finding]:
     """Yield a finding about the number of keys for each SGLang server with a store. Then yield the
-    findings about processes that share a store and a model; one skip if none of both.
+    findings about processes that share a store and a model. If nothing was to judge: one skip.
     """
     servers = [p for p in sizing.inputs.processes if p.server and p.server.store]
     shown, most = sizing.shown, sizing.inputs.most

@@ -115,7 +115,9 @@ def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
 def matches(
     ours: Sequence[StoreKeys], others: Sequence[StoreKeys] | None = None
 ) -> Iterator[KeyMatch]:
-    """Compare every two processes of a launch, or each with every process of another launch."""
+    """Yield the comparison of every two processes of a launch, or of each with every process of
+    another launch.
+    """
     pairs = combinations(ours, 2) if others is None else ((a, b) for a in ours for b in others)
     for first, second in pairs:
         yield compared(first, second)
