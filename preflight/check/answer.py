@@ -220,7 +220,9 @@ def read_waivers(path: str) -> tuple[Waiver, ...]:
 
 
 def _waiver(where: str, number: int, row: object) -> Waiver:
-    """Read one row of the waivers. Raises UsageError."""
+    """Read one row of the waivers. where, number: the file and the row's place, for the message.
+    Raises UsageError.
+    """
     from datetime import date
 
     row = row if isinstance(row, dict) else {}
@@ -250,7 +252,9 @@ def waiver_findings(selection: Selection) -> list[Finding]:
 
 
 class Selection(NamedTuple):
-    """only, skip: patterns over ids (``rdma.*``); waivers: valid ones. over: expired ones."""
+    """Which checks are made, and which findings are waived. only, skip: patterns over ids
+    (``rdma.*``). waivers: valid ones. over: expired ones.
+    """
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()

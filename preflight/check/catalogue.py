@@ -114,7 +114,9 @@ def rule_page(rule: Rule) -> PageText:
 
 
 def advisory_page(known: Advisory) -> PageText:
-    """Return the page of a record."""
+    """Return the page of an advisory, a record of a known problem; rows without a text are left
+    out.
+    """
     rows = [
         ("affected", "; ".join(map(range_text, known.affected))),
         ("where", condition_text(known.when)),

@@ -40,7 +40,9 @@ class Differs(NamedTuple):
 
 
 class LockedStart(NamedTuple):
-    """A locked answer that a start is compared with; strict: what differs is refused."""
+    """A locked answer that a start is compared with. differences: compares. strict: any difference
+    is refused, otherwise a worse verdict alone.
+    """
 
     differences: Callable[[Checked], Differs]
     strict: bool
@@ -49,8 +51,9 @@ class LockedStart(NamedTuple):
 class Gate(NamedTuple):
     """What is asked of a start.
 
-    fail_on: the mildest verdict that refuses. report_path: where the check's JSON is written, None
-    for nowhere. locked_start: None without a locked answer.
+    fail_on: the mildest verdict that refuses. apply_environment: set the variables that findings
+    want, and check again. report_path: where the check's JSON is written, None for nowhere.
+    locked_start: None without a locked answer.
     """
 
     fail_on: str
@@ -90,7 +93,9 @@ def run_behind_the_gate(launch: LaunchWords, gate: Gate) -> int:
 
 
 class Judged(NamedTuple):
-    """Whether the command is started, and what of its environment is changed (see _changed)."""
+    """Whether the command is started. changes: variables to set before that, by name; "" removes
+    one.
+    """
 
     starts: bool
     changes: Mapping[str, str]

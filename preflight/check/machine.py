@@ -140,7 +140,7 @@ def _pairs(facts: Facts, ports: Iterable[Rail]) -> Pairs:
 
 
 def _system(system: Any) -> Pairs:
-    """Yield the facts of the system."""
+    """Yield the facts of the system: distribution, container and hypervisor."""
     name, version = system.distribution, system.distribution_version
     both = isinstance(name, str) and isinstance(version, str)
     yield "distribution", f"{name} {version}" if both else name
@@ -150,7 +150,7 @@ def _system(system: Any) -> Pairs:
 
 
 def _limits(limits: Any) -> Pairs:
-    """Yield the limits of this process."""
+    """Yield this process's soft limits, and whether it has CAP_IPC_LOCK."""
     from checks.limits.facts import IPC_LOCK_BIT
 
     for name in ("memlock", "nofile", "nproc"):
@@ -161,7 +161,7 @@ def _limits(limits: Any) -> Pairs:
 
 
 def _hugetlb(hugetlb: Any) -> Pairs:
-    """Yield the huge pages of each size and NUMA node."""
+    """Yield the huge pages of each size; with several NUMA nodes also those of each node."""
     pools = hugetlb.hugetlb.pools
     if isinstance(pools, Unknown):
         yield "hugetlb", pools
@@ -194,7 +194,7 @@ def _pci(pci: Any) -> Pairs:
 
 
 def _gpus(gpus: Any) -> Pairs:
-    """Yield the facts of the GPUs."""
+    """Yield the facts of all GPUs together: count, driver, names, least memory, and modes."""
     on_pci, peers, nvml = gpus.accelerators, gpus.peer_modules, gpus.nvml
     yield "gpu.count", on_pci if isinstance(on_pci, Unknown) else len(on_pci)
     yield "gpu.peer_modules", peers if isinstance(peers, Unknown) else " ".join(peers)
@@ -219,7 +219,7 @@ def _gpus(gpus: Any) -> Pairs:
 
 
 def _rdma(rdma: Any) -> Pairs:
-    """Yield the facts of the RDMA devices."""
+    """Yield the names of the RDMA devices, then the facts of each device and port."""
     if isinstance(rdma.nics, Unknown):
         yield "rdma.devices", "" if rdma.nics.absent else rdma.nics
     else:
@@ -237,7 +237,7 @@ def _rdma(rdma: Any) -> Pairs:
 
 
 def _software(software: Any) -> Pairs:
-    """Yield the installed wheels."""
+    """Yield the installed wheels of Mooncake, SGLang and torch."""
     engine = software.engine
     if isinstance(engine, Unknown) or engine is None:
         yield "wheel.mooncake", engine
@@ -396,8 +396,8 @@ def with_exits(rail: Rail, routing: RoutingTables | Unknown) -> Rail:
     """Return the rail with ``exits``: the networks to which its interface has a route from the
     GID's address, MOST_ROUTES at most.
 
-    Link-local and multicast networks are left out. Unchanged without a GID or an Ethernet
-    interface.
+    Link-local and multicast networks are left out. Unknown if the routes were not read; unchanged
+    without a GID or an Ethernet interface.
     """
     named = isinstance(rail.netdev, str) and rail.netdev and rail.link_layer == "Ethernet"
     if not isinstance(rail.gid, str) or not isinstance(rail.netdev, str) or not named:

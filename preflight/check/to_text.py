@@ -140,7 +140,9 @@ def launch_file(report: Report) -> str:
 
 
 def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
-    """Return the rows as a table whose words are whole; "" if the terminal is too narrow."""
+    """Return the rows as a table whose words are whole, without empty columns. "" without rows, or
+    if the terminal is too narrow.
+    """
     if not rows or width < TABLE_COLUMNS:
         return ""  # what follows says all of it
     heads = ["", "check", "subject", "have", "need"]
@@ -214,10 +216,12 @@ def _alike(rows: Iterable[Row]) -> bool:
 
 
 def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str) -> str:
-    """Return each group in two lines, a failure in three: ``fail     memlock.limit: rank 0-7: ..``.
+    """Return each group in two lines at most, a failure in three: ``fail memlock.limit: rank 0-7:
+    ..``.
 
-    On a narrower terminal in as many as hold the same. file: a path that the verdict has said,
-    which is called by its last name here.
+    A terminal of fewer columns than a table needs gets more lines. Groups beyond MOST_GROUPS are
+    counted, but no failure is. file: a path that the verdict has said, which is called by its last
+    name here.
     """
     above: set[str] = set()
     lines = []
