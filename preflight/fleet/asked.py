@@ -170,7 +170,9 @@ class MeasuredPair(NamedTuple):
         return (*self.nodes, over, *rates)
 
     def as_object(self) -> Json:
-        """Return the pair of ``schemas/fleet-measure-v1.schema.json``."""
+        """Return the pair as ``schemas/fleet-measure-v1.schema.json`` has it; without rates, but
+        with the reason, if it was not measured.
+        """
         return {
             "serving": self.serving,
             "asking": self.asking,
@@ -273,8 +275,9 @@ def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding
     """Yield a finding and its node for each slow node, then for both nodes of each slow pair of
     other nodes.
 
-    A node is slow if its best pair is far below the median of all nodes' best pairs. A pair is slow
-    if it is far below the best of both its nodes. Of fewer than three nodes none is slow.
+    A node is slow if its best pair is below SLOW_SHARE of the median of all nodes' best pairs. A
+    pair is slow if it is below that share of what each of its nodes reaches with others. Of fewer
+    than three nodes none is slow.
     """
     measured = [pair for pair in pairs if not pair.trouble]
     best: dict[str, float] = {}
@@ -343,7 +346,7 @@ def observe_fleet(
     findings: dict[str, list[FleetFinding]] = {}
 
     def take(reply: NodeReply) -> None:
-        """Note a node's programs and findings; that no program runs on the node is a finding."""
+        """Note a node's programs and findings. If the node has none of both, that is a finding."""
         document = answer_document(reply, "observe", where.timeout_seconds)
         if isinstance(document, FleetFinding):
             programs[reply.name], findings[reply.name] = 0, [document]

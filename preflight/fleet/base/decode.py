@@ -37,7 +37,8 @@ class Unread(Unknown):
 
 
 def decoded(hint: Any, value: Any, where: str = "") -> Any:
-    """Return a JSON value as the type ``hint``. Raises WrongError if it is of another type.
+    """Return a JSON value as the type ``hint``. Raises WrongError if it has another type, or is a
+    number out of range.
 
     Lists become tuples, objects records, ``{"unknown": reason}`` an Unread. where: the value's
     place, for the message.

@@ -31,8 +31,8 @@ def is_name(text: str) -> bool:
 def fold(names: Iterable[str], *, slurm: bool = False) -> str:
     """Return the node set of names, as ``gpu[001-063],login``: sorted by number; "" for none.
 
-    slurm: where Slurm is to read it. It refuses what stands behind a bracket ("Invalid hostlist":
-    seen with 22.05), so ``gpu[1-2].example`` is then two names.
+    slurm: write it for Slurm, which refuses a text behind a bracket ("Invalid hostlist": seen with
+    22.05). ``gpu[1-2].example`` is then two names.
     """
     return _folded(tuple(names), slurm)
 

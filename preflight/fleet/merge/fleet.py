@@ -72,7 +72,11 @@ class FleetNode(NamedTuple):
 
 
 class SegmentPool(NamedTuple):
-    """Σ segments, of the nodes where they are known. shares: bytes -> nodes, the largest first."""
+    """The memory that all nodes' stores give together. shares: bytes -> nodes, the largest first.
+
+    total_bytes: of the nodes whose segments are known; unread: the other nodes. stores: how many
+    store clients.
+    """
 
     total_bytes: int
     shares: tuple[tuple[int, Sequence[str]], ...]
@@ -109,8 +113,10 @@ class Fleet(NamedTuple):
 
 
 def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
-    """Return the fleet of all nodes that report, or are in ``expected``. expected None: any node
-    may report; otherwise the others are unexpected.
+    """Return the fleet of all nodes that report, or are in ``expected``.
+
+    expected: the others are then unexpected; None: any node may report. A node with an unusable
+    report alone counts too, if it is expected or named like the others.
     """
     rows_read = reports.rows
     nodes_settled = settled(rows_read)

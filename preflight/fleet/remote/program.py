@@ -71,7 +71,9 @@ _READ_IT = "import sys; given = sys.stdin.buffer; exec(given.read(int(given.read
 
 
 class Question(NamedTuple):
-    """The line that ssh hands over to a node, and the input of the program on that node."""
+    """The line that ssh hands over to a node, and the input of the program on that node. carried:
+    the input begins with the program itself.
+    """
 
     line: str
     content: bytes

@@ -156,8 +156,10 @@ def _clean(line: bytes) -> str:
 
 
 def answer_document(reply: NodeReply, schema: str, timeout_seconds: float) -> Json | FleetFinding:
-    """Return the first answer of ``schema`` ("measure") in a reply. If the reply has none or a
-    broken one, return the finding that says why.
+    """Return the first answer of ``schema`` ("measure") in a reply.
+
+    If the reply has none, a broken one, or one that ended with an error, return the finding that
+    says why.
     """
     begins = f"mooncake-preflight/{schema}/"
     reports = [

@@ -106,7 +106,9 @@ class ReportReader:
             return Unusable(report.source, report.line, trouble, clean, named)
 
     def _row(self, report: FoundReport, asked: str) -> NodeRow:
-        """Return the row of a report. Raises WrongError if it is not as its schema says."""
+        """Return the row of a report. asked: as ``name`` of ``read``. Raises WrongError if the
+        report is not as its schema says, or names no node.
+        """
         document = report.document
         schema = str(document.get("schema"))
         if not schema.startswith(SCHEMA):

@@ -35,7 +35,9 @@ _DECODER = json.JSONDecoder(parse_constant=no_constant)
 
 
 class FoundReport(NamedTuple):
-    """One object. line: where it begins, 0 if the source holds nothing else."""
+    """One report in a text, as a JSON object. line: where it begins, 0 if the source holds nothing
+    else.
+    """
 
     source: str
     line: int
