@@ -41,7 +41,9 @@ _SECTIONS = {name: title for title, names in _PARAMETERS.items() for name in nam
 
 
 class RefusingCommand(click.Command):
-    """A command that refuses contradicting options (UsageError); --help has sections of options."""
+    """A command whose UsageError is printed as click's own usage error; --help has sections of
+    options.
+    """
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under their sections."""
@@ -246,7 +248,7 @@ def with_one_format(*names: str) -> Decorator:
     """
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Add the options to a command that takes one answer."""
+        """Add the options to ``function``; more than one format raises UsageError."""
 
         @wraps(function)
         def with_one(*, answers: Answers, **options: Any) -> Any:

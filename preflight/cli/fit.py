@@ -196,7 +196,7 @@ def fit(
 
 
 def _say(answered: Fitted, format_: str, color: str, plain: bool) -> None:
-    """Print the answer in one format."""
+    """Print the answer in one format; svg prints nothing unless a trace was answered."""
     from checks.capture.secrets import public
 
     hits = answered.answered

@@ -32,7 +32,9 @@ def described(root: str, memory: int | None, **options: str | int | None) -> str
 
 
 def tell_assumptions(root: str) -> None:
-    """Say on standard error what is assumed of a host in words."""
+    """Say on standard error what is assumed of a host that is described in words. root: the
+    description.
+    """
     from preflight.base.output import columns, say
     from preflight.inputs.host_source import open_host
     from preflight.render.text import wrapped

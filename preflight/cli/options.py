@@ -27,7 +27,9 @@ MEASURED = click.option(
 
 
 class NumberOption(click.FloatRange):
-    """``'abc' is not a valid number.``, where click says float range; ``nan`` is none either."""
+    """A number in a range. The message about another text says "number", not click's "float range";
+    ``nan`` is refused too.
+    """
 
     name = "number"
 
@@ -39,7 +41,9 @@ class NumberOption(click.FloatRange):
 
 
 class Integer(click.IntRange):
-    """``'abc' is not a valid integer.``, where click says integer range."""
+    """An integer in a range. The message about another text says "integer", not click's "integer
+    range".
+    """
 
     name = "integer"
 
@@ -146,7 +150,8 @@ ROOT: Option = click.option(
 def timeout_option(
     type_: NumberOption, default: float, help_: str, for_files_alone: bool = False
 ) -> Option:
-    """Return the option ``--timeout``, as ``timeout_seconds``; it rules all that is opened.
+    """Return the option ``--timeout``, as ``timeout_seconds``; it limits the wait for every file
+    that the command opens.
 
     for_files_alone: it does nothing else, and the command gets no such parameter.
     """

@@ -172,7 +172,7 @@ def command(
 
 
 def _host(root: str) -> Root:
-    """Return the host at ``root``: a machine, a tree or a capture. Raises UsageError."""
+    """Return the host at ``root``: a machine, a tree or a capture. Raises click.UsageError."""
     from checks.base.root import Root
 
     if root == "/":
