@@ -219,9 +219,9 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str)
     """Return each group in two lines at most, a failure in three: ``fail memlock.limit: rank 0-7:
     ..``.
 
-    A terminal of fewer columns than a table needs gets more lines. Groups beyond MOST_GROUPS are
-    counted, but no failure is. file: a path that the verdict has said, which is called by its last
-    name here.
+    A terminal of fewer columns than a table needs gets more lines. Every failure is shown; of other
+    groups, those beyond MOST_GROUPS are counted. file: a path that the verdict has said, which is
+    called by its last name here.
     """
     above: set[str] = set()
     lines = []

@@ -62,6 +62,7 @@ class Lane(NamedTuple):
 
 class Reach(Enum):
     """Whether packets get from one lane to another, and how."""
+
     DIRECT = "direct"  # one network
     ROUTED = "routed"  # by a gateway, there and back
     UNROUTED = "no route"  # and yet both may lie on one link
