@@ -236,7 +236,7 @@ def _machines(
     """Print which hosts keep a part of a workload; return the exit code.
 
     target: the part. asked: the workload. root: "/", or a description that narrows the hosts.
-    nodes: how many hosts, None to try.
+    nodes: how many hosts; None tries several numbers.
     """
     from checks.capture.described import Description, description_of
     from checks.capture.root_names import CaptureError

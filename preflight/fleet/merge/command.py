@@ -59,8 +59,8 @@ def _say(fleet: Fleet, shown: Shown, format_: str) -> None:
 
 
 def prepare(shown: Shown) -> None:
-    """Make the folder of --reports. Raise UsageError, before any node is asked, if a file could not
-    be written.
+    """Make the folder of --reports. Raise UsageError, before any node is asked, if a folder to
+    write to is missing or not writable.
     """
     if shown.reports is not None:
         _try_folder(f"--reports {shown.reports}", shown.reports, make=True)
