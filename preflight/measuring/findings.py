@@ -34,21 +34,24 @@ _HELD = {"fits": Status.PASS, "too little": Status.FAIL}
 
 
 def rate_text(bytes_per_second: float) -> Quantity:
-    """Return ``1.25 GB/s``, or ``4.66 MB/s``."""
+    """Return a rate as text: ``1.25 GB/s``, or ``4.66 MB/s`` below 0.01 GB/s; units are decimal."""
     giga = bytes_per_second >= GIGABYTE / 100
     name, scale = ("GB", GIGABYTE) if giga else ("MB", GIGABYTE / 1000)
     return Quantity(f"{bytes_per_second / scale:.2f} {name}/s", bytes_per_second, "bytes/s")
 
 
 def seconds_text(seconds: float) -> Quantity:
-    """Return a time in the unit in which it is at least one."""
+    """Return a time as text, in the largest of s, ms and us that makes the number at least one."""
     units = (("s", 1.0), ("ms", 1e-3))
     unit, scale = next((row for row in units if seconds >= row[1]), ("us", 1e-6))
     return Quantity(f"{seconds / scale:.3g} {unit}", seconds, "s")
 
 
 def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
-    """Judge the rates and transports against what the launch expects."""
+    """Return the findings that judge a measured run against the needs of the launch.
+
+    The comparison with prefill needs the prefill rate and the size of a token; else it is left out.
+    """
     judged = [*_transports(measured, wanted), *_nics(measured), *_registration(measured)]
     judged += _ready(measured, wanted)
     speed = measured.tokens_per_second
@@ -58,7 +61,9 @@ def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
 
 
 def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
-    """Judge whether the engines use RDMA and its devices, if the launch asks for RDMA."""
+    """Judge whether the engines use RDMA and open the launch's devices; nothing unless RDMA is
+    asked for.
+    """
     if wanted.protocol != "rdma":
         return
     sides: dict[Used, list[str]] = {}
@@ -83,7 +88,12 @@ def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
 
 
 def _nics(measured: MeasuredRun) -> Iterator[Finding]:
-    """Judge whether each NIC alone reaches a share of its link's and the other NICs' speed."""
+    """Judge each NIC that was measured alone: at least half the speed of its link and of other
+    NICs.
+
+    A NIC that did not answer in time is unknown. The transfer over all NICs at once is judged as
+    well.
+    """
     part = measured.part("transfer")
     each = {single.nic: single.bytes_per_second for single in part.rates if single.nic}
     for rate in (single for single in part.rates if single.nic):
@@ -102,7 +112,10 @@ def _nics(measured: MeasuredRun) -> Iterator[Finding]:
 
 
 def _registration(measured: MeasuredRun) -> Iterator[Finding]:
-    """Yield whether as much can be registered as the launch needs; nothing without a launch."""
+    """Judge whether RDMA can register as much memory as the launch needs, by the registration test.
+
+    Yields nothing if the test did not run, or ran without a launch to compare with.
+    """
     answer = measured.part("registration").ceiling
     if answer is None or answer.status == "measured":
         return
@@ -114,7 +127,10 @@ def _registration(measured: MeasuredRun) -> Iterator[Finding]:
 
 
 def _ready(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
-    """Yield whether each process with a startupProbe has its memory in time."""
+    """Judge, for each process with a startupProbe, whether its memory is ready in the time allowed.
+
+    Unknown if a part of that time was not measured and the rest fits.
+    """
     for start in () if isinstance(wanted.starts, Unknown) else wanted.starts:
         if start.allowed_seconds is None:
             continue
@@ -132,7 +148,7 @@ def _ready(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
 
 
 def _slowest(rates: Iterable[Rate], field: str) -> dict[Any, float]:
-    """Return the slowest bytes a second by a field of the rates."""
+    """Return the slowest rate in bytes per second for each value of ``field``, such as ``nic``."""
     slowest: dict[Any, float] = {}
     for key, speed in ((getattr(rate, field), rate.bytes_per_second) for rate in rates):
         slowest[key] = min(speed, slowest.get(key, math.inf))
@@ -142,7 +158,11 @@ def _slowest(rates: Iterable[Rate], field: str) -> dict[Any, float]:
 def ready_seconds(
     start: ProcessStart, measured: MeasuredRun, wanted: LaunchWish
 ) -> tuple[float, str]:
-    """Return the seconds that a process's memory takes at start, and why that is not all."""
+    """Return the seconds that a process needs to populate and register its memory at start, and
+    gaps.
+
+    The second value names the parts that were not measured and are not in the sum; "" if none.
+    """
     rates = (rate for rate in measured.part("memory").rates if rate.op == "populate")
     speeds = _slowest(rates, "page_bytes")
     seconds, missing = 0.0, []
@@ -164,7 +184,10 @@ def ready_seconds(
 
 
 def hits(measured: MeasuredRun, token_bytes: int) -> Iterator[tuple[str, float]]:
-    """Yield the seconds that 1000 tokens take to read from each tier that was measured."""
+    """Yield (tier, seconds): how long 1000 tokens take to read from L2, L3 or SSD.
+
+    A tier that was not measured is left out.
+    """
     l2 = "copy-to-gpu" if measured.part("memory").best("copy-to-gpu") else "copy"
     sources = ("L2", "memory", l2), ("L3", "store", "get"), ("SSD", "storage", "read")
     for tier, part, op in sources:
@@ -176,7 +199,11 @@ def hits(measured: MeasuredRun, token_bytes: int) -> Iterator[tuple[str, float]]
 def _against_prefill(
     measured: MeasuredRun, wanted: LaunchWish, token_bytes: int, tokens_per_second: float
 ) -> Iterator[Finding]:
-    """Judge whether the folder keeps up with prefill, and whether fetching beats computing."""
+    """Judge whether SSD writes keep up with prefill, and whether reading from each tier beats
+    computing.
+
+    L2 is judged only by a copy to a GPU. tokens_per_second: the prefill rate.
+    """
     written = measured.part("storage").best("write")
     if written is not None:
         have, need = written.bytes_per_second, tokens_per_second * token_bytes
@@ -194,7 +221,11 @@ def _against_prefill(
 
 
 def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
-    """Say what the rates mean for this launch, one sentence each."""
+    """Return sentences on the launch: how long the memory of its processes takes, and tiers
+    compared.
+
+    Whatever was not measured or is unknown is left out; empty if nothing is left.
+    """
     sentences = []
     starts = () if isinstance(wanted.starts, Unknown) else wanted.starts
     alike: dict[tuple[float, str], list[str]] = {}
@@ -215,7 +246,11 @@ def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
 
 
 def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | None = None) -> str:
-    """Compare, in a sentence, the time to read 1000 tokens from each tier and to compute them."""
+    """Compare, in a sentence, the time to read 1000 tokens from each tier and to compute them.
+
+    tokens_per_second: the prefill rate; None for that of the measured run. Computing is left out if
+    neither tells it.
+    """
     took = {tier: seconds_text(seconds) for tier, seconds in hits(measured, token_bytes)}
     speed = tokens_per_second or measured.tokens_per_second
     each = ", ".join(f"{tier} {took.get(tier, 'was not measured')}" for tier in ("L2", "L3", "SSD"))
@@ -229,7 +264,12 @@ def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | No
 def worth_notes(
     path: str, token_bytes: Iterable[tuple[str, int | Unknown]], tokens_per_second: float | None
 ) -> tuple[str, ...]:
-    """Return the sentence of ``worth`` for each server, from a file of ``measure --save``."""
+    """Return ``NAME: `` and the sentence of ``worth`` for each server, by a file of ``measure
+    --save``.
+
+    token_bytes: (server, bytes of a token); servers of unknown size are left out. Raises UsageError
+    if the file cannot be read.
+    """
     rates = read_measured(path)
     known = [(name, size) for name, size in token_bytes if not isinstance(size, Unknown)]
     return tuple(f"{name}: {worth(rates, size, tokens_per_second)}" for name, size in known)

@@ -44,12 +44,17 @@ _STAMP = regex(r"[EWF]\d{4} [\d:.]+ +\d+ ")  # of glog: severity, date, time and
 class Survival(NamedTuple):
     """What happened to the objects of two clients when one process of their store was killed.
 
-    gone_*: while it was gone, of a client that lived on. join_refused: what another that wanted to
-    join then was told. dropped_seconds: until the master had a dead client's segment no more.
-    restart_refused: what the killed process was told at its old address, mended_by what let it in.
-    back_seconds: from its new start until the client that lived on could put and get again.
-    lost: of ``OBJECTS``, for that client, then. newcomer: of ``OBJECTS`` put since, what a client
-    that joined last could get. None: it did not come to that.
+    killed: client, master or metadata. gone_*: calls of the other client, the witness, while the
+    killed process was gone. slowest_seconds: of these calls. join_refused: the error of a client
+    that tried to join meanwhile, "" if none did. dropped_seconds: until the master dropped a dead
+    client's segment.
+
+    restart_refused: the error when the killed client started at its old address; mended_by: the
+    step that then let it in. back_seconds: from the restart until the witness could put and get
+    again. lost: how many of the ``OBJECTS`` put before the kill the witness could then not get.
+    newcomer: of ``OBJECTS`` put since, how many a client that joined last could get;
+    newcomer_refused: the error if it could not join. messages: the first errors of the witness's
+    log. None: the test did not get so far.
     """
 
     killed: str
@@ -72,7 +77,9 @@ class Survival(NamedTuple):
 
     @property
     def costs(self) -> bool:
-        """Tell whether objects or calls were lost, or something is left to do."""
+        """Tell whether puts failed, objects were lost, or clients could not go on or join
+        afterwards.
+        """
         lost = self.back_seconds is None or self.lost or self.gone_puts_failed
         return bool(lost) or self.newcomer != OBJECTS
 
@@ -82,7 +89,9 @@ class Survival(NamedTuple):
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """Describe the effects of the kill; the last sentence says what is left to do by hand."""
+        """Describe the effects of the kill, one sentence each; the last names the steps left to do
+        by hand.
+        """
         dropped, back = (
             "" if seconds is None else f"after {seconds_text(seconds)}"
             for seconds in (self.dropped_seconds, self.back_seconds)
@@ -107,7 +116,9 @@ class Survival(NamedTuple):
 
     @property
     def by_hand(self) -> str:
-        """The steps that are left to do by hand after the kill; ``nothing`` if there are none."""
+        """The steps that are left to do by hand after the kill, joined by "; "; ``nothing`` if none
+        are.
+        """
         apart = self.back_seconds is None or self.newcomer not in (None, OBJECTS)
         mended = self.mended_by or "nothing that was tried lets it in at its old address"
         steps = (
@@ -119,10 +130,16 @@ class Survival(NamedTuple):
 
 
 class Killing(Measuring):
-    """A store of two clients, the process that is killed, and who looks on."""
+    """A small store of two clients: one process is killed, and the surviving client (witness) goes
+    on.
+    """
 
     def survival(self, killed: str) -> Survival:
-        """Kill one process; return the effects on calls and objects. Raises UsageError."""
+        """Start the store, kill one process (client, master or metadata), and return the effects.
+
+        Raises UsageError if the launch has no such process, MeasureError if the store cannot be
+        started.
+        """
         usual = "http" if killed == "metadata" else PEER_TO_PEER
         self._metadata = metadata = self._wanted.metadata or usual
         if metadata not in (PEER_TO_PEER, "http"):
@@ -170,7 +187,10 @@ class Killing(Measuring):
             return fate._replace(messages=_messages(log))
 
     def _program(self, name: str) -> Running:
-        """Start the master, or the metadata server, which is a part of another mooncake_master."""
+        """Start the process named "master" or "metadata", and wait until it answers.
+
+        The metadata server is a part of another mooncake_master.
+        """
         assert not isinstance(self._library, Unknown)
         ports, is_master = self._ports, name == "master"
         arguments = [f"--rpc_port={ports[name]}"]
@@ -186,7 +206,12 @@ class Killing(Measuring):
         return started
 
     def _client_again(self, fate: Survival, address: str) -> Survival:
-        """Start a killed client at its old address; if it is refused, drop its names first."""
+        """Start the killed client again at its old address (HOST:PORT), and add the outcome to
+        ``fate``.
+
+        If it is refused and metadata is http, delete the client's keys from the metadata server and
+        retry.
+        """
         client = self._client_or_refusal(address)
         if not isinstance(client, str):
             return fate
@@ -211,7 +236,9 @@ class Killing(Measuring):
             return _STAMP.sub("", str(error))
 
     def _client(self, address: str) -> Running:
-        """Join a new client to the store at HOST:PORT. Raises MeasureError if it is refused."""
+        """Start a new client that joins the store as HOST:PORT. Raises MeasureError if it is
+        refused.
+        """
         (process,) = self._loaded(1)
         where = f"http://{LOOPBACK}:{self._ports['http']}/metadata"
         order = {
@@ -228,7 +255,10 @@ class Killing(Measuring):
         return process
 
     def _call(self, process: Running, do: str, key: str) -> tuple[bool, float]:
-        """Return whether a put or get succeeded, and the seconds that it took."""
+        """Return whether a put or get of one object succeeded, and the seconds that the call took.
+
+        Raises MeasureError if the client process has ended.
+        """
         reply = process.ask({"do": do, "key": key, "bytes": _OBJECT_BYTES}, _CALL_SECONDS)
         if reply.ended is not None:
             raise MeasureError(f"the client that lived on ended: {reply.error}")
@@ -238,7 +268,13 @@ class Killing(Measuring):
         return sum(self._call(process, "get", f"{name}-{n}")[0] for n in range(OBJECTS))
 
     def _while_gone(self, killed: str, witness: Running, address: str) -> Survival:
-        """Put and get in turn until the master must have noticed."""
+        """Put and get by the witness, in turn, while the killed process is gone; return counts and
+        failures.
+
+        Lasts 4 s. After a killed client it lasts longer, until the master has dropped the segment
+        at ``address``, but not without end. After a killed metadata server, a new client then tries
+        to join.
+        """
         ttls = (word.partition("--client_ttl=")[2] for word in self._wanted.master_words)
         ttl = float(next(filter(None, ttls), _CLIENT_TTL_SECONDS))
         seconds = _AFTER_SECONDS + (ttl if killed == "client" else 0)
@@ -265,13 +301,21 @@ class Killing(Measuring):
         return Survival(killed, "", "", *numbers, refused, dropped)
 
     def _segment(self, address: str) -> bool:
-        """Return whether the master still has a segment: one that it dropped has 0 bytes."""
+        """Tell whether the master still has the segment of a client (HOST:PORT), by the master's
+        metrics.
+
+        True too if the metrics cannot be read.
+        """
         body = http(LOOPBACK, self._ports["metrics"], "/metrics", 1 << 20).get("body", "")
         rest = body.partition(f'segment_total_capacity_bytes{{segment="{address}"}} ')[2]
         return not body or rest[:1] not in ("", "0")
 
     def _works_again(self, witness: Running, began: float) -> tuple[float, str] | None:
-        """Return (seconds after ``began``, name) of a round that succeeds; None if none does."""
+        """Put and get ``OBJECTS`` new objects, round after round, until one round has no error.
+
+        Return the seconds from ``began`` to the start of that round, and the prefix of the round's
+        keys; None if no round succeeds within 20 s.
+        """
         for number in count():
             at, name = time.monotonic() - began, f"late-{number}"
             if at > _JOIN_SECONDS:
@@ -284,7 +328,10 @@ class Killing(Measuring):
 
 
 def _messages(log: str) -> tuple[str, ...]:
-    """Return the first errors of a log, without time and thread, one of each line of the source."""
+    """Return at most three errors of a log: the first that each place in the source code printed.
+
+    Time and thread are cut off.
+    """
     texts: dict[str, str] = {}
     for line in log.splitlines():
         if is_error(line):
@@ -294,7 +341,9 @@ def _messages(log: str) -> tuple[str, ...]:
 
 
 def survival_text(fate: Survival) -> str:
-    """Write the effects of the kill, and the first messages of the client that lived on."""
+    """Write the effects of the kill, the first errors that the surviving client logged, and the
+    library.
+    """
     width, word = columns(), "WARN" if fate.costs else "PASS"
     head = headed(word, f"what survives a killed {fate.killed}", width, word)
     lines = [filled(f"- {clean(line)}", width, 2) for line in fate.statements]

@@ -62,7 +62,12 @@ def measure(
     peer: str | None,
     tokens_per_second: float | None,
 ) -> MeasureAnswer:
-    """Measure and judge the parts. peer: HOST:PORT of a ``measure --serve``. Raises UsageError."""
+    """Measure the parts, show progress meanwhile, and return the rates with their judgement.
+
+    parts: names of ``PARTS``, () for all. peer: HOST:PORT of a ``measure --serve``; None: this
+    host. tokens_per_second: the prefill rate, None if not known. Raises UsageError for a wrong
+    peer.
+    """
     here = LOOPBACK if peer is None else own_address(peer)
     progress = Progress()
     try:
@@ -76,7 +81,10 @@ def measure(
 
 
 def kill(killing: Killing, killed: str) -> Survival | Unknown:
-    """Kill one process of a small store; return the effects, or why none. Raises UsageError."""
+    """Kill one process of a small store and return the effects; Unknown if that could not be tried.
+
+    killed: client, master or metadata. Raises UsageError if the launch has no such process.
+    """
     progress = Progress()
     try:
         progress.show(f"a store of this launch's kind, whose {killed} is killed")
@@ -90,7 +98,11 @@ def kill(killing: Killing, killed: str) -> Survival | Unknown:
 def serve(
     measuring: Measuring, address: str, budget_seconds: float, tell: Callable[[str], None]
 ) -> None:
-    """Offer memory to another host's ``measure --to`` until the budget or standard output ends."""
+    """Offer memory to another host's ``measure --to``, for ``budget_seconds``.
+
+    Ends earlier if standard output is closed by its reader. tell: called once with HOST:PORT.
+    Raises UsageError if no memory can be offered.
+    """
     until = time.monotonic() + budget_seconds
     with ExitStack() as stack:
         try:
@@ -112,11 +124,12 @@ def prepare(
     spend_bytes: int | None,
     sizes: Sizes | None = None,
 ) -> tuple[Killing, LaunchWish, tuple[str, str] | None]:
-    """Return the measurer, the launch's wishes, and (source, sentence) of the launch, if given.
-    Raises UsageError.
+    """Read the launch, find its Mooncake library and return (measurer, wishes, about).
 
-    spend_bytes: None for the default, or half of the free memory if that is less. sizes: of the
-    search for how much can be registered; None if it is not asked for.
+    about: (source, sentence) on how the launch was understood; None without a launch. python: the
+    interpreter that has Mooncake; None for that of the launch, else the running one. spend_bytes:
+    None for the default, or half of the free memory if that is less. sizes: set if the amount that
+    can be registered is to be measured too. Raises UsageError.
     """
     if budget_seconds < LEAST_BUDGET_SECONDS:
         raise UsageError(f"--budget is less than {LEAST_BUDGET_SECONDS:g}s, which loading takes")
@@ -146,7 +159,11 @@ def prepare(
 
 
 def own_address(peer: str = "") -> str:
-    """Return this host's address towards ``peer`` (HOST:PORT); sends nothing. Raises UsageError."""
+    """Return the address of this host from which ``peer`` (HOST:PORT) is reached; sends nothing.
+
+    Without a peer: the address of the default route or of the SSH connection, else 127.0.0.1.
+    Raises UsageError for a peer that is no HOST:PORT or has no route.
+    """
     host, _, port = peer.rpartition(":")
     if peer and not (host and port.isdecimal() and 0 < int(port) < 65536):
         raise UsageError(f"--to {peer!r}: give HOST:PORT, as measure --serve printed it")
@@ -166,7 +183,7 @@ _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "unknown": "magent
 
 
 class MeasureAnswer(NamedTuple):
-    """What was measured, and what follows from it. consequences: a sentence each."""
+    """The measured run, the findings on it, and sentences on its consequences for the launch."""
 
     measured: MeasuredRun
     findings: tuple[Finding, ...] = ()
@@ -174,7 +191,9 @@ class MeasureAnswer(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Say what failed, why nothing was measured, what is bad, or what was measured."""
+        """Return a one-line summary: the part that broke off, else why nothing was measured, else
+        the first finding that is no pass, else the parts that were measured.
+        """
         bad = [finding for finding in self.findings if finding.status is not Status.PASS]
         failed = [f"{part.name}: {part.failed}" for part in self.measured.parts if part.failed]
         done = [part.name for part in self.measured.parts if part.rates or part.ceiling]
@@ -188,7 +207,9 @@ class MeasureAnswer(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """The worst finding's code; UNKNOWN or FAIL if a part broke off or all were skipped."""
+        """Return the exit code: FAIL if a finding fails; else UNKNOWN if a finding is unknown, a
+        part broke off or all were skipped; else WARN or PASS.
+        """
         parts = self.measured.parts
         statuses = {finding.status for finding in self.findings}
         if Status.FAIL in statuses:
@@ -204,7 +225,10 @@ class MeasureAnswer(NamedTuple):
 
 
 def answer_text(answer: MeasureAnswer, color: str) -> str:
-    """Write the verdict, each part with its rates, and what follows."""
+    """Write the answer for a terminal: the verdict, each part with its rates, and the consequences.
+
+    color: ``auto``, ``always`` or ``never``.
+    """
     paint, width = painter(color), columns()
     head = paint(answer.status.upper(), _COLOURS[answer.status])
     parts = [headed(answer.status.upper(), clean(answer.reason), width, head)]
@@ -222,7 +246,7 @@ def answer_text(answer: MeasureAnswer, color: str) -> str:
 
 
 def _part_lines(part: MeasuredPart, width: int) -> Iterator[str]:
-    """Yield the text of one part: its rates and notes, or why it was not measured."""
+    """Yield the text of one part: its rates and notes, or why it was not measured or broke off."""
     if part.skipped or part.failed:
         how = f"not measured: {part.skipped}" if part.skipped else f"broken off: {part.failed}"
         yield filled(f"{part.name}: {clean(how)}", width, 2)
@@ -239,7 +263,9 @@ def _part_lines(part: MeasuredPart, width: int) -> Iterator[str]:
 
 
 def _row(row: Rate) -> Sequence[str]:
-    """Return a line of the table; a time is that of one call."""
+    """Return the cells of one row: operation, size, how, rate, objects per second, p50 and p99 of a
+    call.
+    """
     objects = row.bytes / row.size_bytes / row.seconds if row.p50_seconds and row.bytes else 0.0
     times = map(seconds_text, (row.p50_seconds, row.p99_seconds)) if row.p50_seconds else ("", "")
     size: str = format_bytes(row.size_bytes)
@@ -250,7 +276,7 @@ def _row(row: Rate) -> Sequence[str]:
 
 
 def answer_object(answer: MeasureAnswer) -> dict[str, Any]:
-    """Return the answer of ``schemas/measure-v1.schema.json``, with its findings."""
+    """Return the answer as JSON data of ``schemas/measure-v1.schema.json``, with all findings."""
     measured = answer.measured
     rows = [finding_object(each, text=each.text, formula=each.formula) for each in answer.findings]
     numbers = "library", "budget_seconds", "spend_bytes", "peer", "tokens_per_second"

@@ -37,7 +37,10 @@ def _libc() -> ctypes.CDLL:
 
 
 def _map(size: int, page_bytes: int) -> int:
-    """Map memory without populating it; page_bytes 0: regular pages. Raises OSError."""
+    """Map private memory without populating it, and return its address. Raises OSError.
+
+    page_bytes: the size of huge pages, 0 for regular pages.
+    """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     if page_bytes:
         flags |= _HUGETLB | (page_bytes.bit_length() - 1) << _SIZE_SHIFT
@@ -48,7 +51,7 @@ def _map(size: int, page_bytes: int) -> int:
 
 
 def _populate(address: int, size: int) -> None:
-    """Have the kernel back memory with pages. Raises OSError."""
+    """Have the kernel back ``size`` bytes at ``address`` with pages, now. Raises OSError."""
     if _libc().madvise(address, size, _POPULATE_WRITE):
         if ctypes.get_errno() != _EINVAL:
             raise OSError(ctypes.get_errno(), f"populating {size} bytes")
@@ -56,7 +59,12 @@ def _populate(address: int, size: int) -> None:
 
 
 def _timed(call: Callable[[int], int], seconds: float, most: int) -> Json:
-    """Time calls with 0, 1 ... for ``seconds``, ``most`` at most; ``call`` returns its bytes."""
+    """Call ``call`` with 0, 1, 2 ... until ``seconds`` are over or ``most`` calls are made; at
+    least once.
+
+    ``call`` returns the bytes that it handled. Return their sum, the seconds in all, the number of
+    calls, and p50 and p99 of the seconds of one call.
+    """
     took: list[float] = []
     done = 0
     began = last = time.perf_counter()
@@ -72,7 +80,11 @@ def _timed(call: Callable[[int], int], seconds: float, most: int) -> Json:
 
 
 def populate(_player: Any, order: Json) -> Json:
-    """Map memory and populate it in pieces, as long as there is time: a short burst is too fast."""
+    """Measure how fast ``bytes`` of memory are populated, in pieces of ``chunk_bytes``.
+
+    The memory is mapped anew, pass after pass, for ``seconds``: a short burst would look too fast.
+    Returns ``_timed``'s measurement. Raises OSError.
+    """
     size, chunk = order["bytes"], order["chunk_bytes"]
     mapped: list[int] = []
 
@@ -97,7 +109,7 @@ def _unmap(mapped: list[int], size: int) -> None:
 
 
 def copy(_player: Any, order: Json) -> Json:
-    """Copy populated memory to other memory, by one thread."""
+    """Measure how fast one thread copies ``bytes`` of populated memory to other memory."""
     size = order["bytes"]
     here = _map(2 * size, 0)
     try:
@@ -113,7 +125,10 @@ def copy(_player: Any, order: Json) -> Json:
 
 
 def _cuda() -> Callable[..., None]:
-    """Open the first GPU; return a call of CUDA's driver API, which raises OSError."""
+    """Open the first GPU; return a function that calls CUDA's driver API by name.
+
+    That function raises OSError if the call fails, as does this one.
+    """
     library = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *arguments: Any) -> None:
@@ -137,7 +152,9 @@ def _gpu_memory(cuda: Callable[..., None], size: int) -> int:
 
 
 def copy_to_gpu(_player: Any, order: Json) -> Json:
-    """Copy page-locked memory, as SGLang's L2 is, to the first GPU."""
+    """Measure how fast ``bytes`` of page-locked memory, as SGLang's L2 has, are copied to the first
+    GPU.
+    """
     size, cuda = ctypes.c_size_t(order["bytes"]), _cuda()
     target, address = ctypes.c_uint64(_gpu_memory(cuda, size.value)), _map(size.value, 0)
     _populate(address, size.value)
@@ -151,7 +168,10 @@ def copy_to_gpu(_player: Any, order: Json) -> Json:
 
 
 def engine(player: Any, order: Json) -> Json:
-    """Start a transfer engine, and register memory with it."""
+    """Start the player's transfer engine and register ``bytes`` of memory with it; return its port.
+
+    gpu: True registers as much memory of the first GPU, too. Raises OSError.
+    """
     from mooncake.engine import TransferEngine  # type: ignore[import-not-found]
 
     player.engine = TransferEngine()
@@ -170,7 +190,7 @@ def engine(player: Any, order: Json) -> Json:
 
 
 def _register(player: Any, address: int, size: int) -> float:
-    """Register memory with the player's engine; returns the seconds that it took."""
+    """Register memory with the player's engine; return the seconds that it took. Raises OSError."""
     began = time.perf_counter()
     code = player.engine.register_memory(address, size)
     if code:
@@ -179,7 +199,10 @@ def _register(player: Any, address: int, size: int) -> float:
 
 
 def register(player: Any, order: Json) -> Json:
-    """Register populated memory, and take it back."""
+    """Measure one registration of ``bytes`` of populated memory; the memory is given back.
+
+    Returns bytes and seconds. Raises OSError.
+    """
     size = order["bytes"]
     address = _map(size, order["page_bytes"])
     try:
@@ -192,7 +215,11 @@ def register(player: Any, order: Json) -> Json:
 
 
 def announce(player: Any, order: Json) -> Json:
-    """Write what this memory is at the address that the other side reads first."""
+    """Write a JSON header, with the size and address of this memory, to the first page of this
+    engine.
+
+    ``hello`` of the other side reads it. own: this engine's HOST:PORT; about: more fields to write.
+    """
     about = {"hello": HELLO, "bytes": player.size, "address": player.address, **order["about"]}
     text = json.dumps(about).encode()[: HEAD_BYTES - 1]
     first = player.engine.get_first_buffer_address(order["own"]) or player.address
@@ -202,7 +229,11 @@ def announce(player: Any, order: Json) -> Json:
 
 
 def hello(player: Any, order: Json) -> Json:
-    """Read the first page of the other side, which ``announce`` wrote."""
+    """Read the header that ``announce`` wrote at ``peer`` (HOST:PORT), and return the header.
+
+    The player remembers where the peer's memory is. Raises OSError if nobody answers, or another
+    program.
+    """
     player.peer = order["peer"]
     first = player.engine.get_first_buffer_address(player.peer)
     if not first:
@@ -222,7 +253,10 @@ def hello(player: Any, order: Json) -> Json:
 
 
 def transfer(player: Any, order: Json) -> Json:
-    """Time transfers of one size to the other side's host memory. gpu: of this side's GPU."""
+    """Measure transfers of ``size`` bytes between this side and the other side's host memory.
+
+    op: write or read. gpu: True to use this side's GPU memory. Raises OSError.
+    """
     size = order["size"]
     first = player.gpu_address if order.get("gpu") else player.address
     call = getattr(player.engine, f"transfer_sync_{order['op']}")
@@ -242,7 +276,7 @@ def transfer(player: Any, order: Json) -> Json:
 
 
 def store_buffer(player: Any, order: Json) -> Json:
-    """Map and register the buffer that objects are put from and got into."""
+    """Map a buffer of ``bytes`` and register it with the player's store, for ``objects`` to use."""
     player.size = order["bytes"]
     player.address = _map(player.size, 0)
     ctypes.memset(player.address, 0x5A, player.size)
@@ -253,7 +287,11 @@ def store_buffer(player: Any, order: Json) -> Json:
 
 
 def objects(player: Any, order: Json) -> Json:
-    """Put or get objects in calls of several; ``stored`` objects can be got."""
+    """Measure puts or gets (``op``) of objects of ``size`` bytes, ``together`` of them in each
+    call.
+
+    stored: how many objects were put before: puts use new keys, gets read these. Raises OSError.
+    """
     size, together, op = order["size"], order["together"], order["op"]
     call = player._store.batch_put_from if op == "put" else player._store.batch_get_into
     fine = 0 if op == "put" else size
@@ -275,7 +313,11 @@ def objects(player: Any, order: Json) -> Json:
 
 
 def files(_player: Any, order: Json) -> Json:
-    """Write files without a name into a folder, and read them; they go when they are closed."""
+    """Measure writing files without a name to ``folder``, then reading them back.
+
+    size: of one file, rounded up to 4 KiB; bytes: of all files at most. Each half gets half of
+    ``seconds``. Returns both measurements, and whether O_DIRECT was used. Nothing is left behind.
+    """
     size = -(-order["size"] // _BLOCK_BYTES) * _BLOCK_BYTES
     room = mmap.mmap(-1, size)
     room.write(os.urandom(min(size, 1 << 20)) * (size // min(size, 1 << 20)))

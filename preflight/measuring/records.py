@@ -57,7 +57,11 @@ class Rate(NamedTuple):
 
 
 class Used(NamedTuple):
-    """Transport (rdma, tcp or ""), devices and last RDMA error ("") by an engine's log."""
+    """What an engine's log says that it uses: transport, devices and the last RDMA warning or
+    error.
+
+    transport: rdma, tcp, or "" if the log names none. error: "" without one.
+    """
 
     transport: str
     devices: tuple[str, ...]
@@ -78,17 +82,18 @@ _FAILED = regex(r"^[WE]\d{4} .*?\] (.*(?:RDMA|RNIC|GID|device|topology).*)$", re
 
 
 def used_of(log: str) -> Used:
-    """Read from an engine's log which transport and devices it uses."""
+    """Read from an engine's log which transport and devices it uses, and the last RDMA error."""
     devices = tuple(dict.fromkeys(_OPENED.findall(log)))
     last = _FAILED.findall(log)[-1:]
     return Used("rdma" if devices else "tcp" if _TCP in log else "", devices, "".join(last)[:200])
 
 
 class MeasuredPart(NamedTuple):
-    """One part. skipped: why it was not measured, "" if it was. failed: what broke it off.
+    """One part of a run: its rates, and what was done.
 
-    did: in a sentence, what was done. used, other: the transport on this side and on the other.
-    ceiling: how much can be registered, if that was asked for.
+    skipped: why it was not measured, "" if it was. failed: what broke it off, "" if nothing did.
+    did: what was done, in a sentence. used, other: the transport on this side and on the other;
+    None if not known. ceiling: how much can be registered, None if that was not asked for.
     """
 
     name: str
@@ -102,13 +107,19 @@ class MeasuredPart(NamedTuple):
     ceiling: CeilingAnswer | None = None
 
     def best(self, op: str) -> Rate | None:
-        """Return the fastest rate of ``op`` that is not of a single NIC; None without a rate."""
+        """Return the fastest rate of ``op`` that is not of a single NIC; None if no such rate was
+        measured.
+        """
         rates = (each for each in self.rates if each.op == op and not each.nic)
         return max(rates, key=lambda each: each.bytes_per_second, default=None)
 
 
 class MeasuredRun(NamedTuple):
-    """library: Mooncake's name and release. tokens_per_second: of prompts; None if nobody said."""
+    """All parts that were measured, and with what.
+
+    library: Mooncake's name and release. peer: HOST:PORT of the other side, None for this host.
+    tokens_per_second: the prefill rate that the user gave; None if not given.
+    """
 
     library: str | Unknown
     budget_seconds: float
@@ -118,13 +129,19 @@ class MeasuredRun(NamedTuple):
     tokens_per_second: float | None = None
 
     def part(self, name: str) -> MeasuredPart:
-        """Return a part; one that was not asked for is skipped."""
+        """Return the part with this name; if it was not asked for, an empty part whose ``skipped``
+        says so.
+        """
         asked = (each for each in self.parts if each.name == name)
         return next(asked, MeasuredPart(name, skipped="not asked for"))
 
 
 def read_measured(path: str) -> MeasuredRun:
-    """Read a file that ``measure --save`` or ``--json`` wrote. Raises UsageError."""
+    """Read the parts and the prefill rate from a file of ``measure --save`` or ``--json``.
+
+    The library, budget and peer are not read and stay empty. Raises UsageError if it is no such
+    file.
+    """
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -145,7 +162,7 @@ def read_measured(path: str) -> MeasuredRun:
 
 
 def _part_of(part: Mapping[str, Any]) -> MeasuredPart:
-    """Read one part back from saved JSON: only its rates, transports and notes."""
+    """Build one part from saved JSON: only its name, rates, transports and notes."""
 
     def used(name: str) -> Used | None:
         side = part[name]
@@ -171,7 +188,10 @@ _LEAST_SEGMENT_BYTES, LOCAL_BUFFER_BYTES = 32 * MIB, 16 * MIB
 
 
 def deadlines(parts: Sequence[str], budget_seconds: float) -> dict[str, float]:
-    """Return, for each part, the seconds from the start at which it has to end."""
+    """Return the time at which each part has to end, in seconds from the start of the run.
+
+    Each part gets its share of the budget (``SHARES``).
+    """
     ends = [sum(SHARES[each] for each in parts[: number + 1]) for number in range(len(parts))]
     return {part: budget_seconds * end / ends[-1] for part, end in zip(parts, ends, strict=True)}
 
@@ -203,7 +223,11 @@ def pages_text(page_bytes: int) -> str:
 def populating(
     free_bytes: Mapping[tuple[int, int | None], int], spend_bytes: int
 ) -> list[Populating]:
-    """Choose what to populate: ``spend_bytes`` of each page size and node, or half of the free."""
+    """Choose what to populate for each page size and node: at most ``spend_bytes`` each.
+
+    free_bytes: by page size (0: regular) and node (None: any). Of huge pages at most half of the
+    free ones are taken. A size or node with too little is left out.
+    """
     every = []
     for (page, numa_node), free in free_bytes.items():
         size = min(spend_bytes, free // 2 if page else free)
@@ -215,7 +239,10 @@ def populating(
 
 
 def transfer_sizes(object_bytes: int | None, spend_bytes: int) -> list[int]:
-    """Return the sizes to transfer, small enough that two buffers fit in ``spend_bytes``."""
+    """Return the transfer sizes in bytes, ascending; two buffers of each fit in ``spend_bytes``.
+
+    object_bytes: one more size to try; None for 1 MiB.
+    """
     wanted = {*_TRANSFERRED, object_bytes or MIB}
     return sorted(size for size in wanted if 2 * (size + HEAD_BYTES) <= spend_bytes)
 
@@ -226,7 +253,11 @@ def transfer_buffer_bytes(sizes: Sequence[int], spend_bytes: int) -> int:
 
 
 class StorePlan(NamedTuple):
-    """together: objects in one call, beside one by one. most_objects: before any is evicted."""
+    """The sizes of a store to measure.
+
+    together: how many objects one call moves, beside calls of one object. most_objects: how many
+    fit before the master evicts any.
+    """
 
     object_bytes: int
     segment_bytes: int
@@ -235,7 +266,10 @@ class StorePlan(NamedTuple):
 
 
 def store_plan(object_bytes: int | None, spend_bytes: int) -> StorePlan | None:
-    """Plan a store within ``spend_bytes``; None if the objects are too large for it."""
+    """Plan a store that needs at most ``spend_bytes``; None if the objects are too large for that.
+
+    object_bytes: None for 1 MiB.
+    """
     size = object_bytes or USUAL_OBJECT_BYTES
     together = max(1, min(TOGETHER, spend_bytes // 8 // size))
     segment = min(GIB, spend_bytes - together * size - LOCAL_BUFFER_BYTES) // MIB * MIB
@@ -263,14 +297,16 @@ class ProcessStart(NamedTuple):
 
 
 class LaunchWish(NamedTuple):
-    """protocol: rdma, tcp, "" if no launch says it. devices: as the engine takes them.
+    """What ``measure`` needs to know of a launch; without a launch all defaults.
 
-    environment: the variables that the launch gives the process which is stood in for. objects: of
-    a page of the cache. starts: each process that maps memory. folder: where SSD offload writes,
-    None without one. python: the interpreter that the launch names by its path. transport: by which
-    it moves memory where that is neither RDMA nor TCP, as ``ascend``: not measured. metadata:
-    P2PHANDSHAKE, http, etcd ...; "" if no launch says it. master_words: its master's, of clients
-    that die.
+    protocol: rdma or tcp; "" if no launch says it. devices: names joined by commas, as the engine
+    takes them. environment: variables that the launch sets for the process that is measured.
+    objects: the store's objects of one cache page. starts: each process that maps memory.
+
+    folder: the target of SSD offload; None without offload. python: the interpreter that the launch
+    names by its path. transport: a transport that is neither RDMA nor TCP, such as ``ascend``,
+    which is not measured; "" if none. metadata: P2PHANDSHAKE, http, etcd ...; "" if no launch says
+    it. master_words: flags of the master that decide how it treats clients that died.
     """
 
     protocol: str = ""
@@ -290,7 +326,10 @@ class LaunchWish(NamedTuple):
 
 
 def wanted_of(sized: Sized, host: Host) -> LaunchWish:
-    """Read what ``measure`` needs to know of a launch; Unknown if the launch does not say it."""
+    """Read from a sized launch all that ``measure`` needs to know.
+
+    A field that the launch does not tell is Unknown, None or empty.
+    """
     needs, most = sized.needs, sized.sizing.inputs.most
     mapped = () if isinstance(most, Unknown) else most.launch.processes
     stores = [(each.id, each.clients[0].protocol.value) for each in mapped if each.clients]
@@ -317,7 +356,7 @@ def wanted_of(sized: Sized, host: Host) -> LaunchWish:
 
 
 def _master_words(sized: Sized) -> tuple[str, ...]:
-    """Return the flags of the launch's master that decide what a dead client leaves behind."""
+    """Return the flags of the launch's master that decide how it treats dead clients, or ()."""
     masters = (p for p in sized.sizing.inputs.processes if p.kind is ProcessKind.MASTER)
     arguments = next((process.arguments for process in masters), ())
     ttl = value_of(arguments, "client_ttl")
@@ -328,7 +367,9 @@ def _master_words(sized: Sized) -> tuple[str, ...]:
 
 
 def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
-    """Return the objects of the first server's page."""
+    """Return the store's objects of one cache page of the first server; Unknown if they are not
+    known.
+    """
     try:
         servers = deployments(sized.sizing.inputs, sized.options, root, Cluster())
     except UsageError as error:
@@ -338,7 +379,11 @@ def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
 
 
 def _starts(sized: Sized) -> tuple[ProcessStart, ...] | Unknown:
-    """Return the bytes that each process populates and registers at start; Unknown if unknown."""
+    """Return the bytes that each process populates and registers at start; Unknown if sizes are
+    unknown.
+
+    A process that populates nothing is left out.
+    """
     most = sized.sizing.inputs.most
     if isinstance(most, Unknown):
         return most
@@ -364,7 +409,11 @@ def _starts(sized: Sized) -> tuple[ProcessStart, ...] | Unknown:
 
 
 def _python(sized: Sized) -> str | None:
-    """Return the first interpreter that the launch names by a path of this host."""
+    """Return the first interpreter of this host that the launch starts by its absolute path, or
+    None.
+
+    Commands in a container are left out.
+    """
     for process in sized.sizing.inputs.processes:
         word = process.command.words[0].text if process.command.words else ""
         named = os.path.isabs(word) and os.path.basename(word).startswith("python")
