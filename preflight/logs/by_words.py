@@ -50,11 +50,11 @@ MOST_WHOLE, MOST_SIMILAR, MOST_IDS, MOST_RANKED = 3, 2, 6, 8
 
 
 class About(NamedTuple):
-    """What ``query`` is about, the likeliest first.
+    """The answer to ``query``: known lines, then checks and rules, the likeliest first.
 
-    lines: known lines, explained, ``excerpt`` is the words themselves; then those that are similar,
-    with an example: they have some of the words, and explain nothing. ids: checks and rules, with
-    what each asks or finds.
+    lines: first the explained lines that match the query, with the query as ``excerpt``. Then those
+    that are only similar (stage SIMILAR): each has some of the words, and its excerpt is an
+    example. ids: (id, question) of checks and rules.
     """
 
     query: str
@@ -63,10 +63,11 @@ class About(NamedTuple):
 
 
 def about(quoted: str, asks: Mapping[str, str]) -> About:
-    """Find the known lines that a text is, or comes from, and the ids whose question has its
+    """Find the known lines that a text matches or resembles, and the checks and rules about its
     words.
 
-    quoted: a line, the id of one, or words. asks: the question of each check or rule, by id.
+    quoted: a line of a log, the id of a known line, or a few words. asks: the question of each
+    check or rule, by id.
     """
     patterns = read_patterns()
     if any(each.id == quoted and each.cause for each in patterns):
@@ -90,7 +91,9 @@ def about(quoted: str, asks: Mapping[str, str]) -> About:
 
 
 def _of_example(patterns: Iterable[Pattern], id_: str) -> list[Explanation]:
-    """Return a line as its example explains it, whose own numbers say nothing of this case."""
+    """Explain the pattern ``id_`` by its example line, without the names and numbers of that
+    example.
+    """
     reading = read_log([next(each.example for each in patterns if each.id == id_)], alone=True)
     every = [*reading.explanations, *reading.harmless]
     return [each._replace(sums="", names=(), decided="") for each in every if each.pattern == id_]
@@ -99,11 +102,11 @@ def _of_example(patterns: Iterable[Pattern], id_: str) -> list[Explanation]:
 def ranked(
     query: str, texts: Mapping[str, Sequence[str]], *, in_order: bool = True
 ) -> list[tuple[str, float]]:
-    """Return the ids whose text has most of ``query``'s words, with their share, best first.
+    """Return (id, share) of the texts that have most of the query's words, the best first.
 
-    texts: by id, in the order that decides between equals. A rare word counts more than a common
-    one; in_order: words that follow each other count more, as in a quoted line. Shares are in
-    LEAST_SHARE to 1.
+    texts: for each id its texts, of which the best counts; the order decides between equal shares.
+    A rare word weighs more than a common one. in_order: words in sequence weigh more, as in a
+    quoted line. An id with less than ``LEAST_SHARE``, or far less than the best, is left out.
     """
     asked = _words(query)
     split = {id_: [_words(text) for text in each] for id_, each in texts.items()}
@@ -124,13 +127,21 @@ def ranked(
 
 
 def line_texts(patterns: Iterable[Pattern]) -> dict[str, list[str]]:
-    """Return by id what ``ranked`` looks through: the example of each line that has a cause."""
+    """Return the texts by id that ``ranked`` compares: example and search texts of each known line.
+
+    Patterns without a cause are left out.
+    """
     every = sorted((each for each in patterns if each.cause), key=lambda each: each.stage)
     return {each.id: [each.example, *each.find] for each in every}
 
 
 def meant(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
-    """Return (id, share) of lines that a person's words likely mean; above 1: all in an id."""
+    """Return (id, share) of the known lines that a person's own words likely mean, as patterns are
+    sorted.
+
+    A share can be above 1: words in an id count most. Ids with less than ``LEAST_SHARE``, or far
+    less than the best, are left out.
+    """
     asked = list(dict.fromkeys(_words(query)))
     asked = [word for word in asked if word not in _EVERYDAY] or asked
     ids_parts = {}
@@ -157,20 +168,24 @@ def meant(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
 
 @lru_cache(maxsize=8192)
 def _words(text: str) -> list[str]:
-    """Return the words that tell lines apart, without what differs from line to line."""
+    """Split a text into the words that tell lines apart, without sizes, addresses and plural
+    endings.
+    """
     plain = _HUGE_PAGE.sub("hugepage", _HEX.sub(" ", text.lower()))
     return [word.rstrip("s") or word for word in _WORD.findall(plain)]
 
 
 def _weight(run: Sequence[str], weights: Mapping[str, float], in_order: bool) -> float:
-    """Return the weight of words; in order, a run weighs more than its words one by one."""
+    """Return the weight of some words; with ``in_order``, a run weighs more than its words one by
+    one.
+    """
     return sum(weights[word] for word in run) * (math.sqrt(len(run)) if in_order else 1)
 
 
 def _weight_in(
     asked: Sequence[str], text: Sequence[str], weights: Mapping[str, float], in_order: bool
 ) -> float:
-    """Return the weight of the asked words that a text has."""
+    """Return the weight of those asked words that a text has; 0 if none."""
     if not in_order:
         return _weight([word for word in asked if word in text], weights, in_order)
     if not set(asked).intersection(text):
@@ -180,7 +195,11 @@ def _weight_in(
 
 
 def index_rows() -> list[Explanation]:
-    """Return an example of each line with a cause, without time and place, by its text."""
+    """Return each known line with a cause, explained by its example, sorted by the text of the
+    example.
+
+    The time and the place at the start of an example are cut off.
+    """
     rows = [
         each._replace(excerpt=_STAMP.sub("", pattern.example))
         for pattern in read_patterns()
@@ -195,7 +214,9 @@ def index_rows() -> list[Explanation]:
 
 
 def index_text(rows: Iterable[Explanation], width: int) -> str:
-    """Return a table of known lines: printer, cause and checks, for a terminal of ``width``."""
+    """Write the known lines, each with printer, cause and checks, for a terminal of ``width``
+    columns.
+    """
     lines: list[str] = []
     for row in rows:
         checks = ", ".join(row.checks) or row.pattern
@@ -205,7 +226,10 @@ def index_text(rows: Iterable[Explanation], width: int) -> str:
 
 
 def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) -> str:
-    """Return the answer for a terminal ``width`` columns wide, without a final newline."""
+    """Write the answer for a terminal ``width`` columns wide, without a final newline.
+
+    here: what each check found on this host, by check id; empty if no check ran.
+    """
     parts = []
     lines = shown_lines(answer)
     known = [each for each in lines if each.stage is not Stage.SIMILAR]
@@ -236,7 +260,10 @@ def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) ->
 
 
 def shown_lines(answer: About) -> list[Explanation]:
-    """Return the lines that are the words, and the first of those that are similar."""
+    """Return the lines to show: at most three that match the query, then at most two similar ones.
+
+    For the query ``--index``, all known lines.
+    """
     known = [each for each in answer.lines if each.stage is not Stage.SIMILAR]
     if answer.query == "--index":
         return known
@@ -244,7 +271,7 @@ def shown_lines(answer: About) -> list[Explanation]:
 
 
 def about_object(answer: About) -> dict[str, Any]:
-    """Return an answer of ``schemas/explain-log-v1.schema.json``."""
+    """Return the answer as JSON data of ``schemas/explain-log-v1.schema.json``."""
     return {
         "words": answer.query,
         "explanations": [explanation_object(each) for each in shown_lines(answer)],

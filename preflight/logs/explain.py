@@ -36,7 +36,9 @@ _DRIVER_PAGE_BYTES = 4 * KIB
 
 
 def number(values: Mapping[str, Any], name: str) -> int | None:
-    """Return a value as a whole number, decimal or 0x; None if it is missing or absurd."""
+    """Return a value as a whole number (decimal or 0x); None if it is missing, too long or no
+    number.
+    """
     text = values.get(name, "")
     if isinstance(text, int):
         return text
@@ -49,7 +51,10 @@ def number(values: Mapping[str, Any], name: str) -> int | None:
 
 
 def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Compute the pages of a mapping, of the size that the line or the log names."""
+    """Compute size, page count and page size of a mapping on huge pages; {} if the size is unknown.
+
+    The page size is that of the line, else that of another line in the log, else 2 MiB.
+    """
     mark, shared = seen.get("mark.hugepage-size"), seen.get("mark.hugepage-shm")
     size_bytes = number(groups, "size") or (number(shared.last, "size") if shared else None)
     default = 2 * MIB
@@ -64,7 +69,9 @@ def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Compute the room left in the arena, and the size that it would need."""
+    """Compute the bytes left in the arena, and the size that it would need; {} if a number is
+    missing.
+    """
     asked, offset, size = (number(groups, name) for name in ("asked", "offset", "size"))
     if asked is None or offset is None or size is None:
         return {}
@@ -72,7 +79,12 @@ def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Compute the memory that SGLang's check misses, in GB of 10^9; its free is after reserve."""
+    """Compute by how much free memory fell short in SGLang's check at start, as texts in GB (10^9
+    bytes).
+
+    If ``asked`` is above ``free``, the line's free memory is already less the reserve. {} if a
+    number is missing.
+    """
     try:
         asked, free = float(groups["asked"]), float(groups["free"])
     except (KeyError, ValueError):
@@ -86,7 +98,9 @@ def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _victim(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Add up the memory of the process that the kernel killed, in bytes."""
+    """Add up the memory of the process that the kernel killed, in bytes; {} if no such line is
+    known.
+    """
     hit = seen.get("kernel.oom-victim")
     sizes = [number(hit.first, name) for name in ("anon", "file", "shmem")] if hit else []
     known = [size for size in sizes if size is not None]
@@ -97,7 +111,7 @@ def _victim(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _pinned_pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Return how many bytes the pages of one call of the GPU's driver are."""
+    """Compute the bytes that one call of the GPU's driver pins, from its pages of 4 KiB."""
     pages = number(groups, "pages")
     if pages is None or pages > 1 << 48:
         return {}
@@ -105,7 +119,9 @@ def _pinned_pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Compute how many of the wanted things did not come."""
+    """Compute how many of the things asked for are missing; {} if the line does not tell both
+    numbers.
+    """
     wanted, got = ("wanted", "joined") if "wanted" in groups else ("asked", "got")
     most, least = number(groups, wanted), number(groups, got)
     if most is None or least is None:
@@ -114,7 +130,9 @@ def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Name the size or address that is no multiple of the allocator's slabs."""
+    """Name the size or address that is no multiple of the allocator's slab size; {} if neither is
+    wrong.
+    """
     size, address, slab = (number(groups, name) for name in ("size", "address", "slab"))
     if not slab or size is None or address is None:
         return {}
@@ -124,7 +142,10 @@ def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _flag_releases(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Find the Mooncake program that has the flag in some releases, and these releases."""
+    """Find the Mooncake program that has the line's flag in some releases only, and these releases.
+
+    If there is none, return the oldest and the newest release that are known.
+    """
     from preflight.programs.mooncake_flags import flag_table
 
     releases, programs = flag_table()
@@ -170,24 +191,28 @@ CAUSES = (Stage.KERNEL, Stage.CAUSE, Stage.SYMPTOM)
 
 
 class LogProcess(NamedTuple):
-    """The process that printed a line: its file ("" for one without a name), and its name in it."""
+    """The process that printed a line: its log file ("" if unnamed), and its name there by line
+    prefix.
+    """
 
     file: str = ""
     process: str = ""
 
 
 class UnknownLine(NamedTuple):
-    """An error that no pattern knows, and where it stands."""
+    """An error that no pattern knows, and the process that printed the error."""
 
     place: LogProcess
     unknown: UnknownText
 
 
 class LogReading(NamedTuple):
-    """What was read: the number of lines, and the explanations, the likely root cause first.
+    """The result of reading logs: the number of lines, and explanations, the likely root cause
+    first.
 
-    unknown: errors that no pattern knows, the likeliest first. ends: the last line of each process.
-    whole: False if the log goes on after the most that is read of one.
+    unknown: errors that no pattern knows: exceptions first, the latest first. ends: the last line
+    of each process. harmless: explanations of lines that mean no problem. whole: False if a log was
+    too long and only the beginning was read.
     """
 
     lines: int
@@ -199,12 +224,18 @@ class LogReading(NamedTuple):
 
     @property
     def causes(self) -> list[Explanation]:
-        """What explains a failure, and not one of hours before or of an earlier start."""
+        """The explanations that may have caused the end: not marked as ``earlier``, and no mere
+        warnings or consequences.
+        """
         return [each for each in self.explanations if each.stage in CAUSES and not each.earlier]
 
     @property
     def exit_code(self) -> int:
-        """2: the cause of a failure; 1: warnings, or errors that are not known; 0: neither."""
+        """Return 2, 1 or 0.
+
+        2: a cause of a failure, or a consequence if every error is known. 1: anything else
+        explained, or an error that is not known. 0: neither.
+        """
         failed = [each for each in self.explanations if not each.earlier]
         if self.causes or (not self.unknown and any(o.stage is not Stage.WARNING for o in failed)):
             return 2
@@ -212,12 +243,18 @@ class LogReading(NamedTuple):
 
 
 def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
-    """Explain the lines of a log. alone: one quoted line, for which no other line decides."""
+    """Explain the known lines of one log. alone: for one quoted line, so other lines decide
+    nothing.
+    """
     return read_logs([("", lines)], alone)
 
 
 def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) -> LogReading:
-    """Read several logs, each by its name, as ``read_log`` does one."""
+    """Explain the known lines of several logs, given as (file name, lines).
+
+    Lines of the kernel and of containers count for every process, other lines for their own alone.
+    alone: for one quoted line, so other lines decide nothing.
+    """
     searches: dict[LogProcess, Search] = {}
     for file, lines in logs:
         for process, block, numbers in parts(blocks(lines)):
@@ -264,7 +301,11 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
 
 
 def _explained(place: LogProcess, seen: Hits, own_hits: Hits, alone: bool) -> list[Explanation]:
-    """Explain the patterns that one process printed. seen: those of all processes."""
+    """Explain each pattern with a cause that one process printed.
+
+    A pattern that a better one silences (``unless``) is left out. own_hits: lines of this process.
+    seen: these and the lines that count for every process.
+    """
     return [
         explanation(pattern, seen, alone)._replace(file=place.file, source=place.process)
         for pattern in read_patterns()
@@ -275,7 +316,12 @@ def _explained(place: LogProcess, seen: Hits, own_hits: Hits, alone: bool) -> li
 def _timed(
     explanations: list[Explanation], hits: Hits, end_seconds: float | None
 ) -> list[Explanation]:
-    """Mark explanations of earlier times, unless none would be left that explains the end."""
+    """Mark each explanation that belongs to an earlier time than the end of the process
+    (``earlier``).
+
+    Without any line about a start or readiness, nothing is marked if that would leave no cause.
+    end_seconds: the last time in the log, None if not known.
+    """
     started, ready = hits.get("mark.started"), hits.get("mark.ready")
 
     def earlier(each: Explanation) -> str:
@@ -301,7 +347,11 @@ def _timed(
 def explanations_text(
     reading: LogReading, paint: Paint, width: int, here: Here = NOWHERE, verbose: bool = False
 ) -> str:
-    """Return the answer for a terminal; first causes are explained whole, with verbose all."""
+    """Write the answer for a terminal, without a final newline.
+
+    The first cause of each process (three at most) is explained in full, some others in short; with
+    ``verbose`` all are in full. here: what each check found on this host, by check id.
+    """
     if len({each.place.file for each in reading.ends}) == 1:
         # Of one log the number of a line is enough.
         plain = [each._replace(file="") for each in reading.explanations]
@@ -349,7 +399,11 @@ MOST_QUOTED = 3
 
 
 def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) -> list[str]:
-    """Return the errors that are not known, word for word, and the last line of their process."""
+    """Return the paragraph on errors that no pattern knows: word for word, and the last line of the
+    log.
+
+    If a cause is known and not verbose, only their number. Empty if no error is unknown.
+    """
     if not reading.unknown:
         return []
     if reading.causes and not verbose:
@@ -379,13 +433,13 @@ def _lines(count: int) -> str:
 
 
 def _at(file: str, source: str, line: int) -> str:
-    """Return where a line stands: file and number as an editor takes them, and its process."""
+    """Write the place of a line: its process, and file and line number as an editor takes them."""
     where = f"{file}:{line}" if file else f"line {line}"
     return f"{source}, {where}" if source else where
 
 
 def _where(each: Explanation) -> str:
-    """Say where in the log the line stands, when it was printed, how often, and by which ranks."""
+    """Say where in the log the line is, when it was printed, how often, and by which ranks."""
     times = "once" if each.times == 1 else f"{each.times} times to line {each.last_line}"
     parts_ = [_at(each.file, each.source, each.line), each.first_time, times]
     if each.last_time != each.first_time:
@@ -405,14 +459,20 @@ def _one(number: int, each: Explanation, paint: Paint, width: int, here: Here) -
 
 
 def heading(each: Explanation, paint: Paint) -> str:
-    """Return how near to the root cause the line stands, in its colour, and its id."""
+    """Return the stage (how near to the root cause the line is) in its colour, and the pattern's
+    id.
+    """
     return f"{paint(each.stage.word, _COLOURS[each.stage])}: {each.pattern}"
 
 
 def explanation_text(
     head: str, each: Explanation, width: int, here: Here, decided_by: str = "This log"
 ) -> str:
-    """Return ``head``, the line, and below it the cause, the numbers and the remedy."""
+    """Return ``head``, the line of the log, and below it the cause, the numbers, the remedy and
+    checks.
+
+    here: what each check found on this host, by check id. decided_by: the label of what is certain.
+    """
     more = " and others" if len(each.names) == MOST_NAMES else ""
     here = {id_: here[id_] for id_ in each.checks if id_ in here}
     judged = ", ".join(f"{id_} {outcome}" for id_, outcome in here.items())
@@ -439,14 +499,17 @@ def explanation_text(
 
 
 def filled_text(text: str, width: int, first: str = "", further: str = "") -> str:
-    """Break a text into lines; first, further: what its first and its other lines begin with."""
+    """Break a text into lines of ``width`` columns.
+
+    first, further: the texts with which the first line and the other lines begin.
+    """
     return textwrap.fill(
         text, width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False
     )
 
 
 def _sentence(text: str) -> str:
-    """Return a sentence: a capital where it starts with a plain word, a full stop."""
+    """Return the text with a full stop, and a capital unless it starts with a command or a name."""
     first = text.split(" ", 1)[0]
     if first.isalpha() and first.islower() and first not in _TYPED:
         text = text[0].upper() + text[1:]
@@ -454,7 +517,7 @@ def _sentence(text: str) -> str:
 
 
 def explanations_object(reading: LogReading) -> dict[str, Any]:
-    """Return an answer of ``schemas/explain-log-v1.schema.json``."""
+    """Return the answer as JSON data of ``schemas/explain-log-v1.schema.json``."""
     return {
         "lines": reading.lines,
         "whole": reading.whole,
@@ -538,7 +601,10 @@ class Explanation(NamedTuple):
 
 
 def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanation:
-    """Explain ``pattern``, which is in this log, by the first of its cases that holds."""
+    """Explain ``pattern``, which the log has, by the first of its cases whose conditions hold.
+
+    seen: all hits that may decide. alone: cases that depend on other lines only are left out.
+    """
     hit, case = seen[pattern.id], Case()
     values: Values = dict(hit.first)
     if pattern.compute:
@@ -574,7 +640,10 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
 
 
 def _of_others(case: Case, seen: Hits) -> Values:
-    """Return the groups of the first of the case's other lines that is in the log."""
+    """Return the groups of the first line in ``case.seen`` that the log has; {} if it has none.
+
+    Keys: ``seen.NAME`` for that pattern's first line, ``last.NAME`` for its last.
+    """
     for other in (seen[id_] for id_ in case.seen if id_ in seen):
         sides = (("seen", other.first), ("last", other.last))
         return {f"{side}.{name}": value for side, of in sides for name, value in of.items()}
@@ -582,7 +651,9 @@ def _of_others(case: Case, seen: Hits) -> Values:
 
 
 def _holds(case: Case, values: Values, seen: Hits, hit: PatternHit) -> bool:
-    """Tell whether all conditions of a case hold in this log."""
+    """Tell whether all conditions of a case hold. values: groups of the line and of others, by
+    name.
+    """
     others = {name: [seen[id_] for id_ in getattr(case, name) if id_ in seen] for name in _OTHERS}
     texts = {name: str(values.get(name, "")) for name in (*case.is_, *case.begins, *case.has)}
     return (

@@ -136,7 +136,10 @@ class Pattern(NamedTuple):
 
 @lru_cache(maxsize=1)
 def read_patterns() -> tuple[Pattern, ...]:
-    """Return every pattern of every table, in the order in which they are searched."""
+    """Return all patterns in the order in which a line is compared with them.
+
+    First those of the tables, then of the families, then of known problems that no pattern names.
+    """
     patterns: list[Pattern] = []
     for name in TABLES:
         table = _table(name)
@@ -157,7 +160,7 @@ def _table(name: str) -> dict[str, Any]:
 
 
 def _of_family(family: Mapping[str, Any]) -> Iterator[Pattern]:
-    """Yield a pattern for each row of a family; ``families.toml`` describes a row."""
+    """Yield a pattern for each row of a family; ``families.toml`` describes the columns."""
     for row in family["rows"].strip().splitlines():
         name, letter, lines_text, cause, *remedy = [part.strip() for part in row.split(" | ")]
         lines = lines_text.split(" || ")
@@ -187,13 +190,16 @@ _RECORD = regex(r"\bMP-\d{4}-\d{4}\b")
 
 
 def _sample(gap: re.Match[str]) -> str:
-    """Return an example's text for ``*`` or a group."""
+    """Return the text that an example has in place of a ``*`` or a group such as ``{size}``."""
     base = gap[0].strip("{}0123456789")
     return "12" if base in _NUMBERS else "NAME" if base == "name" else ".."
 
 
 def _line_regex(line: str, counts: Counter[str]) -> str:
-    """Return the expression of a family's line; ``counts``: how often each group was used."""
+    """Return the regular expression of one line of a family row; named groups replace ``{name}``.
+
+    counts: how often each group was used so far in this row; it is updated.
+    """
     ends, text = line.endswith("$"), line.strip("^$")
     first, *parts = (re.escape(part) for part in _GAP.split(text))
     regex = f"^{first}" if line.startswith("^") else first
@@ -213,7 +219,7 @@ def _line_regex(line: str, counts: Counter[str]) -> str:
 
 
 def _of_record(known: Advisory) -> Pattern:
-    """Return a pattern for the log lines of a record."""
+    """Build a pattern for the log lines of a known problem."""
     regex = "|".join(map(re.escape, known.lines))
     ids = (known.check, *known.covered_by)
     ranges = "; ".join(map(range_text, known.affected))
@@ -225,7 +231,7 @@ def _of_record(known: Advisory) -> Pattern:
 
 
 def _pattern(row: Mapping[str, Any], shared: Mapping[str, Any]) -> Pattern:
-    """Build a pattern from its TOML table."""
+    """Build a pattern from one row of a table. shared: the table's texts for ``<<word>>``."""
     values = {key: _read(key, value, shared) for key, value in row.items()}
     defaults = {"stage": Stage.WARNING, "regex": re.escape(values["find"][0])}
     cases = tuple(
@@ -243,7 +249,9 @@ _LISTS = ("checks", "find", "unless", "seen", "unseen", "after", "before")
 
 
 def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:
-    """Convert the value of a key to the type of its field."""
+    """Convert a value of a TOML row to the type of its field. key: the field, as the table spells
+    it.
+    """
     if key in _LISTS:
         return _texts(value, shared)
     if key in ("is", "begins", "has"):
@@ -259,7 +267,9 @@ def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:
 
 
 def _texts(value: list[str], shared: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a list of texts; an entry of [shared] is replaced by its texts."""
+    """Return the texts of a list; an entry ``<<word>>`` becomes the list of that name in
+    ``shared``.
+    """
     every: list[str] = []
     for each in value:
         match = _SHARED.fullmatch(each)

@@ -33,7 +33,7 @@ class Search:
     """Finds the patterns in block after block of one process, and the errors that none knows."""
 
     def __init__(self) -> None:
-        """Begin without a line."""
+        """Begin with no line read."""
         self.lines = 0
         self.last = UnknownText("line", "", 0)
         self.end: tuple[float | None, str] = (None, "")
@@ -47,11 +47,14 @@ class Search:
 
     @property
     def unknown(self) -> list[UnknownText]:
-        """The errors that no pattern knows, those that were seen last at the end."""
+        """The errors that no pattern knows, in the order in which they were last seen."""
         return list(self._unknown.values())
 
     def add(self, block: str, numbers: Sequence[int] | None = None) -> None:
-        """Search a block of whole lines; numbers: theirs, if they do not follow each other."""
+        """Search a block of whole lines.
+
+        numbers: the number of each line in the log; None if the block follows the last one.
+        """
         # Most words of the patterns are in no block of a log: that is quicker told by its
         # distinct words than by looking for nearly 900 literals in all of it. Digits make most of
         # them distinct, and tell nothing apart.
@@ -92,7 +95,12 @@ class Search:
         explained: set[int],
         line_of: Callable[[int], int],
     ) -> None:
-        """Count a group's lines; known: starts of known lines; explained: of explained ones."""
+        """Count the lines of the block that match a pattern of the group.
+
+        Line starts are added to ``known`` for each match, to ``explained`` for patterns with a
+        cause; ``counted`` avoids counting a line twice. line_of: the line number of a position in
+        the block.
+        """
         literal = group.literal
         at = block.find(literal)
         while at >= 0:
@@ -131,7 +139,10 @@ class Search:
     def _add_unknown(
         self, block: str, needles: Iterable[str], known: set[int], line_of: Callable[[int], int]
     ) -> None:
-        """Collect lines that hold a needle, look like faults, and that no pattern knows."""
+        """Collect the lines that hold a needle and look like faults, but match no pattern.
+
+        known: starts of lines that are done with; updated. line_of: the line number of a position.
+        """
         for needle in needles:
             at = block.find(needle)
             while at >= 0:
@@ -144,7 +155,10 @@ class Search:
                 at = block.find(needle, max(end, at + 1))
 
     def _count_unknown(self, fault: str, line: str, number: int) -> None:
-        """Count a line that no pattern knows, together with those that differ in numbers alone."""
+        """Count a line that no pattern knows, together with lines that differ in numbers alone.
+
+        Keeps the latest of them, and at most ``MOST_UNKNOWN`` kinds.
+        """
         template = _VARYING.sub("", line[:_LONGEST_EXCERPT])
         before = self._unknown.pop(template, None)
         if before is None or number >= before.last_line:
@@ -158,7 +172,9 @@ class Search:
             self._unknown.popitem(last=False)
 
     def _end_of(self, block: str, line_of: Callable[[int], int]) -> None:
-        """Keep the last line with text, and the last time."""
+        """Remember the last line with text, and the last time, looking back from the end of the
+        block.
+        """
         end, text = len(block), ""
         for _ in range(_MOST_BACK):
             start = block.rfind("\n", 0, max(end - 1, 0)) + 1
@@ -176,8 +192,11 @@ class Search:
 
 
 class UnknownText(NamedTuple):
-    """A line that no pattern knows: an exception, an error (E or F, or a level), or another line
-    that speaks of one; the last of those that differ in numbers alone."""
+    """A line that no pattern knows; of lines that differ in numbers alone, the last.
+
+    fault: "exception", "error" (glog's E or F, or such a level), or "line" (one that speaks of an
+    error). line, last_line: numbers of the first and the last such line. time: as ``time_of``.
+    """
 
     fault: str
     text: str
@@ -209,7 +228,7 @@ _EXCEPTION = regex(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?:: |:
 
 
 def _fault_kind(line: str) -> str:
-    """Name the fault of an unknown line: "exception", "error", "line"; "" for no fault."""
+    """Tell which fault an unknown line shows: "exception", "error" or "line"; "" for no fault."""
     head = _GLOG_HEAD.search(line, 0, 200)
     if head is not None:
         return "error" if head[1] in "EF" else ""
@@ -230,7 +249,11 @@ _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
 def time_of(line: str) -> tuple[float | None, str]:
-    """Return a line's time: seconds of a year of months of 31 days, and in words; (None, "")."""
+    """Return the time of a line as seconds and as text, such as ``07-31 12:00:00``; (None, "")
+    without.
+
+    Seconds count from the year's start and take each month as 31 days: for differences only.
+    """
     match = _TIME.search(line, 0, 120)
     if match is None:
         return None, ""
@@ -258,7 +281,11 @@ _SPEAKERS = (
 
 
 def speaker_of(line: str, otherwise: str) -> str:
-    """Name the process that prints a line: its rank, or the program of its source file."""
+    """Name the process that printed a line: its rank, or client, master or mooncake_client.
+
+    The latter by the source file in glog's prefix. otherwise: the name to return if neither is
+    there.
+    """
     head = _GLOG_HEAD.search(line, 0, 300)
     if head is not None:
         file = head[2].rsplit("/", 1)[-1]
@@ -268,10 +295,10 @@ def speaker_of(line: str, otherwise: str) -> str:
 
 
 class _Found:
-    """A pattern's hit while the log is read; within a block its literals come one by one."""
+    """All matches of one pattern so far. Within a block they may come out of order."""
 
     def __init__(self, match: re.Match[str]) -> None:
-        """Begin without a match."""
+        """Begin with no match counted. match: any match of the pattern, for its groups."""
         self.times = 0
         self.line = self.last_line = 0
         self.excerpt = ""
@@ -283,7 +310,10 @@ class _Found:
         self._named = [key for key in match.re.groupindex if key.rstrip(_DIGITS) == "name"]
 
     def add(self, position: int, match: re.Match[str], line_of: Callable[[int], int]) -> None:
-        """Count a match; remember the first, the last, its names and ranks."""
+        """Count a match, and remember the first, the last, and the names and ranks in the matches.
+
+        position: in characters from the start of the log. line_of: the line number in this block.
+        """
         self.times += 1
         if position > self.last_at:
             self.last_at, self.last, self._line_of = position, match, line_of
@@ -295,13 +325,16 @@ class _Found:
                 self.names[name] = min(position, self.names.get(name, position))
 
     def settle(self, block_at: int) -> None:
-        """Count the last one's line, once a block."""
+        """Set the number of the last matched line; called after each block.
+
+        block_at: where the block starts in the log, in characters.
+        """
         if self._line_of is not None:
             self.last_line = self._line_of(self.last_at - block_at)
             self._line_of = None
 
     def hit(self) -> PatternHit:
-        """Return the record of all matches."""
+        """Return what was found as a record."""
         first, last = _groups(self.first), _groups(self.last)
         names = tuple(sorted(self.names, key=lambda name: self.names[name]))
         times = time_of(self.first.string), time_of(self.last.string)
@@ -317,7 +350,7 @@ class _Group:
     """
 
     def __init__(self, literal: str, patterns: tuple[Pattern, ...]) -> None:
-        """Split the literal into words."""
+        """Prepare the words of the literal that a quick look for the literal needs."""
         self.literal = literal
         self.patterns = patterns
         self.of_family = bool(patterns[0].process)
@@ -332,7 +365,7 @@ def _without_digits(text: str) -> str:
 
 @cache
 def _all_groups() -> list[_Group]:
-    """Group all patterns by literal, those of the families last."""
+    """Group all patterns by the literal that they look for; groups of families come last."""
     by_literal: dict[tuple[bool, str], list[Pattern]] = {}
     for pattern in read_patterns():
         for literal in pattern.find:
@@ -367,7 +400,7 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
 
 
 def _excerpt(line: str, at: int) -> str:
-    """Return the line without control characters, shortened around what was found."""
+    """Return the line without control characters, shortened to the part around position ``at``."""
     if len(line) > _LONGEST_EXCERPT:
         start = max(0, min(at - 80, len(line) - _LONGEST_EXCERPT))
         line = line[start : start + _LONGEST_EXCERPT]
@@ -400,7 +433,9 @@ class Bounded:
         self.cut = False
 
     def read(self, size: int, /) -> bytes:
-        """Read on, until the most bytes are read; then note whether the stream goes on."""
+        """Read on until ``most_bytes`` are read; after that, b"", and ``cut`` is set if the stream
+        goes on.
+        """
         if self._left:
             chunk = self._stream.read(min(size, self._left))
             self._left -= len(chunk)
@@ -410,7 +445,10 @@ class Bounded:
 
 
 def why_no_log(handle: int) -> str:
-    """Say why a handle is no log, as /dev/zero, which has no end; "" if it is. Raises OSError."""
+    """Say why an open file is no log: a block device, or another device such as /dev/zero.
+
+    Returns "" for a file, a pipe, a terminal and /dev/null. Raises OSError.
+    """
     import os
     import stat
 
@@ -443,7 +481,10 @@ def why_no_text(path: str, beginning: bytes) -> str:
 
 
 def read_blocks(stream: ByteReader) -> Iterator[str]:
-    """Yield a stream's text in blocks of whole lines; wrong bytes are replaced, NULs left out."""
+    """Yield the text of a stream in blocks of whole lines; only a very long line is cut.
+
+    Bytes that are no UTF-8 are replaced, NUL bytes left out.
+    """
     rest = b""
     while chunk := stream.read(BLOCK_BYTES):
         # A log that was cut while it was written to begins with a hole, which has no end to a line.
@@ -459,7 +500,7 @@ def read_blocks(stream: ByteReader) -> Iterator[str]:
 
 
 def blocks(lines: Iterable[str]) -> Iterator[str]:
-    """Join lines, or blocks of lines, into blocks for searching."""
+    """Join lines, or blocks of lines, into blocks of about 1 MiB; terminal escapes are removed."""
     waiting: list[str] = []
     size = 0
     for line in lines:
@@ -494,7 +535,12 @@ Part = tuple[str, str, "list[int] | None"]
 
 
 def parts(blocks: Iterable[str]) -> Iterator[Part]:
-    """Yield the lines of each block by process; a process without a name is ""."""
+    """Yield (process, text, line numbers) for each process in each block, by the prefix of its
+    lines.
+
+    The prefix is cut off. A block without prefixes is yielded whole, with process "" and None for
+    the numbers.
+    """
     names: set[str] = set()
     line = 1
     for block in blocks:
@@ -524,7 +570,9 @@ def parts(blocks: Iterable[str]) -> Iterator[Part]:
 
 
 def _prefix(block: str) -> Any:
-    """Return the prefix of most lines in a block: an expression, "json", or None."""
+    """Return the prefix that most lines of a block have: a regular expression or "json"; None if
+    none.
+    """
     lines = [line for line in block[:20_000].split("\n")[:_LOOKED_AT] if line.strip()]
     least = _LEAST_SHARE * len(lines)
     for prefix in _PREFIXES:
@@ -535,7 +583,10 @@ def _prefix(block: str) -> Any:
 
 
 def _message(text: str, name: str) -> tuple[str, str]:
-    """Return the process and the message of a JSON line; any other text is returned as it is."""
+    """Return the process and the message of one JSON line of a journal or of Docker.
+
+    A text that is no JSON object is returned as it is, with ``name``.
+    """
     try:
         row = json.loads(text)
     except (ValueError, RecursionError):
