@@ -51,7 +51,12 @@ CHECKS = {
 
 
 class TopologyAnswer(NamedTuple):
-    """All that is shown. source: the launch, or "". findings: about placement and devices."""
+    """All that ``topology`` shows.
+
+    root: the name of the host or capture that was read. source: the launch, "" without one. asked:
+    whether the installed Mooncake was asked, too. findings: of the checks in ``CHECKS``. status:
+    the worst of all. processes: of the launch.
+    """
 
     root: str
     source: str
@@ -68,7 +73,11 @@ class TopologyAnswer(NamedTuple):
 def topology_answer(
     launch: LaunchWords, root: str, timeout_seconds: float, measure: bool, short: bool = False
 ) -> TopologyAnswer:
-    """Return the answer; ``short``: processes by role, if unique. Raises UsageError."""
+    """Read the host and return the answer; asks the installed Mooncake if ``measure``.
+
+    root: the host to read, "/" or a capture. short: name each process by its role alone, if all
+    roles differ. Raises UsageError.
+    """
     host = open_host(root, timeout_seconds)
     sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):
@@ -89,7 +98,9 @@ def topology_answer(
 
 
 def named(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
-    """Return the needs with each process called by its role alone, if asked and if unique."""
+    """Return the needs with each process named by its role alone, if ``short`` and all roles
+    differ.
+    """
     processes = needs.processes
     if not short or len({each.role for each in processes}) < len(processes):
         return needs
@@ -102,7 +113,11 @@ def _checks() -> list[tuple[Check, Judge]]:
 
 
 def _status(findings: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
-    """Return the worst status of findings and measurement; a pass if nothing was judged."""
+    """Return the worst status: of the findings, of the measurement, of processes left without a
+    device.
+
+    PASS if nothing is wrong or nothing was judged.
+    """
     seen = {finding.status for finding in findings}
     if any(isinstance(view.measured, Unknown) or isinstance(view.view, Unknown) for view in views):
         seen.add(Status.UNKNOWN)
@@ -118,7 +133,9 @@ WITHOUT_CUDA = "mooncake-transfer-engine-non-cuda"
 
 
 class Engine(NamedTuple):
-    """The installed Mooncake: its wheel's name and version, "" if no wheel says so."""
+    """The installed Mooncake: its interpreter, and name and version of its wheel ("" if no wheel
+    says so).
+    """
 
     interpreter: str
     wheel: str
@@ -130,10 +147,11 @@ class Engine(NamedTuple):
 
 
 class MooncakeView(NamedTuple):
-    """Processes that see the same.
+    """Processes for which Mooncake chooses the same, and its choice.
 
-    processes: names. release: whose rule applies, "" for the newest known. measured: what the
-    installed library answers; None if it was not asked. differs: (location, foretold, measured).
+    processes: their names. release: the Mooncake version whose rule applies, "" for the newest
+    known. view: the predicted choice. measured: the installed library's answer; None if it was not
+    asked. differs: (location, predicted, measured) for each location that differs.
     """
 
     processes: tuple[str, ...]
@@ -145,7 +163,7 @@ class MooncakeView(NamedTuple):
 
 
 def engine_of_host(facts: Facts) -> Engine | Unknown:
-    """Return the installed Mooncake that a launch would load here."""
+    """Return the installed Mooncake that a launch would load here; Unknown if none is found."""
     software = facts.topic("software")
     engine = software if isinstance(software, Unknown) else software.engine
     if isinstance(engine, Unknown):
@@ -159,7 +177,11 @@ def engine_of_host(facts: Facts) -> Engine | Unknown:
 def views_of(
     facts: Facts, needs: LaunchNeeds | None, engine: Engine | Unknown, root: Root | None
 ) -> tuple[MooncakeView, ...]:
-    """Foretell the choice of Mooncake; with ``root`` ask the library too."""
+    """Predict which NICs Mooncake chooses, for each group of processes that get the same choice.
+
+    needs: None for any process without a launch. root: set to ask the installed library as well;
+    None for the prediction alone.
+    """
     processes = (ANY_PROCESS,) if needs is None else needs.rdma_processes
     version = "" if needs is None else needs.mooncake_version
     if not version and isinstance(engine, Engine):
@@ -187,7 +209,7 @@ def views_of(
 def _found(
     process: ProcessNeeds, devices: DevicesInUse, engine: Engine | Unknown, root: Root
 ) -> tuple[Location, ...] | Unknown:
-    """Ask the installed library for one process; Unknown if it was not asked."""
+    """Ask the installed library which NICs it chooses for a process; Unknown if it is not asked."""
     if isinstance(engine, Unknown):
         return engine
     if "MC_FORCE_TCP" in process.environment and devices.transport is Transport.TCP:
@@ -204,7 +226,9 @@ _WITHOUT_NAMES = (ChosenBy.NOBODY, ChosenBy.DISCOVERY)
 def notes(
     facts: Facts, needs: LaunchNeeds | None, topology: Topology, views: tuple[MooncakeView, ...]
 ) -> tuple[str, ...]:
-    """Return the notes in the order in which they are shown, each once."""
+    """Return the notes to show, in order, each once: on the host, on the choice, on segments and
+    NICs.
+    """
     texts = [*_of_host(facts, topology)]
     for view in views:
         texts += _of_view(topology, view, facts.numa.memory_nodes)
@@ -214,7 +238,7 @@ def notes(
 
 
 def _of_host(facts: Facts, topology: Topology) -> Iterator[str]:
-    """Yield notes on NICs, GPUs and NUMA nodes that were not seen."""
+    """Yield notes on NICs and GPUs that are not known or not usable, and on missing NUMA nodes."""
     if isinstance(facts.rdma.nics, Unknown):
         yield f"NICs are not known: {facts.rdma.nics.reason}"
     usable = physical_gpus(facts.gpus)
@@ -231,7 +255,9 @@ def _of_host(facts: Facts, topology: Topology) -> Iterator[str]:
 
 
 def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]) -> Iterator[str]:
-    """Yield notes on the devices that Mooncake does not use, or does not prefer."""
+    """Yield notes on lost or idle NICs, on a NIC that all GPUs share, and on nodes without a NIC in
+    use.
+    """
     for cause in dict.fromkeys(lost.cause for lost in seen.devices.lost):
         lost = [device for device in seen.devices.lost if device.cause is cause]
         names = folded(device.name for device in lost)
@@ -264,7 +290,10 @@ def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]
 
 
 def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
-    """Yield NICs nearer to a GPU than any in use, that the launch does not name."""
+    """Yield a note for GPUs of these processes that have a nearer, usable NIC that is not in use.
+
+    Yields nothing if the launch does not choose the NICs itself.
+    """
     names = seen.devices.names
     if isinstance(names, Unknown) or not names or seen.devices.chosen in _WITHOUT_NAMES:
         return
@@ -289,7 +318,10 @@ def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
 
 
 def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]:
-    """Yield whose segment lies on several NUMA nodes; a bound rank may have it on one."""
+    """Yield a note on processes whose segment is split over several NUMA nodes.
+
+    A rank that is bound to one node may have its segment there, and is not named.
+    """
     split: dict[tuple[int, ...], list[str]] = {}
     for process in needs.processes if needs is not None else ():
         if process.name in seen.processes and splits_segment(process) is True:
@@ -303,11 +335,10 @@ def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]
 
 
 def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
-    """Return the topology. Never raises for unknown facts; a list that could not be read is
-    empty.
+    """Return what sits where. A list that could not be read is empty; nothing is raised for it.
 
-    GPUs are numbered as NVML does, which is in PCI order; those that this process may not use
-    are left out, if that is known.
+    GPUs are numbered as NVML does, which is in PCI order; those that this process may not use are
+    left out, if that is known. needs: tells which processes use a device; None without a launch.
     """
     addresses, users = physical_gpus(facts.gpus), _users(facts, needs)
     if isinstance(addresses, Unknown):
@@ -326,13 +357,13 @@ def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
 
 
 def natural(name: str) -> tuple[str, int]:
-    """Return a key that sorts ``mlx5_10`` behind ``mlx5_9``."""
+    """Return a sort key by which ``mlx5_10`` comes after ``mlx5_9``."""
     match = re.fullmatch(r"(.*?)(\d{1,9})", name, re.DOTALL | re.ASCII)
     return (match[1], int(match[2])) if match else (name, -1)
 
 
 def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> TopologyDevice:
-    """Return one GPU as it is drawn."""
+    """Return one GPU as it is drawn. address: on PCI; index: for the name (``GPU0``)."""
     function = next((each for each in facts.gpus.on_pci if each.address == address), None)
     seen = () if isinstance(facts.gpus.nvml, Unknown) else facts.gpus.nvml.gpus
     nvml = next((gpu for gpu in seen if gpu.address == address), None)
@@ -344,7 +375,7 @@ def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> Topo
 
 
 def _model(function: PciFunction | None, nvml: NvmlGpu | None) -> str:
-    """Name the model of a GPU or accelerator."""
+    """Name the model of a GPU or accelerator, with its memory if NVML tells; ``not known`` else."""
     if nvml is not None and nvml.name:
         size = f" {format_bytes(nvml.memory_bytes)}" if nvml.memory_bytes else ""
         return nvml.name + size
@@ -364,7 +395,10 @@ def _nic(facts: Facts, nic: Nic, users: tuple[str, ...]) -> TopologyDevice:
 
 
 def _kind(nic: Nic) -> str:
-    """Return ``mlx5 400 Gb/s ACTIVE``; of several ports each."""
+    """Return driver and ports of a NIC, such as ``mlx5 400 Gb/s ACTIVE``; equal ports are merged.
+
+    Ports that differ are listed one by one.
+    """
     names = [word for word in (nic.provider, nic.driver) if isinstance(word, str) and word]
     if isinstance(nic.ports, Unknown):
         return " ".join((*names[:1], "ports not known"))
@@ -381,7 +415,10 @@ def _port(port: Port) -> str:
 
 
 def _users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]]:
-    """Map the address of each GPU and the name of each NIC to the processes that use it."""
+    """Map each PCI address of a GPU and each NIC name to the names of the processes that use it.
+
+    Empty without a launch.
+    """
     users: dict[str, tuple[str, ...]] = {}
     if needs is None:
         return users
@@ -395,7 +432,10 @@ def _users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]
 
 
 def _path(facts: Facts, address: str, nic: str) -> str | Unknown:
-    """Return the PCI path between a GPU and a NIC."""
+    """Return the class of the PCI path between a GPU and a NIC, such as ``PIX``.
+
+    Unknown if it was not read; ``absent`` if one is no PCI device. address: of the GPU.
+    """
     name = address if nic in facts.pci.nics else nic
     missing = Unknown(f"{name}: is no PCI device here", absent=True)
     path = facts.pci.paths.get((address, nic), missing)
@@ -429,7 +469,10 @@ class TopologyNode(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """paths: (GPU name, NIC name) -> PIX, PXB, PHB, NODE, SYS, or Unknown."""
+    """NUMA nodes, GPUs and NICs of a host, and the PCI path between each GPU and NIC.
+
+    paths: (GPU name, NIC name) -> PIX, PXB, PHB, NODE or SYS; Unknown if not known.
+    """
 
     nodes: tuple[TopologyNode, ...]
     gpus: tuple[TopologyDevice, ...]

@@ -31,7 +31,7 @@ MOST_COLUMNS = 80
 
 
 def answer_text(answer: TopologyAnswer, paint: Paint, width: int, ascii_only: bool) -> str:
-    """Write the answer without a final newline."""
+    """Write the answer for a terminal, at most 80 columns wide, without a final newline."""
     width = min(width, MOST_COLUMNS)
     parts = [
         _verdict(answer, paint, width),
@@ -53,7 +53,7 @@ _NEAREST = "Mooncake takes the nearest of the NICs in use"
 
 
 def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
-    """Return the status, its meaning, and how many findings and notes follow below."""
+    """Return one text: the status, its meaning, and how many findings and notes follow below."""
     status, shown = answer.status, _shown(answer)
     text = _NEAREST if status is Status.PASS and answer.views else _MEANINGS[status]
     if status is Status.PASS and not answer.topology.nics:
@@ -66,14 +66,20 @@ def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
 
 
 def _shown(answer: TopologyAnswer) -> list[Finding]:
-    """Return the findings that are not fine, the worst first; --json alone has their evidence."""
+    """Return the findings that are no pass or skip, the worst first; alike ones are joined to one.
+
+    Their evidence is cut off: only JSON has it.
+    """
     plain = (findings._replace(evidence=(), settings=()) for findings in answer.findings)
     findings = fold(plain)
     return [each for status in COLOURS for each in findings if each.status is status]
 
 
 def starred(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
-    """Return GPU -> preferred NICs, of the first process that has the GPU."""
+    """Return the NICs that Mooncake prefers for each GPU, by GPU name.
+
+    Of several processes that have a GPU the first counts. A GPU without a known choice is left out.
+    """
     names = {gpu.address: gpu.name for gpu in answer.topology.gpus}
     chosen: dict[str, tuple[str, ...]] = {}
     for seen in answer.views:
@@ -87,7 +93,7 @@ def starred(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
 
 
 def _mooncake(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
-    """Return the lines of what Mooncake prefers, by use."""
+    """Return the lines on the NICs that Mooncake prefers, for each group of processes."""
     if not answer.views:
         return wrapped("Mooncake: no process of the launch uses RDMA", width)
     lines: list[str] = []
@@ -104,7 +110,7 @@ def _mooncake(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
 
 
 def _places(view: View, width: int) -> list[str]:
-    """Write locations whose NICs are the same on one line."""
+    """Return the lines of a predicted choice; locations with the same NICs share a line."""
     groups: dict[Location, list[str]] = {}
     for place in view.locations:
         groups.setdefault(place._replace(name=""), []).append(place.name)
@@ -117,7 +123,7 @@ def _places(view: View, width: int) -> list[str]:
 
 
 def _place(name: str, place: Location, width: int) -> list[str]:
-    """Return the lines of one location."""
+    """Return the lines of one location. name: that is written, padded to its column."""
     if isinstance(place.preferred, Unknown):
         return wrapped(f"  {name}  not known: {clean(place.preferred.reason)}", width)
     if not place.preferred and not place.others:
@@ -133,7 +139,9 @@ def _nics(names: Iterable[str]) -> str:
 
 
 def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: int) -> list[str]:
-    """Return the lines that compare the installed Mooncake's answer with the prediction."""
+    """Return the lines that compare the installed Mooncake's answer with the prediction; [] if not
+    asked.
+    """
     if not answer.asked:
         return []
     if isinstance(seen.measured, Unknown):
@@ -152,7 +160,7 @@ def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: i
 
 
 def _judged(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
-    """Return the lines of findings and notes."""
+    """Return the lines of the findings that are no pass or skip, and of the notes."""
     lines: list[str] = []
     for finding in _shown(answer):
         have_need = amounts(finding)
@@ -169,7 +177,9 @@ def _judged(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
 
 
 def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
-    """Return the answer of ``schemas/topology-v1.schema.json``, with passes and skips too."""
+    """Return the answer as JSON data of ``schemas/topology-v1.schema.json``, with passes and skips
+    too.
+    """
     topology = answer.topology
     return {
         "numa_nodes": [
@@ -197,7 +207,7 @@ def _device_object(device: TopologyDevice) -> dict[str, Any]:
 
 
 def _view_object(seen: MooncakeView) -> dict[str, Any]:
-    """Return one view as JSON."""
+    """Build the JSON data of one group of processes."""
     view = seen.view
     return {
         **fields(seen, "processes"),
@@ -227,7 +237,11 @@ ASCII, LINES = tuple("-|++++"), tuple("─│┌┐└┘")
 
 
 def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]:
-    """Draw a box for each NUMA node with devices, for other nodes, for devices without a node."""
+    """Draw a box for each NUMA node with devices, one for all other nodes, one for devices without
+    a node.
+
+    strokes: the characters of a frame, ``ASCII`` or ``LINES``.
+    """
     devices = (*topology.gpus, *topology.nics)
     only = topology.nodes[0].numa_node if len(topology.nodes) == 1 else None
     # On a host with one node that is where everything is, named or not.
@@ -270,7 +284,9 @@ def _heading(numa: TopologyNode) -> str:
 
 
 def _columns(devices: Sequence[TopologyDevice], width: int) -> tuple[int, int, int]:
-    """Return the widths of name, address and type; a name may take a third of the line."""
+    """Return the widths of the columns name, address and type; a name gets a third of ``width`` at
+    most.
+    """
     name = min(width // 3, max((len(device.name) for device in devices), default=0))
     address = max((len(device.address) for device in devices), default=0)
     users = any(device.used_by for device in devices)
@@ -286,7 +302,10 @@ def _row(device: TopologyDevice, gaps: tuple[int, int, int]) -> str:
 
 
 def box(title: str, rows: Sequence[str], width: int, strokes: tuple[str, ...]) -> list[str]:
-    """Draw ``rows`` in a frame of ``width`` columns with ``title`` in its upper edge."""
+    """Draw ``rows`` in a frame of ``width`` columns, with ``title`` in the upper edge.
+
+    A text that is too long is shortened. strokes: ``ASCII`` or ``LINES``.
+    """
     across, down, top_left, top_right, bottom_left, bottom_right = strokes
     room = width - 4
     head = f"{across} {shortened(title, room - 2)} "
@@ -298,7 +317,10 @@ def box(title: str, rows: Sequence[str], width: int, strokes: tuple[str, ...]) -
 
 
 def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:
-    """Yield ranges of cells that fit into ``width`` columns behind ``first`` columns of name."""
+    """Yield ranges of cell indices whose cells fit together on one line of ``width`` columns.
+
+    first: the width of the name in front. Two spaces stand before each cell.
+    """
     start, used = 0, first
     for at, cell in enumerate(cells):
         if at > start and used + 2 + len(cell) > width:
@@ -310,7 +332,7 @@ def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:
 
 
 def draws_lines(encoding: str | None) -> bool:
-    """Return whether an encoding has the characters of the frames."""
+    """Tell whether an encoding has the characters of ``LINES``."""
     return can_encode("".join(LINES), encoding)
 
 
@@ -334,7 +356,11 @@ UNFOLDED_NICS = 8
 def matrix(
     topology: Topology, preferred: Mapping[str, tuple[str, ...]], paint: Paint, width: int
 ) -> list[str]:
-    """Draw the matrix of GPUs and NICs. preferred: GPU -> NICs that get a star."""
+    """Draw the matrix of PCI paths between GPUs and NICs, with a legend; [] without a GPU or a NIC.
+
+    preferred: by GPU name, the NICs that get a star. Alike rows are joined; alike columns as well
+    on a host with many devices. The matrix is split if it is too wide.
+    """
     gpus = [gpu.name for gpu in topology.gpus]
     nics = [nic.name for nic in topology.nics]
     if not gpus or not nics:
@@ -384,7 +410,7 @@ def _grouped(names: Iterable[str], key: Callable[[str], Hashable]) -> list[list[
 
 
 def _legend(cells: Iterable[str], width: int) -> list[str]:
-    """Explain the words of the matrix, two spaces apart."""
+    """Return the lines that explain the words in these cells of the matrix."""
     seen = {cell.rstrip("*") for cell in cells}
     if any(cell.endswith("*") for cell in cells):
         seen.add("*")
