@@ -28,7 +28,11 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14
 
 
 def become(order: dict[str, Any]) -> None:
-    """Become the process before it runs: it ends with its parent, is bound, is the first to go."""
+    """Prepare this process: it ends with its parent, and is killed first if memory runs out.
+
+    Binds it to the order's NUMA node, if one is named. Exits at once if the parent is gone. Raises
+    OSError if it cannot be bound.
+    """
     # Ctrl-C reaches the command alone, which then ends this process. A session of its own would do
     # it too, and is scheduled as a group of its own: on a busy machine two such processes exchange
     # 1 MiB three times as slowly (CONFIG_SCHED_AUTOGROUP).
@@ -43,7 +47,11 @@ def become(order: dict[str, Any]) -> None:
 
 
 def bind(numa_node: int) -> None:
-    """Bind as ``numactl --cpunodebind --membind`` does, with which SGLang starts a rank."""
+    """Bind this process to the CPUs and the memory of a NUMA node; SGLang binds a rank in the same
+    way.
+
+    Does the same as ``numactl --cpunodebind --membind``. Raises OSError.
+    """
     with open(f"/sys/devices/system/node/node{numa_node}/cpulist") as file:
         cpus = cpus_of(file.read())
     allowed = cpus & os.sched_getaffinity(0)
@@ -72,20 +80,22 @@ def cpus_of(text: str) -> set[int]:
 
 
 class Player:
-    """Does one order after another; what it has allocated stays until the process ends."""
+    """Carries out orders, one after another; all memory stays allocated until the process ends."""
 
     def __init__(self, more: dict[str, Callable[..., Any]]) -> None:
-        """Take orders. more: further ones by name, each a function of this player and an order."""
+        """Begin with nothing allocated. more: further orders, each a function of this player and an
+        order.
+        """
         self._more = more
         self._kept: list[Any] = []
         self._pools: list[int] = []
         self._store: Any = None
 
     def do(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Do what the order says.
+        """Carry out one order and return the reply; no error is raised.
 
-        ``error`` of the reply holds the call and what it said, empty where it went well;
-        ``measured`` has the result of an order that measures.
+        The reply has ``error`` (the call and its message, "" if it succeeded), ``seconds``, and
+        ``measured``: the result of an order that measures, else {}.
         """
         measured: dict[str, Any] = {}
         began = time.monotonic()
@@ -104,7 +114,7 @@ class Player:
         return {"error": error, "seconds": time.monotonic() - began, "measured": measured}
 
     def _load(self, order: dict[str, Any]) -> str:
-        """Import Mooncake's store; return the error, "" if it loads."""
+        """Import Mooncake's store; return the error, "" if it is loaded."""
         if order["folder"] is not None:
             sys.path.insert(0, order["folder"])
         try:
@@ -121,7 +131,10 @@ class Player:
         self._pools.append(allocator.alloc(order["bytes"]))
 
     def _own_pool(self, order: dict[str, Any]) -> str:
-        """Map a pool as SGLang's own allocator: without huge pages where there are none."""
+        """Map a pool as SGLang's own allocator does: on regular pages if huge pages are too few.
+
+        page_bytes of the order: 0 for regular pages. Raises OSError if memory cannot be mapped.
+        """
         import mmap
 
         size, page = order["bytes"], order["page_bytes"]
@@ -143,7 +156,7 @@ class Player:
         return ""
 
     def _setup(self, order: dict[str, Any]) -> str:
-        """Set up a store client; return the error, "" if it succeeds."""
+        """Set up one more store client; return the error, "" if it succeeds."""
         self._kept.append(self._store)  # of several all stay
         self._store = self._library.MooncakeDistributedStore()
         sizes = order["segment_bytes"], order["local_buffer_bytes"]
@@ -175,14 +188,20 @@ class Player:
 
 
 def value_of(order: dict[str, Any]) -> bytes:
-    """Return the value to put, the same in each process."""
+    """Return the bytes to put or expect; the same key and size give the same bytes in every
+    process.
+    """
     import random
 
     return random.Random(order["key"]).randbytes(order["bytes"])
 
 
 def play(orders: int, answers: int, more: str) -> None:
-    """Answer each order (a line of JSON) until the end. more: a file of further orders, or ""."""
+    """Carry out orders, each a line of JSON, and write a line for each answer, until the input
+    ends.
+
+    orders, answers: file descriptors. more: a Python file of further orders, "" for none.
+    """
     player = Player(runpy.run_path(more) if more else {})
     with os.fdopen(orders, encoding="utf-8") as lines:
         for line in lines:
@@ -191,7 +210,7 @@ def play(orders: int, answers: int, more: str) -> None:
 
 
 def main() -> None:
-    """Become the ordered program, or carry out orders until there are no more."""
+    """Replace this process by the order's program, or carry out orders until the input ends."""
     del sys.path[0]  # this file's own folder, which is no place to import from
     order = json.loads(sys.argv[1])
     try:

@@ -47,7 +47,11 @@ _RUN = ("sglang", "store_service", "mooncake_client", "vllm", "lmcache")
 def members_of(
     launch: Launch, small: LaunchSizing, needs: LaunchNeeds, facts: Facts | None
 ) -> list[Member]:
-    """Return the launch's processes with what the source says of each."""
+    """Return the launch's processes as members of a rehearsal, in the order of ``launch``.
+
+    small: the sizing of the launch that is run. facts: of the host; None without RDMA. If no
+    mooncake_client is rehearsed, the pinned memory of a dummy client is Unknown.
+    """
     clients = (each for each in small.inputs.processes if each.kind is ProcessKind.CLIENT)
     arguments = {each.number: tuple(word.text for word in each.arguments) for each in clients}
     needed = {need.id: need for need in needs.processes if need.program in _RUN}
@@ -65,7 +69,7 @@ def members_of(
 
 
 def has_no_segment(process: MappedProcess) -> bool:
-    """Return whether the segment of a process is another's: it is a dummy client."""
+    """Tell whether a process is a dummy client: it uses the segment of a mooncake_client."""
     return any(client.dummy for client in process.clients)
 
 
@@ -76,7 +80,11 @@ def member_of(
     facts: Facts | None,
     needs: LaunchNeeds,
 ) -> Member:
-    """Return ``process`` as a member: with the needs and the host's devices that it has."""
+    """Return a process as a member: with its RDMA devices, and the memory that it is predicted to
+    pin.
+
+    facts: of the host; None without RDMA.
+    """
     named = () if need.rdma is None else need.rdma.devices
     release = release_of(needs.mooncake_version)
     names: tuple[str, ...] | Unknown = ()
@@ -114,7 +122,11 @@ _CODE = "-600"
 
 
 def refusal(region: Region, forking: Forking | None) -> str:
-    """Return why ``region`` is refused, "" if it is not, or where that is not known."""
+    """Return why libibverbs refuses to register ``region``; "" if it does not, or if that is not
+    known.
+
+    forking: None if libibverbs does not ask for whole huge pages.
+    """
     end = "" if forking is None else bad_end(region, forking)
     if not isinstance(end, str) or not end:
         return ""
@@ -124,7 +136,12 @@ def refusal(region: Region, forking: Forking | None) -> str:
 def until_refused(
     allocations: Iterable[Allocation], forking: Forking | None
 ) -> tuple[tuple[Allocation, ...], str]:
-    """Return a store client's allocations until a registration is refused, and why, or ""."""
+    """Return what a store client allocates, up to the first refused registration, and why it is
+    refused.
+
+    The allocation that is refused is the last and FAILED; "" if none is. A hot cache that is
+    refused is given back instead, and the client goes on.
+    """
     done: list[Allocation] = []
     for shares in mappings(allocations):
         mapped = whole(shares)
@@ -145,11 +162,11 @@ def until_refused(
 def refused_registration(
     host_pool: Allocation, part: int, size_bytes: int, forking: Forking | None, whole_pools: bool
 ) -> tuple[tuple[Allocation, ...], str]:
-    """Return a mapped host pool with its registration failed, and why; (), "" if registered.
+    """Predict whether a mapped host pool, or a part of it, is refused: return its failure, and why.
 
-    part: the number of its half, if it is registered in halves.
-
-    ``whole_pools``: Mooncake registers all of a pool, whatever part of it is handed over.
+    ((), "") if it can be registered. part: 0, or 1 for the second half (V) of a pool that is
+    registered in two. whole_pools: Mooncake registers all of a pool, whatever part of it is handed
+    over.
     """
     parts = list(regions_of(host_pool))
     why = refusal(parts[part], forking) if part < len(parts) else ""
@@ -166,13 +183,13 @@ def _without_pages(mapped: Allocation) -> Allocation:
 
 
 def scaled(size_bytes: int, scale: int, page_bytes: int) -> int:
-    """Return ``size_bytes`` divided by ``scale``: in whole pages, and the same bytes past them."""
+    """Divide a size by ``scale``: the whole pages, rounded up; bytes beyond them are kept."""
     whole, beyond = divmod(size_bytes, page_bytes)
     return -(-whole // scale) * page_bytes + beyond
 
 
 def scaled_launch(launch: Launch, scale: int) -> Launch:
-    """Return the same processes, 1/``scale`` of the memory each."""
+    """Return the launch with the same processes, each with 1/``scale`` of the memory."""
     if scale == 1:
         return launch
     processes = tuple(_process(process, launch, scale) for process in launch.processes)
@@ -180,7 +197,7 @@ def scaled_launch(launch: Launch, scale: int) -> Launch:
 
 
 def changed_by_scale(launch: Launch, small: Launch) -> list[str]:
-    """Return a sentence for each mapping that is another in the smaller launch, as of an arena."""
+    """Return a sentence for each mapping that scaling changes: another purpose, or other pages."""
     changed: dict[str, None] = {}
     both = zip(replay(launch, EndlessPools()), replay(small, EndlessPools()), strict=True)
     for large, little in both:
@@ -192,7 +209,7 @@ def changed_by_scale(launch: Launch, small: Launch) -> list[str]:
 
 
 def _process(process: MappedProcess, launch: Launch, scale: int) -> MappedProcess:
-    """Return the process with its pools, clients, arena, hot cache and metadata scaled down."""
+    """Return the process with pools, clients, arena, hot cache and metadata scaled down."""
     settings, allocator = process.settings, process.own_allocator
     huge = settings.hugepages and launch.release.hugepages
     page = settings.hugepage_bytes if huge else REGULAR_PAGE_BYTES
@@ -211,7 +228,10 @@ def _process(process: MappedProcess, launch: Launch, scale: int) -> MappedProces
 
 
 def _client(client: StoreClient, scale: int, page_bytes: int, huge: bool) -> StoreClient:
-    """Return the store client scaled down, but not below the smallest segment that is accepted."""
+    """Return the store client with smaller sizes; a segment stays as large as the library accepts.
+
+    huge: its memory is on huge pages of ``page_bytes``.
+    """
     segment = scaled(client.segment_bytes, scale, page_bytes)
     if not huge and client.segment_bytes >= SLAB_BYTES:
         segment = max(segment, SLAB_BYTES)  # a smaller one is refused
@@ -231,7 +251,7 @@ def _hot_cache(cache: HotCache, scale: int) -> HotCache:
 
 
 def scaled_environment(process: MappedProcess) -> dict[str, str]:
-    """Return the variables that say the sizes of a scaled process, as Mooncake spells them."""
+    """Return the environment variables by which Mooncake reads the sizes of a scaled process."""
     variables: dict[str, str] = {}
     settings = process.settings
     if settings.arena_bytes is not None:
@@ -254,7 +274,11 @@ def make_plan(
     library: Library,
     scale: int,
 ) -> RehearsalPlan:
-    """Plan the launch ``written`` as ``small`` with ``needs``. facts: None without RDMA."""
+    """Plan the rehearsal of a launch: members, steps, prediction and notes.
+
+    written: the launch as it was written. small: the same at 1/``scale``, which is run; its sizes
+    must be known. needs: of ``small``. facts: of the host; None without RDMA.
+    """
     sizing = small.shown
     assert sizing is not None
     launch = sizing.inputs.launch
@@ -282,7 +306,11 @@ def plan_members(
     library: Library,
     scale: int = 1,
 ) -> RehearsalPlan:
-    """Return the steps of ``launch``, whose processes are ``members``, on pools of ``stock``."""
+    """Return a plan with the steps of ``launch`` and the prediction, for ``members`` in its order.
+
+    stock: the free huge pages, by size and node. A mooncake_client comes first if a dummy client
+    needs it. Nothing is predicted after the first step that fails.
+    """
     order = list(range(len(members)))
     if any(has_no_segment(member.process) for member in members):
         order.sort(key=lambda index: members[index].program != "mooncake_client")
@@ -297,7 +325,7 @@ def plan_members(
 
 
 def _refused(written: LaunchSizing, scale: int) -> str:
-    """Return why the launch does not start, whatever it maps; "" if nothing says so."""
+    """Return why the launch does not start, whatever it maps; "" if no reason is known."""
     refused = worst(written.inputs.findings)
     if refused is not None:
         return refused.text
@@ -310,7 +338,10 @@ def _refused(written: LaunchSizing, scale: int) -> str:
 def _steps(
     members: Sequence[Member], launch: Launch, taken: Sequence[ProcessReplay] | None
 ) -> Iterator[RehearsalStep]:
-    """Yield host pools first, then store clients and registrations. taken: the prediction."""
+    """Yield the steps: first all host pools, then each member's store clients and registrations.
+
+    taken: the predicted allocations of each member; None if nothing can be predicted.
+    """
     every = list(map(_grouped, asked_for(launch)))
     here = [_Groups({}, {})] * len(every) if taken is None else list(map(_grouped, taken))
     for index, member in enumerate(members):
@@ -344,7 +375,7 @@ def _steps(
 
 
 class _Groups(NamedTuple):
-    """The allocations of each host pool, and those of each store client, by its number."""
+    """The allocations of one process, by the number of their host pool or of their store client."""
 
     pools: dict[int, list[Allocation]]
     clients: dict[int, list[Allocation]]
@@ -359,7 +390,7 @@ def _grouped(mapped: ProcessReplay) -> _Groups:
 
 
 def _client_order(member: Member, client: StoreClient, action: str) -> dict[str, Any]:
-    """Return the order for a client; the rehearsal's services are added when they are up."""
+    """Return the order that sets up a client; addresses that are known only later are left out."""
     if action == "program":
         return {"do": "program"}
     if action == "dummy":
@@ -379,7 +410,10 @@ def _client_order(member: Member, client: StoreClient, action: str) -> dict[str,
 def _registrations(
     member: Member, pools: Mapping[int, Sequence[Allocation]], whole_pools: bool
 ) -> Iterator[RehearsalStep]:
-    """Yield what SGLang's ``register_mem_pool_host`` registers: each tensor, or its K and V."""
+    """Yield the steps in which SGLang's ``register_mem_pool_host`` registers host pools.
+
+    A pool is registered whole, or as two halves, K and V. pools: allocations by number of the pool.
+    """
     for number, size in enumerate(member.process.host_pools_bytes):
         half = size // 2
         halves = member.process.split_pools
@@ -394,7 +428,9 @@ def _registrations(
 
 
 def environment_of(member: Member, scale: int, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the launch's variables, scaled if needed, over ``base`` (PATH and the like)."""
+    """Return the variables for a member: ``base`` (PATH and alike), the launch's own, then scaled
+    sizes.
+    """
     more = {} if scale == 1 else scaled_environment(member.process)
     return {**base, **member.environment, **more}
 
@@ -403,7 +439,10 @@ _STOOD_IN = ("master", "metadata-http", "metadata-etcd", "metadata-redis")
 
 
 def _notes(needs: LaunchNeeds, two_bounds: bool) -> Iterator[str]:
-    """Yield what is not rehearsed, and what stands in for the launch's own services."""
+    """Yield notes on parts that are not rehearsed, and on stand-ins for the launch's own services.
+
+    two_bounds: the sizes are known between two bounds only.
+    """
     if two_bounds:
         yield "the L2 pool is known between two bounds: the upper one is rehearsed"
     if any(process.gpu_registered_bytes != 0 for process in needs.processes):

@@ -63,7 +63,12 @@ class Running:
         program: Sequence[str] = (),
         more_orders: str = "",
     ) -> None:
-        """Start it, or ``program`` in its place, which takes no orders. Raises OSError."""
+        """Start a process that takes orders, or ``program`` instead, which takes none. Raises
+        OSError.
+
+        python: the interpreter. log: the file for all that the process writes. numa_node: where it
+        is bound, None for anywhere. more_orders: a Python file of further orders, "" for none.
+        """
         self.log = log
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
@@ -97,17 +102,23 @@ class Running:
     def ask(
         self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look
     ) -> ProgramReply:
-        """Do one thing and return the reply. look: called meanwhile; raises StoppedError."""
+        """Send an order, wait, and return the reply. Raises StoppedError after ``limit_seconds``.
+
+        look: called again and again meanwhile; an error that it raises ends the waiting.
+        """
         self.order(order)
         return self.answer(limit_seconds, look)
 
     def order(self, order: Mapping[str, Any]) -> None:
-        """Send an order; its reply is for ``answer``, also where the program is gone."""
+        """Send an order; ``answer`` returns the reply, or tells that the process is gone."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._orders, f"{json.dumps(order)}\n".encode())
 
     def answer(self, limit_seconds: float, look: Look = _no_look) -> ProgramReply:
-        """Return the reply to the oldest open order. Raises StoppedError after the limit."""
+        """Return the reply to the oldest order without one, or how the process ended.
+
+        look: called again and again meanwhile. Raises StoppedError after ``limit_seconds``.
+        """
         began = time.monotonic()
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._answers], [], [], LOOK_SECONDS)
@@ -126,7 +137,10 @@ class Running:
     def wait_until(
         self, ready: Callable[[], bool], limit_seconds: float, look: Look = _no_look
     ) -> ProgramReply:
-        """Wait for a program: it is up once ``ready``, or has failed once it is gone."""
+        """Wait until ``ready`` is true, and return a reply without error; or how the program ended.
+
+        look: called again and again meanwhile. Raises StoppedError after ``limit_seconds``.
+        """
         began = time.monotonic()
         while True:
             if self._process.poll() is not None:
@@ -139,7 +153,12 @@ class Running:
             time.sleep(LOOK_SECONDS)
 
     def _ended_reply(self, began: float) -> ProgramReply:
-        """Return how it ended: ``SIGBUS (exit code 135)``, or ``exit code 1``."""
+        """Wait for the end of the process and return a reply whose error tells it, such as ``exit
+        code 1``.
+
+        For a signal: ``SIGBUS (exit code 135)``. began: when the waiting began, in monotonic
+        seconds.
+        """
         code, seconds = self._process.wait(), time.monotonic() - began
         if code >= 0:
             return ProgramReply(f"exit code {code}", seconds, code)
@@ -149,7 +168,10 @@ class Running:
         return ProgramReply(f"{name} (exit code {128 - code})", seconds, code)
 
     def last_lines(self) -> tuple[str, ...]:
-        """Return the last errors that the library wrote, or its last lines if it wrote none."""
+        """Return the lines of the log that best say why the process failed, at most four.
+
+        As ``worst_lines`` picks them; () if the log cannot be read.
+        """
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _LOG_BYTES))
@@ -157,7 +179,7 @@ class Running:
         return ()
 
     def end(self) -> None:
-        """Kill it and wait: the kernel takes back all that it had. More than once is no harm."""
+        """Kill the process and wait until it is gone, with all its memory. Can be called again."""
         for descriptor in (self._orders, self._answers):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -168,8 +190,9 @@ class Running:
 
 
 def worst_lines(text: str) -> tuple[str, ...]:
-    """Pick the lines of a log that best say why a program ended: the last of glog's errors (E, F),
-    without these its warnings (W), without these any.
+    """Pick the last four lines of a log that best say why a program ended, in their order.
+
+    Only glog's errors (E, F) if any, else only its warnings (W), else any lines. Each is shortened.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if is_error(line)]
@@ -179,7 +202,7 @@ def worst_lines(text: str) -> tuple[str, ...]:
 
 
 def is_error(line: str) -> bool:
-    """Return whether glog wrote a line as an error."""
+    """Tell whether a line is one that glog wrote as an error (E) or fatal (F)."""
     return line[:1] in ("E", "F") and line[1:5].isdigit()
 
 
@@ -193,7 +216,10 @@ class RehearsalError(Exception):
 
 
 class Programs:
-    """The processes that run, and the addresses at which they listen. players: by number."""
+    """The processes of a rehearsal, and the addresses at which they listen.
+
+    players: the process of each member, by the member's number.
+    """
 
     def __init__(self, plan: RehearsalPlan, folder: Path, limit_seconds: float) -> None:
         """Prepare to run the plan; nothing is started yet. folder: for logs and offloaded data."""
@@ -215,7 +241,11 @@ class Programs:
                 process.end()
 
     def begin(self) -> None:
-        """Start what needs nothing of the host yet, all at once: loading takes longer than most."""
+        """Start the master, if needed, and all members but mooncake_client, without waiting for
+        them.
+
+        They load the library at the same time: that takes longer than most steps.
+        """
         if any(member.process.clients for member in self._plan.members):
             self._start_master()
         for member in self._plan.members:
@@ -224,7 +254,9 @@ class Programs:
                 player.order({"do": "load", "folder": self._plan.library.folder})
 
     def player(self, member: Member) -> Running:
-        """Return the process, once it has loaded the library."""
+        """Return the process of a member, once the library is loaded. Raises RehearsalError if it
+        is not.
+        """
         player = self.players[member.number]
         if member.number not in self._loaded:
             answer = player.answer(_START_SECONDS)
@@ -244,7 +276,7 @@ class Programs:
     def _start(
         self, environment: Mapping[str, str], numa_node: int | None, program: tuple[str, ...]
     ) -> Running:
-        """Start a process with a new log. numa_node: the node that it is bound to, or None."""
+        """Start a process with a new log file. numa_node: where it is bound, None for anywhere."""
         log = self._folder / f"process-{len(self._running)}.log"
         started = Running(self._plan.library.python, environment, log, numa_node, program)
         self._running.append(started)
@@ -256,7 +288,10 @@ class Programs:
         return str(folder)
 
     def _start_master(self) -> None:
-        """Start a mooncake_master on free ports, with offload if a client of the plan offloads."""
+        """Start a mooncake_master on free ports, with offload if a client of the plan offloads.
+
+        Does not wait until it answers.
+        """
         port = free_port()
         arguments = [f"--rpc_port={port}", f"--metrics_port={free_port()}"]
         clients = [client for member in self._plan.members for client in member.process.clients]
@@ -273,7 +308,12 @@ class Programs:
             self._master_is_up = True
 
     def start_client(self, member: Member, look: Callable[[], None]) -> ProgramReply:
-        """Start ``mooncake_client`` with the launch's arguments and the rehearsal's addresses."""
+        """Start a member's mooncake_client, with the launch's flags and local addresses, and wait
+        for it.
+
+        Returns a reply without error once it answers. look: called again and again meanwhile.
+        Raises StoppedError after the limit of a step.
+        """
         client = member.process.clients[0]
         address = f"127.0.0.1:{free_port()}"
         arguments = [*member.arguments, *self._where(address)]
@@ -289,7 +329,10 @@ class Programs:
         return answer
 
     def need_client(self, member: Member) -> None:
-        """Start a ``mooncake_client`` without memory, if the launch's own is elsewhere."""
+        """Start a mooncake_client without memory for a dummy client, unless one was started before.
+
+        Raises RehearsalError if it does not start.
+        """
         if self._client_address:
             return
         address = f"127.0.0.1:{free_port()}"
@@ -300,12 +343,12 @@ class Programs:
         self._client_address = address
 
     def _where(self, address: str) -> tuple[str, ...]:
-        """Return the flags that give a ``mooncake_client`` its address and the master's."""
+        """Return the flags that give a mooncake_client its address and that of the master."""
         port, master = address.rpartition(":")[2], f"--master_server_address={self._master_address}"
         return "--host=127.0.0.1", f"--port={port}", "--metadata_server=P2PHANDSHAKE", master
 
     def placed(self, order: Mapping[str, Any], member: Member) -> dict[str, Any]:
-        """Return ``order`` with where things are."""
+        """Return the order with the addresses and folders of this rehearsal, if it needs any."""
         if order["do"] == "dummy":
             return {**order, "client": self._client_address}
         if order["do"] != "setup":
@@ -318,7 +361,10 @@ class Programs:
 
 
 def await_answer(started: Running, name: str, address: str) -> None:
-    """Wait until a program answers at ``address``. Raises RehearsalError with its last words."""
+    """Wait until a program accepts connections at ``address``.
+
+    name: for the error. Raises RehearsalError if the program ends, StoppedError after 60 s.
+    """
     reply = started.wait_until(lambda: _answers(address), _START_SECONDS)
     if reply.error:
         why = " / ".join(started.last_lines())

@@ -46,11 +46,11 @@ class Member(NamedTuple):
 
 
 class RehearsalStep(NamedTuple):
-    """One thing that one process does: ``order`` is for the process.
+    """One thing that one process does.
 
-    asked: what it maps where pages never run short. taken: what it is predicted to map here; None
-    if it is predicted not to come to that. refused: why a registration of it is predicted to fail,
-    "" if none is.
+    what: its name for a person. order: what is sent to the process. asked: what it maps if pages
+    never run short. taken: what it is predicted to map here; None if it is predicted not to be
+    reached. refused: why a registration is predicted to fail, "" if none is.
     """
 
     member: Member
@@ -63,7 +63,7 @@ class RehearsalStep(NamedTuple):
 
     @property
     def failure(self) -> Allocation | None:
-        """Return the allocation that is predicted to end the process."""
+        """The allocation that is predicted to fail and end the process; None if none is."""
         last = (self.taken or ())[-1:]
         return last[0] if last and last[0].outcome is Outcome.FAILED else None
 
@@ -115,7 +115,7 @@ class StepResult(NamedTuple):
 
 
 class ProcessMemory(NamedTuple):
-    """What one process held at the end, from /proc/PID/status."""
+    """The memory of one process at the end, by /proc/PID/status; None if the process is gone."""
 
     member: Member
     pinned_bytes: int | None
@@ -124,7 +124,11 @@ class ProcessMemory(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """The value that was put and got. error: what failed; skipped: why none was tried."""
+    """A value that was put by one process and got by another.
+
+    put, got: names of these processes. error: what failed, "" if nothing did. skipped: why no value
+    was put, "" if one was.
+    """
 
     put: str
     got: str
@@ -137,9 +141,10 @@ class Transfer(NamedTuple):
 class RehearsalRun(NamedTuple):
     """A rehearsal that has run.
 
-    stopped: what ended it before its end, "" for nothing: the memory that must be left, a time
-    limit. pages: in use by it when all was mapped. left: pages that were not back after it.
-    lowest_room_bytes: as ``MemoryWatch``.
+    done: a result for each step that was begun and not stopped. stopped: why it ended early (memory
+    that must be left, a time limit), "" if it did not. pages: that were in use by it when all was
+    mapped. left: pages that were not back after it, by page size in bytes. lowest_room_bytes: the
+    least memory that might still be taken during the run.
     """
 
     done: tuple[StepResult, ...]
@@ -160,7 +165,11 @@ _LIMIT_SECONDS = 20
 
 
 class Library(NamedTuple):
-    """python: the interpreter. folder: that has ``mooncake``. distribution: of the wheel."""
+    """An installed Mooncake.
+
+    python: the interpreter. folder: the one that holds the package ``mooncake``. distribution: the
+    name of the wheel.
+    """
 
     python: str
     folder: str
@@ -172,12 +181,16 @@ class Library(NamedTuple):
         return f"{self.distribution} {self.version}"
 
     def program(self, name: str) -> str:
-        """Return the path of a program of the wheel, as ``mooncake_master``."""
+        """Return the path of a program that the wheel brings, such as ``mooncake_master``."""
         return os.path.join(self.folder, "mooncake", name)
 
 
 def find_library(python: str | None) -> Library | Unknown:
-    """Find the Mooncake of ``python``, or of the Python that runs this."""
+    """Find the Mooncake of the interpreter ``python``, or of the running one if None.
+
+    Unknown, with the reason, if it has none or cannot be run. Raises UsageError if it does not
+    answer.
+    """
     path: tuple[str, ...] | Unknown = tuple(sys.path)
     if python is not None:  # on a mount that is gone, it never starts
         limit = limit_seconds(_LIMIT_SECONDS + 1)

@@ -50,9 +50,10 @@ _TOPICS = ("system", "limits", "rdma")
 def rehearse(
     launch: LaunchWords, python: str | None, scale: int, step_seconds: float
 ) -> RehearsalAnswer:
-    """Rehearse a launch. scale: divides every size. step_seconds: the limit of each step.
+    """Rehearse a launch on this host and return the answer; all memory is given back.
 
-    python: the interpreter that has Mooncake; None: the running one. Raises UsageError.
+    python: the interpreter that has Mooncake; None for the running one. scale: divides every size.
+    step_seconds: the limit of each step. Raises UsageError.
     """
     if not launch.words:
         raise UsageError("give the launch: a script, or a command after --")
@@ -71,7 +72,11 @@ def rehearse(
 
 
 class Prepared(NamedTuple):
-    """plan: what is to be done. needs, facts: of the launch that is run, for what checks say."""
+    """A plan that is ready to run.
+
+    needs, facts: of the launch that is run and of the host, for the checks' findings; None for
+    none.
+    """
 
     plan: RehearsalPlan
     needs: LaunchNeeds | None = None
@@ -80,7 +85,7 @@ class Prepared(NamedTuple):
 
 @or_unknown
 def _prepared(launch: LaunchWords, python: str | None, scale: int) -> Prepared | Unknown:
-    """Size the launch for the installed library and plan the rehearsal; Unknown if it cannot be."""
+    """Size the launch for the installed library and plan the rehearsal; Unknown if that fails."""
     library = known(find_library(python))
     try:
         mooncake_release(library.version)
@@ -94,7 +99,10 @@ def _prepared(launch: LaunchWords, python: str | None, scale: int) -> Prepared |
 
 
 def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared | Unknown:
-    """Plan the rehearsal and its prediction; Unknown if the launch cannot be rehearsed."""
+    """Plan the rehearsal of a sized launch; Unknown, with the reason, if it cannot be rehearsed.
+
+    scale: divides every size; 1 for full size.
+    """
     written = sized.sizing
     if isinstance(written.inputs.most, Unknown):
         return Unknown(f"the launch's sizes are not known: {written.inputs.most.reason}")
@@ -122,13 +130,19 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared 
 def answer_of(
     prepared: Prepared, done: RehearsalRun, warnings: Iterable[str] = ()
 ) -> RehearsalAnswer:
-    """Judge a rehearsal that has run; if it failed, the answer has the checks' findings too."""
+    """Judge a rehearsal that has run; after a failed step, with the checks' findings on RDMA.
+
+    warnings: sentences on what was known before the run.
+    """
     checked = _checked(prepared) if failed_step(done) else ()
     return judge(prepared.plan, done, warnings, checked)
 
 
 def _checked(prepared: Prepared) -> tuple[str, ...]:
-    """Return the checks' failures on memlock and RDMA, read before the rehearsal began."""
+    """Return what the checks on memlock and RDMA find wrong, from facts read before the run.
+
+    () without RDMA. Whatever the plan predicts itself is left out.
+    """
     if prepared.facts is None or prepared.needs is None:
         return ()
     from checks.base.finding import Status
@@ -149,9 +163,10 @@ EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "
 
 
 class RehearsalAnswer(NamedTuple):
-    """status: as in EXIT_CODES. as_predicted: None if there is nothing to compare.
+    """The verdict of a rehearsal.
 
-    differences: each a sentence. warnings: what else there is to say, the least sure last.
+    status: a key of EXIT_CODES. as_predicted: None if nothing can be compared. differences: between
+    run and prediction, a sentence each. warnings: whatever else is to be said, the least sure last.
     """
 
     status: str
@@ -175,7 +190,11 @@ def judge(
     warnings: Iterable[str] = (),
     checked: Iterable[str] = (),
 ) -> RehearsalAnswer:
-    """Return the answer of a run. checked: why memory cannot be registered, by the checks."""
+    """Compare a run with its plan, and return the answer.
+
+    warnings: known before the run. checked: sentences of the checks on why memory cannot be
+    registered.
+    """
     warned = [*warnings, *_warnings(plan, run)]
     failed = failed_step(run)
     findings = tuple(checked) if failed and failed.step.action != "pool" else ()
@@ -215,14 +234,18 @@ def failed_step(run: RehearsalRun) -> StepResult | None:
 
 
 def describe_failure(done: StepResult) -> str:
-    """Say which step failed, and with which error."""
+    """Say which step failed, and with which error; with the library's last line if that is an
+    error.
+    """
     name = done.step.member.name
     lines = f" ({done.lines[-1]})" if done.lines and is_error(done.lines[-1]) else ""
     return f"{name}, {done.step.what}: {done.error}{lines}"
 
 
 def _warnings(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
-    """Yield warnings: pages left, fallbacks, a failed put or get, a start that luck decided."""
+    """Yield warnings: pages not given back, pages of others, fallbacks, a start by luck, a failed
+    put.
+    """
     if run.left:
         listed = ", ".join(f"{n} of {format_page_size(size)}" for size, n in run.left.items())
         yield f"pages are not back after the rehearsal: {listed} (others took them, or keep them)"
@@ -247,7 +270,10 @@ def _predicted_failure(plan: RehearsalPlan) -> RehearsalStep | None:
 def _differences(
     plan: RehearsalPlan, run: RehearsalRun, failed: StepResult | None, by_checks: bool
 ) -> Iterator[str]:
-    """Yield differences of run and prediction. by_checks: the checks explain the failure."""
+    """Yield a sentence for each difference of run and prediction; nothing if nothing was predicted.
+
+    failed: the step that failed, None if none did. by_checks: the checks explain that failure.
+    """
     if plan.replayed is None:
         return
     foretold = _predicted_failure(plan)
@@ -282,7 +308,10 @@ def _error(step: RehearsalStep) -> str:
 
 
 def same_error(foretold: Allocation, failed: StepResult) -> bool:
-    """Return whether a step failed as predicted: by a bus error, or with the same words."""
+    """Tell whether a step failed as predicted: by a bus error, or with the same message.
+
+    A mooncake_client prints no message to compare: any end but a bus error counts.
+    """
     dies = foretold.on_shortage is OnShortage.BUS_ERROR
     if failed.ended == -signal.SIGBUS:
         return dies or foretold.may_die
@@ -292,7 +321,10 @@ def same_error(foretold: Allocation, failed: StepResult) -> bool:
 
 
 def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
-    """Return the pages by size over all nodes, and for each node those that are bound to it."""
+    """Count the huge pages by size and node; under node None those of all nodes together.
+
+    Pages that are bound to no node are counted under None only.
+    """
     pages: Counter[Spot] = Counter()
     for spot, count in pages_by_spot(allocations).items():
         if count:
@@ -301,13 +333,15 @@ def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
 
 
 def _own_pages_agree(done: StepResult) -> bool:
-    """Return whether the pages that the processes have themselves are those predicted."""
+    """Tell whether the processes' own huge pages grew by as many bytes as predicted."""
     pages = predicted_pages(done.step.taken or ()).items()
     return done.huge_bytes == sum(at.page_size_bytes * n for at, n in pages if at.node is None)
 
 
 def _pages_differ(done: StepResult) -> Iterator[str]:
-    """Yield each count of pages that is not as predicted; nothing if no pages are predicted."""
+    """Yield each count of the host's huge pages that is not as predicted; nothing without a
+    prediction.
+    """
     if done.step.taken is None:
         return
     expected = predicted_pages(done.step.taken)
@@ -322,7 +356,10 @@ def _pages_differ(done: StepResult) -> Iterator[str]:
 
 
 def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
-    """Yield processes with other pinned bytes than predicted; without a segment, the sum."""
+    """Yield a sentence for each process with other pinned bytes than predicted.
+
+    With a dummy client, only the sum over all processes is compared.
+    """
     rows = [
         (each.member.name, each.member.pinned_bytes, each.member.more_bytes, each.pinned_bytes)
         for each in run.processes
@@ -342,7 +379,10 @@ _COLOURS = ("green", "yellow", "red", "magenta")  # by exit code of the status
 
 
 def answer_text(answer: RehearsalAnswer, color: str) -> str:
-    """Write the whole answer without a final newline."""
+    """Write the whole answer for a terminal, without a final newline.
+
+    color: ``auto``, ``always`` or ``never``.
+    """
     paint = painter(color)
     head = paint(answer.status.upper(), _COLOURS[EXIT_CODES[answer.status]])
     parts = [f"{head}: {answer.reason}"]
@@ -364,7 +404,7 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
 
 
 def _predicted(step: RehearsalStep) -> str:
-    """Describe the memory that the step is predicted to take."""
+    """Describe the memory that a step is predicted to take, as ``48 x 2 MiB, then a failure``."""
     if step.taken is None:
         return "not reached"
     text = pages_text(predicted_pages(step.taken))
@@ -390,7 +430,9 @@ def _regular_bytes(step: RehearsalStep) -> int:
 
 
 def pages_text(pages: Mapping[Spot, int]) -> str:
-    """Return ``48 x 2 MiB (node 0: 20, node 1: 28)``."""
+    """Describe page counts, such as ``48 x 2 MiB (node 0: 20, node 1: 28)``; ``0`` if there are
+    none.
+    """
     texts = []
     for spot, count in sorted(pages.items(), key=lambda item: item[0].page_size_bytes):
         if spot.node is not None or not count:
@@ -454,7 +496,7 @@ def _sum(sizes: Iterable[int | Unknown | None]) -> str:
 
 
 def answer_object(answer: RehearsalAnswer) -> dict[str, Any]:
-    """Return the answer of ``schemas/rehearse-v1.schema.json``; null is what is not known."""
+    """Return the answer as JSON data of ``schemas/rehearse-v1.schema.json``; None is not known."""
     return {
         **fields(answer, "as_predicted", "differences", "warnings"),
         **dict.fromkeys(("library", "scale", "full_size", "notes")),

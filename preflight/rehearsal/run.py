@@ -36,7 +36,11 @@ _PUT_SECONDS = 10
 
 
 def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -> RehearsalRun:
-    """Run the plan; all is given back, also on RehearsalError, OSError and KeyboardInterrupt."""
+    """Run the plan and return the results; all memory is given back, whatever error ends it.
+
+    limit_seconds: of each step. tell: called with the name of each step. Raises RehearsalError and
+    OSError.
+    """
     folder = Path(tempfile.mkdtemp(prefix="mooncake-preflight-"))
     programs = Programs(plan, folder, limit_seconds)
     stage = _Stage(plan, root, programs, tell)
@@ -50,7 +54,10 @@ def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -
 
 
 def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
-    """Return the pages that are not given back after a while, by size."""
+    """Return the pages that are not back after 10 s, by page size in bytes; {} once all are back.
+
+    before: the pages in use before the run.
+    """
     until = time.monotonic() + _BACK_SECONDS
     while True:
         taken = taken_since(root, before).items()
@@ -61,7 +68,9 @@ def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
 
 
 def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
-    """Return the bytes of regular memory by the node it is bound to; None: all together."""
+    """Return the bytes of regular memory that the steps ask for, by NUMA node; under None all of
+    them.
+    """
     need: dict[int | None, int] = {None: 0}
     for each in (each for step in steps for each in step.asked if each.backing is Backing.REGULAR):
         size = each.pages * each.page_size_bytes
@@ -71,10 +80,10 @@ def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
 
 
 class _Stage:
-    """The plan as it is played, and what came of each step so far."""
+    """The plan as it is run, and the results of the steps so far."""
 
     def __init__(self, plan: RehearsalPlan, root: Root, programs: Programs, tell: Progress) -> None:
-        """Prepare to play the plan, which counts the pages in use before it begins."""
+        """Note which huge pages are in use before anything is started."""
         self._plan, self._root, self._programs = plan, root, programs
         self._limit_seconds, self._tell = programs.limit_seconds, tell
         self.before = pages_in_use(root)
@@ -88,12 +97,15 @@ class _Stage:
         self._stopped = ""
 
     def result(self, left: Mapping[int, int]) -> RehearsalRun:
-        """Return the run as recorded so far. left: pages not given back, by page size in bytes."""
+        """Return the results so far. left: pages not given back, by page size in bytes."""
         done, kept, lowest = tuple(self._done), tuple(self._held), self._watch.lowest_bytes
         return RehearsalRun(done, kept, self._pages, self._transfer, self._stopped, left, lowest)
 
     def play(self) -> None:
-        """Do the steps until one fails or is stopped, look at processes, put and get a value."""
+        """Do the steps until one fails or is stopped, and record the memory of the processes.
+
+        If all steps succeed, a value is put and got, too.
+        """
         try:
             self._refuse_too_large(self._plan.steps, "the launch")
             self._tell("starting")
@@ -110,7 +122,7 @@ class _Stage:
             self._look_back()
 
     def _look_back(self) -> None:
-        """Record the pages and the memory that each process holds now."""
+        """Record the pages taken so far, and the memory of each process."""
         self._pages = taken_since(self._root, self.before)
         for member in self._plan.members:
             player = self._programs.players.get(member.number)
@@ -119,7 +131,10 @@ class _Stage:
             self._held.append(ProcessMemory(member, *kept))
 
     def _step(self, step: RehearsalStep) -> StepResult:
-        """Do one step and measure it. Raises StoppedError at a limit of memory or time."""
+        """Do one step and measure it. Raises StoppedError at a limit of memory or time.
+
+        A step that fails is returned with its error.
+        """
         member, players = step.member, self._programs.players
         self._tell(f"{member.name}: {step.what}")
         self._refuse_too_large((step,), f"{member.name}, {step.what}")
@@ -162,11 +177,15 @@ class _Stage:
         return result._replace(pinned_bytes=pinned, ended=answer.ended, huge_bytes=huge_bytes)
 
     def _sum(self, name: str) -> int:
-        """Return a size of /proc/PID/status, of all processes of the launch together."""
+        """Add up a size of /proc/PID/status, as ``VmPin``, over all processes of the launch."""
         return sum(status_bytes(each.pid).get(name, 0) for each in self._programs.players.values())
 
     def _refuse_too_large(self, steps: Sequence[RehearsalStep], what: str) -> None:
-        """Raise StoppedError if regular memory is short for ``steps``, which have not begun."""
+        """Raise StoppedError if the steps, which have not begun, need more regular memory than is
+        free.
+
+        what: the name of these steps, for the message.
+        """
         short = self._watch.too_small(_regular_bytes(steps))
         if short is None:
             return
@@ -180,7 +199,9 @@ class _Stage:
         raise StoppedError(text)
 
     def _put_and_get(self) -> Transfer:
-        """Put a value by the first process that can hold one, and get it by the last."""
+        """Put a value by the first process with a local buffer, and get it by the last such
+        process.
+        """
         members = self._plan.members
         clients = [(member, each) for member in members for each in member.process.clients]
         able = [
@@ -215,7 +236,7 @@ class _Stage:
 
 
 class StepTimes:
-    """When the last page of a step was mapped, and when the last was pinned."""
+    """Records when the last huge page of a step was mapped, and when the last memory was pinned."""
 
     def __init__(self, root: Root, before: Mapping[Spot, int], began: float) -> None:
         """Begin at ``began``, in monotonic seconds. before: the pages in use at that time."""
@@ -225,7 +246,9 @@ class StepTimes:
         self._pinned: list[float] = []
 
     def look(self, process: Running | None) -> None:
-        """Note the time of new pages and pins since the last call. process: None if not started."""
+        """Note the time if huge pages or pinned bytes changed since the last call. process: None if
+        not started.
+        """
         now = time.monotonic()
         taken = taken_since(self._root, self._before)
         pages = sum(count for spot, count in taken.items() if spot.node is None)
@@ -238,7 +261,12 @@ class StepTimes:
 
     @property
     def times(self) -> tuple[float | None, float | None]:
-        """Return seconds until the last page, and then (or from the first pin) to the last pin."""
+        """Return two durations in seconds, each None if nothing happened: of mapping and of
+        pinning.
+
+        Mapping: from the start to the last page. Pinning: from then, or from the first pin if that
+        was earlier, to the last pin.
+        """
         since = self._populated[-1] if self._populated else self._began
         populated = since - self._began if self._populated else None
         if not self._pinned:
@@ -251,7 +279,10 @@ LEFT_SHARE = 10
 
 
 class Room(NamedTuple):
-    """What may be taken before the limit; below 0 it is passed. numa_node: None for the host."""
+    """The bytes that may still be taken; below 0 a limit is passed.
+
+    source: what sets the limit. numa_node: the node, None for the host or the cgroup.
+    """
 
     bytes: int
     source: str
@@ -259,7 +290,11 @@ class Room(NamedTuple):
 
 
 class MemoryWatch:
-    """Asks how much memory may still be taken: of the host, of nodes, and of the cgroup."""
+    """Tells how much regular memory may still be taken: of the host, of some nodes, and of the
+    cgroup.
+
+    lowest_bytes: the least that ``room`` has returned; None before the first call.
+    """
 
     def __init__(self, root: Root, nodes: Iterable[int]) -> None:
         self._root, self._nodes = root, frozenset(nodes)
@@ -267,14 +302,17 @@ class MemoryWatch:
         self.lowest_bytes: int | None = None
 
     def room(self) -> Room:
-        """Return the tightest room; what cannot be read is no room."""
+        """Return the room that is smallest now. If the host or cgroup cannot be read, below 0."""
         tightest = min(self._rooms(), key=lambda room: room.bytes)
         if self.lowest_bytes is None or tightest.bytes < self.lowest_bytes:
             self.lowest_bytes = tightest.bytes
         return tightest
 
     def too_small(self, need_bytes: Mapping[int | None, int]) -> tuple[int, Room] | None:
-        """Return the first need that exceeds its room, and that room; None if all fit."""
+        """Return the first need that exceeds its room, with that room; None if all fit.
+
+        need_bytes: by NUMA node; under None that of the whole host.
+        """
         rooms = ((need_bytes.get(room.numa_node, 0), room) for room in self._rooms())
         return next((row for row in rooms if row[0] > row[1].bytes), None)
 
@@ -324,14 +362,14 @@ def _cgroup_room(root: Root, headroom: MemoryHeadroom | Unknown) -> Room:
 
 
 def _pools(root: Root) -> dict[int, Pool]:
-    """Return the pools that can be read, by page size."""
+    """Return the huge page pools by page size in bytes; those that cannot be read are left out."""
     pools = read_hugetlb(root, Unknown("not asked")).pools
     read = {} if isinstance(pools, Unknown) else pools
     return {size: counts for size, counts in read.items() if not isinstance(counts, Unknown)}
 
 
 def pages_in_use(root: Root) -> dict[Spot, int]:
-    """Return pages that somebody has, by size: of the host (node None) and of each node."""
+    """Return the huge pages that are not free, by page size and node; node None: the whole host."""
     used: dict[Spot, int] = {}
     for size, counts in _pools(root).items():
         used[Spot(size, None)] = counts.total_pages - counts.free_pages
@@ -341,7 +379,10 @@ def pages_in_use(root: Root) -> dict[Spot, int]:
 
 
 def settle(root: Root) -> dict[int, Pool]:
-    """Return the pools by page size, once the counts of pages stay the same for a while."""
+    """Wait until the counts of huge pages stay the same for 0.5 s (10 s at most); return the pools.
+
+    The pools are by page size in bytes. Does not wait if nobody holds pages.
+    """
     since, pools = time.monotonic(), _pools(root)
     until = since + _BACK_SECONDS
     while any(counts.held_pages for counts in pools.values()):
@@ -355,7 +396,11 @@ def settle(root: Root) -> dict[int, Pool]:
 
 
 def others(root: Root) -> list[str]:
-    """Return which pages others have, or are promised: what they do meanwhile is not rehearsed."""
+    """Return a sentence for each page size of which others hold pages: these may disturb the
+    counts.
+
+    Waits, as ``settle``.
+    """
     return [
         f"others use {counts.total_pages - counts.free_pages} pages of {format_bytes(size)} and "
         f"{counts.reserved_pages} more are promised to them: pages that they take or give back "
@@ -366,11 +411,14 @@ def others(root: Root) -> list[str]:
 
 
 def taken_since(root: Root, before: Mapping[Spot, int]) -> dict[Spot, int]:
-    """Return pages more than before, by size and node, without those that are as before."""
+    """Return by how many the huge pages in use grew since ``before``, by page size and node.
+
+    Below 0 if pages were given back; counts that did not change are left out.
+    """
     more = {spot: pages - before.get(spot, 0) for spot, pages in pages_in_use(root).items()}
     return {spot: pages for spot, pages in more.items() if pages}
 
 
 def status_bytes(pid: int) -> Mapping[str, int]:
-    """Return a process's sizes in bytes (VmPin, VmLck, VmRSS ...); empty if it is gone."""
+    """Return a process's sizes in bytes (VmPin, VmLck, VmRSS ...) by name; {} if it is gone."""
     return read_process_sizes(Root(), pid)
