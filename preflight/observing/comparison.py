@@ -34,7 +34,11 @@ def findings(
     servers: tuple[RunningServer, ...],
     served: Mapping[int, Metrics | Unknown] = MappingProxyType({}),
 ) -> Iterator[tuple[RunningServer, Finding]]:
-    """Yield each program with a finding for each amount. served: their metrics, by pid."""
+    """Yield (program, finding) for each amount that a program holds, compared with the prediction.
+
+    served: metrics by pid; without an entry, a program serves none. Kinds in ``OF_ANYBODY`` are
+    left out: nothing is predicted of them.
+    """
     for server in servers:
         if server.program in OF_ANYBODY:
             continue  # nothing of it is predicted
@@ -45,7 +49,7 @@ def findings(
 
 
 def _of_server(server: RunningServer) -> Iterator[Finding]:
-    """Yield the findings of one program; one unknown alone if a process's memory is unread."""
+    """Yield the findings of one program; one unknown alone if a process's memory cannot be read."""
     subject = Subject(server.name, "process")
     memories = []
     for holding in server.holdings:
@@ -68,7 +72,11 @@ def _of_server(server: RunningServer) -> Iterator[Finding]:
 def _huge_pages(
     server: RunningServer, subject: Subject, memories: tuple[HeldMemory, ...]
 ) -> Iterator[Finding]:
-    """Yield whether it holds the huge pages that it asks for, and on the nodes that it means."""
+    """Compare the huge pages that a program holds with those predicted: a finding for each page
+    size.
+
+    Where the counts agree, the NUMA nodes are judged, too. Unknown if nothing can be predicted.
+    """
     predicted = server.predicted_pages
     mapped, on_node = pages_by_size(memories)
     if isinstance(predicted, Unknown):
@@ -109,7 +117,11 @@ def _huge_pages(
 
 
 def _of_others(server: RunningServer, size: int, have: int, need: int) -> str:
-    """Say why the host's pool could not give ``need`` pages; "" if it could by now."""
+    """Say why the host's pool cannot give ``need`` pages of ``size`` bytes; "" if it could, or is
+    unread.
+
+    have: the pages of this program, which count as available. The text begins with "; ".
+    """
     assert not isinstance(server.sizing, Unknown)
     shown = server.sizing.shown
     of_host = None if shown is None else shown.host.hugetlb.pool(size)
@@ -127,9 +139,10 @@ def node_findings(
     on_node: Mapping[tuple[int, int], int],
     predicted: Mapping[Spot, int],
 ) -> Iterator[Finding]:
-    """Yield whether the pages of one size lie on the NUMA nodes that they are bound to.
+    """Judge for each NUMA node whether more pages of one size lie on it than are bound to it.
 
-    on_node: pages that were touched, by page size in bytes and node.
+    size: of a page, in bytes. on_node: the pages that were touched, by page size and node. Yields
+    nothing if the prediction binds the pages to no node.
     """
     bound = {spot.node: n for spot, n in predicted.items() if spot.page_size_bytes == size}
     if None in bound or not bound:
@@ -144,7 +157,11 @@ def node_findings(
 
 
 def _limits(server: RunningServer, subject: Subject) -> Iterator[Finding]:
-    """Yield how near each of its processes is to the limits that end a registration or a socket."""
+    """Yield a warning for each process near (above 90 % of) its limit of locked memory or open
+    files.
+
+    A limit that is not near, or cannot be read, gives no finding.
+    """
     for holding in server.holdings:
         whose = subject if holding.pid == server.pid else Subject(f"pid {holding.pid}", "process")
         memory, files = holding.memory, holding.files
@@ -169,7 +186,11 @@ def _limits(server: RunningServer, subject: Subject) -> Iterator[Finding]:
 def _transport(
     server: RunningServer, processes: Sequence[ProcessNeeds], subject: Subject
 ) -> Iterator[Finding]:
-    """Yield whether it holds RDMA devices open, which its command line means."""
+    """Judge whether a program that should use RDMA has RDMA devices open, and its registered
+    memory.
+
+    processes: those of the launch that use RDMA.
+    """
     opened: list[tuple[str, ...]] = []
     for holding in server.holdings:
         if isinstance(holding.files, Unknown):
@@ -190,7 +211,12 @@ def _transport(
 def _registered(
     server: RunningServer, processes: Sequence[ProcessNeeds], subject: Subject, devices: int
 ) -> Iterator[Finding]:
-    """Yield whether it has registered what it moves: by the kernel, else by pinned memory."""
+    """Compare the memory that a program has registered with what its processes need, for each
+    device.
+
+    If the kernel does not tell registrations, pinned memory is compared. devices: the most that one
+    of its processes has open.
+    """
     finding, seen = Finding(REGISTERED, Status.PASS, subject), server.registered
     if isinstance(seen, Unknown):
         memories = [holding.memory for holding in server.holdings]
@@ -220,7 +246,10 @@ def _registered(
 
 
 def _uses(process: ProcessNeeds, device: str) -> bool:
-    """Tell whether a process registers with a device, as far as its launch names some."""
+    """Tell whether a process registers with a device; True as well if it names no devices.
+
+    device: "" for any.
+    """
     names = () if process.rdma is None else process.rdma.devices
     return not device or isinstance(names, Unknown) or not names or device in names
 
@@ -228,7 +257,11 @@ def _uses(process: ProcessNeeds, device: str) -> bool:
 def _store_pool(
     master: RunningServer, servers: tuple[RunningServer, ...], metrics: Metrics | Unknown | None
 ) -> Iterator[Finding]:
-    """Yield whether a master that runs here has the segments of the clients that run here."""
+    """Judge whether a master has the segments of all clients that run here; nothing for other
+    programs.
+
+    Unknown without its metrics, or if the size of a segment is unknown.
+    """
     if master.program is not ProcessKind.MASTER or isinstance(master.needs, Unknown):
         return
     finding = Finding(POOL, Status.PASS, Subject(master.name, "process"))
@@ -269,7 +302,7 @@ def _store_pool(
 
 
 def _joins(server: RunningServer, port: int | Unknown | None) -> bool:
-    """Tell whether a program joins the master that listens on ``port`` of this host."""
+    """Tell whether a program joins the master whose RPC port on this host is ``port``."""
     if isinstance(server.needs, Unknown):
         return False
     return any(
@@ -282,7 +315,10 @@ def _joins(server: RunningServer, port: int | Unknown | None) -> bool:
 
 
 def _fixed_names(server: RunningServer) -> Iterator[str]:
-    """Yield the names of stores at a metadata server; none with P2PHANDSHAKE: a free port."""
+    """Yield the HOST:PORT names by which a program's stores are known at a metadata server.
+
+    None with P2PHANDSHAKE, which takes a free port.
+    """
     processes = () if isinstance(server.sizing, Unknown) else server.sizing.inputs.processes
     for store in (store for process in processes for store in process.stores):
         named = isinstance(store.hostname, str) and ":" in store.hostname
@@ -304,10 +340,10 @@ GPUS = "/proc/driver/nvidia/gpus"
 def gpu_findings(
     servers: Sequence[RunningServer], root: Root
 ) -> Iterator[tuple[RunningServer, Finding]]:
-    """Yield what each server holds of each GPU, beside the server's static share of that GPU.
+    """Compare the memory that each server holds of each GPU with its static share of that GPU.
 
     The share is taken once weights and KV cache are loaded; what CUDA needs comes on top. Less is
-    judged only if other processes of the GPU explain it.
+    judged only if other processes of the GPU explain it. Yields nothing without an NVIDIA driver.
     """
     driver = root.names(GPUS)
     if isinstance(driver, Unknown) and driver.absent:
@@ -340,7 +376,7 @@ def gpu_findings(
 
 
 def _share(server: RunningServer) -> float | None:
-    """Return the part of each GPU that a server is told to take; None if it takes none."""
+    """Return the fraction of each GPU that a server is told to take; None if it takes none."""
     if isinstance(server.needs, Unknown):
         return None
     shares = (process.gpu_share for process in server.needs.processes)
@@ -350,10 +386,10 @@ def _share(server: RunningServer) -> float | None:
 def traffic_findings(
     servers: Sequence[RunningServer], root: Root, seconds: float, wait: Callable[[float], None]
 ) -> Iterator[tuple[RunningServer, Finding]]:
-    """Yield what goes through the ports that each program uses, in ``seconds``.
+    """Yield the bytes per second through each port that a program uses, over ``seconds``.
 
     Counters are of the port: of all programs that use it. An interface on which nothing moves is
-    left out, a port of an RDMA device is not.
+    left out, a port of an RDMA device is not. wait: sleeps for a number of seconds.
     """
     earlier = [_traffic(server, root) for server in servers]
     wait(seconds)

@@ -41,7 +41,11 @@ class MeantProcess(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """A setting that differs: its value in the running process and in the launch, and its place."""
+    """A setting that differs: its values in the running process and in the launch, and where it is
+    set.
+
+    A value is text; "not set" without one. origin: the place in the launch.
+    """
 
     name: str
     running: str
@@ -50,7 +54,11 @@ class Difference(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """What differs, what the launch leaves open, and whether no telling setting is the same."""
+    """How a running program differs from a process of the launch.
+
+    left_open: settings whose value in the launch is not known. apart: they cannot be the same
+    process, as no setting that tells processes apart agrees.
+    """
 
     differences: tuple[Difference, ...]
     left_open: tuple[str, ...]
@@ -60,10 +68,11 @@ class Compared(NamedTuple):
 def launch_findings(
     launch: LaunchSizing, servers: Sequence[RunningServer], first_process: str | Unknown
 ) -> Iterator[tuple[RunningServer | None, Finding]]:
-    """Yield for each process of ``launch`` whether it runs, and how it runs otherwise than meant.
+    """Yield for each process of ``launch`` whether it runs, and which settings differ.
 
-    A finding comes with the program that it is about, None for what does not run. first_process:
-    its stat, which cannot be read if those of other users are hidden (hidepid).
+    A finding comes with its program, None for a process that does not run. Programs that are not of
+    the launch are skipped. first_process: the text of /proc/1/stat, Unknown if /proc hides
+    processes of other users (hidepid).
     """
     numbers = {process.number for process in launch.inputs.processes}
     meant = [
@@ -99,7 +108,9 @@ def launch_findings(
 
 
 def _settings_of(server: RunningServer) -> Understood | None:
-    """Return how the command line of a program that runs is understood; None if not readable."""
+    """Return the settings by which a program runs, from its command line; None if it cannot be
+    read.
+    """
     if isinstance(server.sizing, Unknown):
         return None
     processes = understood(server.sizing, server.name).processes
@@ -107,7 +118,10 @@ def _settings_of(server: RunningServer) -> Understood | None:
 
 
 def _compared(meant: MeantProcess, server: RunningServer, running: Understood | None) -> Compared:
-    """Return how a program that runs differs from a process of the launch."""
+    """Compare a running program with a process of the launch.
+
+    running: the program's settings, None if not readable: then nothing differs.
+    """
     if running is None:
         return Compared((), (), False)
     wanted = meant.settings
@@ -151,10 +165,10 @@ def _shown(value: Value | None) -> str:
 def _variables(
     meant: MeantProcess, running: Understood
 ) -> Iterator[tuple[str, Value | None, Value | None]]:
-    """Yield the variables that the launch sets, and those that came on top, on both sides.
+    """Yield (name, value in the launch, value in the running program) of environment variables.
 
-    A container's image sets some too. What the caller of this program has exported is none
-    of the launch's.
+    These are all that the launch itself sets, and those that only the program has. Of a container
+    the latter are left out, as its image sets some.
     """
     origins, wanted = meant.launched.command.environment, meant.settings.environment
     for name, value in wanted.items():
@@ -168,7 +182,11 @@ def _variables(
 def _of_match(
     meant: MeantProcess, server: RunningServer, compared: Compared, launch: LaunchSizing
 ) -> Iterator[tuple[RunningServer, Finding]]:
-    """Yield each setting with which a program runs otherwise, or that there is none."""
+    """Yield the findings of a program that runs as a process of the launch.
+
+    First one for each setting that differs, or one that it runs as meant or is not readable. Then
+    those on releases and NUMA nodes.
+    """
     subject = Subject(server.name, "process")
     as_meant = f"running as {meant.launched.command.origin} says"
     finding = Finding(LAUNCH, Status.PASS, subject, "running", as_meant)
@@ -189,10 +207,10 @@ def _of_match(
 def _nodes(
     meant: MeantProcess, server: RunningServer, launch: LaunchSizing, subject: Subject
 ) -> Iterator[Finding]:
-    """Yield findings: are the pages of a program on the NUMA nodes that the launch binds it to?
+    """Judge whether a program's huge pages are on the NUMA nodes to which the launch binds it.
 
-    A command in front (numactl) makes this binding, and no running process shows it. A binding in
-    the command line of the program itself is judged elsewhere.
+    Only if a command in front (numactl) binds it, which no running process shows. A binding in the
+    command line of the program itself is judged elsewhere.
     """
     predicted = server.predicted_pages
     if isinstance(predicted, Unknown) or any(spot.node is not None for spot in predicted):
@@ -208,7 +226,10 @@ def _nodes(
 
 
 def _releases(server: RunningServer, launch: LaunchSizing, subject: Subject) -> Iterator[Finding]:
-    """Yield a finding for each product whose release the launch names: does this release run?"""
+    """Judge whether the releases of Mooncake and SGLang that the launch names are those that run.
+
+    A product without a named release, or of which no release is seen, is left out.
+    """
     for product in ("mooncake", "sglang"):  # with which the name of a distribution begins
         judged = launch.inputs.releases.get(f"{product}_version")
         versions = [version for name, version in server.releases if name.startswith(product)]
@@ -224,7 +245,11 @@ def _releases(server: RunningServer, launch: LaunchSizing, subject: Subject) -> 
 def _of_missing(
     meant: MeantProcess, near: tuple[RunningServer, Compared] | None, first_process: str | Unknown
 ) -> Finding:
-    """Return the finding that a process of the launch does not run; it names a similar program."""
+    """Return the finding on a process of the launch that does not run; unknown if /proc hides
+    processes.
+
+    near: a program of the same kind, with its differences, to name; None without one.
+    """
     subject = Subject(meant.launched.name, "launch")
     finding = Finding(LAUNCH, Status.PASS, subject, "not running", "running")
     if isinstance(first_process, Unknown):

@@ -24,7 +24,7 @@ _WORST = (Status.FAIL, Status.UNKNOWN, Status.WARN)
 
 
 class ObservedRow(NamedTuple):
-    """One finding, its program (None if that does not run), and the lines that mend it."""
+    """One finding, its program (None if that does not run), and the commands that mend it."""
 
     server: RunningServer | None
     finding: Finding
@@ -32,7 +32,10 @@ class ObservedRow(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """Programs that run, and their findings. launch: its name and a summary; None without one."""
+    """The programs that run, and the findings on them and on the launch.
+
+    launch: its name and a summary; None without a launch.
+    """
 
     servers: tuple[RunningServer, ...]
     rows: tuple[ObservedRow, ...]
@@ -40,7 +43,7 @@ class Observation(NamedTuple):
 
     @property
     def verdict(self) -> Status:
-        """Return the worst status; nothing observed is unknown."""
+        """The worst status of all findings; UNKNOWN if there are none."""
         statuses = {row.finding.status for row in self.rows}
         worst = next((status for status in _WORST if status in statuses), Status.PASS)
         return worst if self.rows else Status.UNKNOWN
@@ -51,7 +54,7 @@ class Observation(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Return the verdict in a sentence."""
+        """The verdict in a sentence: that of the first of the worst findings."""
         if not self.rows:
             return "no program of a launch runs here: SGLang, Mooncake, vLLM, LMCache, Dynamo"
         worst = [row.finding for row in self.rows if row.finding.status is self.verdict]
@@ -62,7 +65,10 @@ class Observation(NamedTuple):
 
 
 def observation_text(observation: Observation, color: str, quiet: bool) -> str:
-    """Write the verdict, and each program with what it holds and what it should hold."""
+    """Write the verdict and each program with its findings; only the verdict if ``quiet``.
+
+    color: ``auto``, ``always`` or ``never``.
+    """
     paint, width = painter(color), columns()
     word = observation.verdict.value
     head = paint(word.upper(), COLOURS[observation.verdict])
@@ -82,7 +88,9 @@ def observation_text(observation: Observation, color: str, quiet: bool) -> str:
 
 
 def _lines(row: ObservedRow, width: int) -> Iterator[str]:
-    """Yield the lines of text of one finding: its amounts, its advice, and its commands."""
+    """Yield the lines of one finding: status and amounts, then advice unless it is a pass, then
+    commands.
+    """
     finding = row.finding
     have = f": {amounts(finding)}" if finding.have or finding.need else ""
     text = f": {finding.text}" if finding.text else ""
@@ -94,7 +102,7 @@ def _lines(row: ObservedRow, width: int) -> Iterator[str]:
 
 
 def observation_object(observation: Observation) -> Mapping[str, Any]:
-    """Return the same as plain data."""
+    """Return findings and programs as JSON data."""
     return {
         "findings": [
             finding_object(row, text=row.text, advice=row.advice, commands=list(map(str, commands)))
@@ -137,7 +145,10 @@ Sample = tuple[str, Mapping[str, object], float]
 def metrics_text(
     observation: Observation, served: Mapping[int, Metrics | Unknown], now_seconds: float
 ) -> str:
-    """Write every sample below the HELP and TYPE of its metric; the same twice is written once."""
+    """Write all samples in Prometheus' text format, each below the HELP and TYPE of its metric.
+
+    served: the programs' own metrics, by pid. now_seconds: the time of the observation, since 1970.
+    """
     samples: list[Sample] = [
         ("observation_timestamp_seconds", {}, now_seconds),
         ("programs", {}, len(observation.servers)),
@@ -165,7 +176,9 @@ def _program(server: RunningServer) -> dict[str, object]:
 
 
 def _of_server(server: RunningServer) -> Iterator[Sample]:
-    """Yield the samples of a program; what is unknown, or unlimited, is left out."""
+    """Yield (metric, labels, value) for each amount of a program; unknown or unlimited ones are
+    left out.
+    """
     program, predicted = _program(server), server.predicted_pages
     for spot, pages in {} if isinstance(predicted, Unknown) else predicted.items():
         number = "any" if spot.node is None else spot.node

@@ -80,14 +80,18 @@ class RunningServer(NamedTuple):
         return f"{self.program.value}, pid {self.pid}"
 
     def sized(self) -> Sizing:
-        """Return the sizing at the upper bound. Raises UnknownFactError if there is none."""
+        """Return the sizing at the upper bound of the sizes. Raises UnknownFactError if nothing is
+        sized.
+        """
         most = known(self.sizing).most
         return known(Unknown(known(self.sizing).reason) if most is None else most)
 
     @property
     @or_unknown
     def predicted_pages(self) -> dict[Spot, int] | Unknown:
-        """Return the huge pages that it should hold, by page size and node."""
+        """The huge pages that the program should hold, by page size and node; Unknown between two
+        bounds.
+        """
         most, least = self.sized(), known(self.sizing).least
         if least is not None and least.asked != most.asked:
             return Unknown("its sizes are known between two bounds alone")
@@ -99,7 +103,7 @@ class RunningServer(NamedTuple):
     @property
     @or_unknown
     def segment_bytes(self) -> int | Unknown:
-        """Return the global segments that it registers with its master, together."""
+        """The bytes of all global segments that the program registers with its master."""
         return sum(
             max(allocation.bytes, allocation.mapped_bytes)  # whole pages are mounted
             for replayed in self.sized().asked
@@ -114,11 +118,13 @@ def running_servers(
     options: LaunchOptions = _NONE_GIVEN,
     of_anybody: frozenset[ProcessKind] = frozenset(),
 ) -> tuple[RunningServer, ...]:
-    """Return the known programs that run, or those of ``pids`` alone. Raises UsageError.
+    """Return the known programs that run; with ``pids``, only those whose process trees have one of
+    these.
 
-    options: what is said of these programs beside their command lines. of_anybody: of the kinds
-    that others have too, those to look for. A wrapper (``timeout``, a shell) that waits for a known
-    program is not one itself; the forks of a program are part of that program.
+    options: facts on the programs beside their command lines. of_anybody: kinds of programs that
+    others run too (etcd, Redis), to include. A wrapper (``timeout``, a shell) that waits for a
+    known program is not one itself; the forks of a program are part of that program. Raises
+    UsageError.
     """
     processes = read_processes(root)
     if isinstance(processes, Unknown):
@@ -151,7 +157,7 @@ def running_servers(
 
 
 def _above(process: RunningProcess, by_pid: Mapping[int, RunningProcess]) -> Iterator[int]:
-    """Yield the numbers of the processes that led to this one."""
+    """Yield the pids of the parent, its parent and so on; without pid 1."""
     above = by_pid.get(process.parent)
     while above is not None and above.pid > 1:
         yield above.pid
@@ -159,7 +165,10 @@ def _above(process: RunningProcess, by_pid: Mapping[int, RunningProcess]) -> Ite
 
 
 def _program(process: RunningProcess, of_anybody: frozenset[ProcessKind]) -> ProcessKind | None:
-    """Return which program a process is; None for others, and for what asks an engine or a host."""
+    """Return the known program that a process is, by its command line; None if it is none.
+
+    None too for a command that has a container or another host run the program (docker, ssh).
+    """
     argv = process.words
     if not argv or not (of_anybody or any(map(KNOWN.search, argv))):
         return None
@@ -180,7 +189,10 @@ def _server(
     tree: tuple[int, ...],
     options: LaunchOptions,
 ) -> RunningServer:
-    """Return a running program with what it holds and needs. tree: the pids of its processes."""
+    """Return a running program with its sizing and memory.
+
+    process: its first; tree: the pids of all its processes.
+    """
     packages = [read_packages(root, pid) for pid in tree]
     folders = dict.fromkeys(folder for each in packages for folder in each.folders)
     replaced = tuple(dict.fromkeys(file for each in packages for file in each.replaced))
@@ -198,7 +210,7 @@ def _server(
 
 
 def _holding(root: Root, pid: int) -> Holding | None:
-    """Return the memory, files and limits of one process; None if it has ended meanwhile."""
+    """Return the memory, files and limits of one process; None if it has ended."""
     memory = read_memory(root, pid)
     if isinstance(memory, Unknown) and memory.absent:
         return None
@@ -209,7 +221,11 @@ def _holding(root: Root, pid: int) -> Holding | None:
 def _sizing(
     root: Root, process: RunningProcess, releases: Sequence[tuple[str, str]], options: LaunchOptions
 ) -> LaunchSizing | Unknown:
-    """Return the sizing of one process's own command line, as it was started."""
+    """Size the launch that a process's command line makes, by its own files, environment and
+    releases.
+
+    Unknown, with the reason, if that cannot be read or sized.
+    """
     environment = read_environment(root, process.pid)
     if isinstance(environment, Unknown):
         return environment

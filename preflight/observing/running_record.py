@@ -21,7 +21,11 @@ from preflight.observing.running_launch import KNOWN, RunningServer, running_ser
 
 
 class RunningRecord(NamedTuple):
-    """answers: of /proc alone. argv: each command line, by pid. hosts: that these name."""
+    """The record of the programs that run, for a capture.
+
+    answers: all that was read of /proc, without secrets. argv: the words of each command line, by
+    pid. hosts: that the launches name for services.
+    """
 
     answers: Answers
     argv: dict[str, list[str]]
@@ -29,7 +33,10 @@ class RunningRecord(NamedTuple):
 
 
 def record_running(root: Root) -> RunningRecord:
-    """Return the record of the programs that run, for a capture. Raises UsageError."""
+    """Record all that ``observe`` would read of the programs that run, without secrets.
+
+    Raises UsageError if the processes cannot be read.
+    """
     seen = RecordingRoot(root)
     seen.text("/proc/1/stat")  # by which observe sees whether /proc hides what others run
     servers = running_servers(seen)
@@ -74,7 +81,10 @@ def _pid(name: str) -> str:
 
 
 def _needed(name: str, text: str | Unknown, texts: Mapping[str, str | Unknown]) -> str | Unknown:
-    """Return the lines of a process's mappings that observe reads: few of some thousands."""
+    """Shorten the text of a process's maps or numa_maps to the lines that ``observe`` reads.
+
+    Any other text is returned unchanged. name: the path; texts: all texts by path.
+    """
     pid, what = _pid(name), name.rpartition("/")[2]
     if isinstance(text, Unknown) or name != f"/proc/{pid}/{what}":
         return text
@@ -89,7 +99,7 @@ def _needed(name: str, text: str | Unknown, texts: Mapping[str, str | Unknown]) 
 
 
 def _record_words(server: RunningServer, seen: Root, answers: Answers) -> list[str]:
-    """Add a program's command line and environment to the answers; returns its words."""
+    """Add a program's cleaned command line and environment to ``answers``; return its words."""
     place = f"/proc/{server.pid}"
     command, environment = seen.text(f"{place}/cmdline"), read_environment(seen, server.pid)
     line = None if isinstance(command, Unknown) else command.removesuffix("\0")

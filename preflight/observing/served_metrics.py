@@ -41,7 +41,10 @@ class Metrics(NamedTuple):
     samples: Mapping[str, tuple[tuple[Mapping[str, str], float], ...]]
 
     def amount(self, name: str, **labels: str) -> int:
-        """Return the sum of a metric's series, ranks counted once; 0 before it first counts."""
+        """Add up the series of a metric that have these labels; 0 if the metric is not served.
+
+        Of series that differ by rank only, the largest counts.
+        """
         largest: dict[tuple[tuple[str, str], ...], float] = {}
         for series, value in self.samples.get(name, ()):
             if labels.items() <= series.items():
@@ -50,19 +53,23 @@ class Metrics(NamedTuple):
         return round(sum(largest.values()))
 
     def by_label(self, name: str, label: str) -> dict[str, int]:
-        """Return the amounts of a metric by the values that one of its labels has."""
+        """Return the amount of a metric for each value of the label ``label``, sorted by value."""
         values = {labels[label] for labels, _ in self.samples.get(name, ()) if label in labels}
         return {value: self.amount(name, **{label: value}) for value in sorted(values)}
 
     @property
     def segments(self) -> dict[str, int]:
-        """Return each segment's capacity in bytes, by name, as a 0.3.13.post1 master serves it."""
+        """The capacity of each segment in bytes, by name, from a master's metrics; without those of
+        0 bytes.
+
+        Mooncake 0.3.13.post1 serves them.
+        """
         sizes = self.by_label("segment_total_capacity_bytes", "segment")
         return {name: size for name, size in sizes.items() if size}
 
 
 def parse_metrics(text: str) -> Metrics:
-    """Read Prometheus' text format; lines without a sample or a finite number are left out."""
+    """Read Prometheus' text format; other lines, and values that are not finite, are left out."""
     samples: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for name, labels, number in _SAMPLE.findall(text):
         try:
@@ -75,9 +82,10 @@ def parse_metrics(text: str) -> Metrics:
 
 
 def served_metrics(server: RunningServer, live: bool) -> Metrics | Unknown | None:
-    """Return the metrics that a program serves; None if it serves no metrics that are read here.
+    """Ask a program for its metrics, at the address that its command line names.
 
-    Only the address in the command line is asked. live: the program runs on this host.
+    None if it serves none that are read here; Unknown if it does not answer, or cannot be asked.
+    live: the program runs on this host, and is not from a capture.
     """
     address = _address(server, live)
     if address is None or isinstance(address, Unknown):
@@ -95,14 +103,20 @@ def served_metrics(server: RunningServer, live: bool) -> Metrics | Unknown | Non
 
 
 def process_of(server: RunningServer) -> LaunchProcess | None:
-    """Return the process that a program's command line starts; None if it cannot be read."""
+    """Return the process of the launch that the program is; None if its command line cannot be
+    read.
+    """
     if isinstance(server.sizing, Unknown):
         return None
     return next((p for p in server.sizing.inputs.processes if p.kind is server.program), None)
 
 
 def _address(server: RunningServer, live: bool) -> tuple[str, int] | Unknown | None:
-    """Return host and port of a program's metrics; None for a program that serves none."""
+    """Return host and port of a program's metrics; None if it serves none.
+
+    Unknown if the port is not known, or the program is in a capture or in another network
+    namespace.
+    """
     process = process_of(server)
     if process is None or isinstance(server.needs, Unknown):
         return None
@@ -127,7 +141,11 @@ def _address(server: RunningServer, live: bool) -> tuple[str, int] | Unknown | N
 
 
 def _serves(process: LaunchProcess) -> bool:
-    """Tell whether a program serves metrics that are read here."""
+    """Tell whether a program serves metrics that are read here: SGLang with HiCache, vLLM, the
+    master.
+
+    SGLang must be told to (enable_metrics), and vLLM must have a connector.
+    """
     if process.server is not None:
         return process.server.hicache and process.server.value("enable_metrics") is True
     if process.consumer is not None:  # others than vLLM serve none that are read
@@ -137,7 +155,7 @@ def _serves(process: LaunchProcess) -> bool:
 
 @cache
 def is_local(host: str) -> bool:
-    """Tell whether ``host`` is a name or an address of this host."""
+    """Tell whether ``host`` is localhost, "" or an address of this host."""
     if host in ("localhost", ""):
         return True
     return host.strip("[]") in {entry["address"] for entry in addresses()}
@@ -160,7 +178,10 @@ _UNFULFILLED = {
 
 
 def tier_findings(server: RunningServer, metrics: Metrics | Unknown) -> Iterator[Finding]:
-    """Yield whether each tier that a program serves metrics of is filled and hit."""
+    """Judge whether each cache tier of which a program serves metrics is filled and hit.
+
+    One unknown finding if the metrics cannot be read, but none for a master.
+    """
     subject = Subject(server.name, "process")
     process = process_of(server)
     if process is None:
@@ -184,7 +205,9 @@ def tier_findings(server: RunningServer, metrics: Metrics | Unknown) -> Iterator
 
 
 def _evicted(server: SglangServer, metrics: Metrics) -> int:
-    """Return the tokens that L1 gave up; releases that name no rank count them once a rank."""
+    """Return how many tokens L1 gave up; if the metrics name no rank, the sum is divided by the
+    ranks.
+    """
     name = "sglang:evicted_tokens_total"
     named = any("tp_rank" in labels for labels, _ in metrics.samples.get(name, ()))
     sizes = (1,) if named else (server.number("tp_size"), server.number("pp_size"))
@@ -193,7 +216,9 @@ def _evicted(server: SglangServer, metrics: Metrics) -> int:
 
 
 def _too_early(metrics: Metrics, evicted: int) -> str:
-    """Return why the tiers below L1 cannot be judged yet; "" if they can."""
+    """Return why the tiers below L1 cannot be judged yet; "" if they can. evicted: tokens that L1
+    gave up.
+    """
     holds = metrics.amount("sglang:max_total_num_tokens")
     if not metrics.amount("sglang:hicache_host_total_tokens"):
         return "no amounts of L2 yet: a prompt brings them, from SGLang 0.5.10 on"
@@ -203,12 +228,16 @@ def _too_early(metrics: Metrics, evicted: int) -> str:
 
 
 def _hits(metrics: Metrics) -> dict[str, int]:
-    """Return the prompt tokens that each tier gave: device, host, storage."""
+    """Return how many prompt tokens each tier gave: ``device`` (L1), ``host`` (L2), ``storage``
+    (L3).
+    """
     return metrics.by_label("sglang:cached_tokens_total", "cache_source")
 
 
 def _l2(finding: Finding, metrics: Metrics, early: str, evicted: int) -> Finding:
-    """Judge whether prompts find in L2 what L1 gave up."""
+    """Judge whether prompts find in L2 or L3 what L1 gave up; skipped, with the reason, if too
+    early.
+    """
     hits, prompts = _hits(metrics), metrics.amount("sglang:prompt_tokens_total")
     below_l1 = hits.get("host", 0) + hits.get("storage", 0)
     finding = finding._replace(have=_tokens(below_l1, f"{{}} of {prompts} tokens of prompts"))
@@ -225,7 +254,7 @@ def _l2(finding: Finding, metrics: Metrics, early: str, evicted: int) -> Finding
 
 
 def _l3(finding: Finding, metrics: Metrics, early: str) -> Finding:
-    """Judge whether L3 is written, read, and gives what it has."""
+    """Judge whether L3 is written, is read, and gives the tokens it has; skipped if too early."""
     hits, l2 = _hits(metrics), metrics.amount("sglang:hicache_host_total_tokens")
     written, read, offered = (
         metrics.amount(f"sglang:{name}_tokens_total")
@@ -254,7 +283,10 @@ def _l3(finding: Finding, metrics: Metrics, early: str) -> Finding:
 
 
 def _external(finding: Finding, metrics: Metrics) -> Finding:
-    """Judge whether vLLM's connector finds anything. Source: vllm/v1/metrics/loggers.py."""
+    """Judge whether vLLM's connector finds anything; skipped if it was never asked.
+
+    Source: vllm/v1/metrics/loggers.py.
+    """
     asked = metrics.amount("vllm:external_prefix_cache_queries_total")
     hits = metrics.amount("vllm:external_prefix_cache_hits_total")
     of_vllm = metrics.amount("vllm:prefix_cache_hits_total")
@@ -270,7 +302,7 @@ def _external(finding: Finding, metrics: Metrics) -> Finding:
 
 
 def _store(finding: Finding, metrics: Metrics) -> Finding:
-    """Judge whether the pool takes what is written to it."""
+    """Judge whether the store pool takes what is written: a warning if many writes are refused."""
     filled, capacity, keys = (
         metrics.amount(f"master_{name}")
         for name in ("allocated_bytes", "total_capacity_bytes", "key_count")
@@ -293,7 +325,7 @@ def _store(finding: Finding, metrics: Metrics) -> Finding:
 
 
 def _ssd(finding: Finding, metrics: Metrics) -> Finding:
-    """Judge whether what lies on SSD alone is read again."""
+    """Judge whether objects that lie on SSD alone are read again; skipped if no object does."""
     written = metrics.amount("master_allocated_file_size_bytes")
     capacity = metrics.amount("master_total_file_capacity_bytes")
     read = metrics.amount("file_cache_hit_nums_")
