@@ -191,7 +191,7 @@ CAUSES = (Stage.KERNEL, Stage.CAUSE, Stage.SYMPTOM)
 
 
 class LogProcess(NamedTuple):
-    """The process that printed a line: its log file ("" if unnamed), and its name there by line
+    """The process that printed a line: its log file ("" if unnamed), and its name by the line's
     prefix.
     """
 

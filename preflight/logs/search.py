@@ -157,7 +157,7 @@ class Search:
     def _count_unknown(self, fault: str, line: str, number: int) -> None:
         """Count a line that no pattern knows, together with lines that differ in numbers alone.
 
-        Keeps the latest of them, and at most ``MOST_UNKNOWN`` kinds.
+        Keeps the text of the latest, and at most ``MOST_UNKNOWN`` kinds. fault: as ``_fault_kind``.
         """
         template = _VARYING.sub("", line[:_LONGEST_EXCERPT])
         before = self._unknown.pop(template, None)
@@ -283,8 +283,8 @@ _SPEAKERS = (
 def speaker_of(line: str, otherwise: str) -> str:
     """Name the process that printed a line: its rank, or client, master or mooncake_client.
 
-    The latter by the source file in glog's prefix. otherwise: the name to return if neither is
-    there.
+    The latter by the source file in glog's prefix. otherwise: the name to return without rank and
+    prefix.
     """
     head = _GLOG_HEAD.search(line, 0, 300)
     if head is not None:
@@ -334,7 +334,7 @@ class _Found:
             self._line_of = None
 
     def hit(self) -> PatternHit:
-        """Return what was found as a record."""
+        """Return all matches as one record."""
         first, last = _groups(self.first), _groups(self.last)
         names = tuple(sorted(self.names, key=lambda name: self.names[name]))
         times = time_of(self.first.string), time_of(self.last.string)

@@ -287,7 +287,7 @@ def store_buffer(player: Any, order: Json) -> Json:
 
 
 def objects(player: Any, order: Json) -> Json:
-    """Measure puts or gets (``op``) of objects of ``size`` bytes, ``together`` of them in each
+    """Measure puts or gets (``op``) of objects of ``size`` bytes, ``together`` objects in each
     call.
 
     stored: how many objects were put before: puts use new keys, gets read these. Raises OSError.

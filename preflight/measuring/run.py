@@ -187,7 +187,7 @@ class Measuring:
     def _ask(
         self, process: Running, do: str, at_most: float = math.inf, **order: Any
     ) -> Mapping[str, Any]:
-        """Give the order ``do`` to a process, and return what it measured.
+        """Give the order ``do`` to a process, and return its measurement.
 
         at_most: seconds to wait; the run's own limit counts too. Raises MeasureError with the
         library's errors if the order fails, StoppedError if it takes too long.
@@ -344,8 +344,8 @@ class Measuring:
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """Give the ``with`` block a stack of its own: processes started in the block end with the
-        block.
+        """End the processes that are started in the ``with`` block when the block ends, not with
+        the part.
         """
         outer = self._stack
         try:

@@ -37,7 +37,7 @@ def findings(
     """Yield (program, finding) for each amount that a program holds, compared with the prediction.
 
     served: metrics by pid; without an entry, a program serves none. Kinds in ``OF_ANYBODY`` are
-    left out: nothing is predicted of them.
+    left out, as nothing is predicted for these.
     """
     for server in servers:
         if server.program in OF_ANYBODY:

@@ -221,10 +221,9 @@ def _holding(root: Root, pid: int) -> Holding | None:
 def _sizing(
     root: Root, process: RunningProcess, releases: Sequence[tuple[str, str]], options: LaunchOptions
 ) -> LaunchSizing | Unknown:
-    """Size the launch that a process's command line makes, by its own files, environment and
-    releases.
+    """Size the launch that a process's command line makes, by the process's files and environment.
 
-    Unknown, with the reason, if that cannot be read or sized.
+    releases: those installed for it. Unknown, with the reason, if that cannot be read or sized.
     """
     environment = read_environment(root, process.pid)
     if isinstance(environment, Unknown):

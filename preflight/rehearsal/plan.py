@@ -136,11 +136,11 @@ def refusal(region: Region, forking: Forking | None) -> str:
 def until_refused(
     allocations: Iterable[Allocation], forking: Forking | None
 ) -> tuple[tuple[Allocation, ...], str]:
-    """Return what a store client allocates, up to the first refused registration, and why it is
-    refused.
+    """Return the allocations of a store client up to the first refused registration, and the
+    reason.
 
-    The allocation that is refused is the last and FAILED; "" if none is. A hot cache that is
-    refused is given back instead, and the client goes on.
+    The allocation that is refused is the last and FAILED; the reason is "" if none is refused. A
+    refused hot cache is given back instead, and the client goes on.
     """
     done: list[Allocation] = []
     for shares in mappings(allocations):
@@ -162,10 +162,10 @@ def until_refused(
 def refused_registration(
     host_pool: Allocation, part: int, size_bytes: int, forking: Forking | None, whole_pools: bool
 ) -> tuple[tuple[Allocation, ...], str]:
-    """Predict whether a mapped host pool, or a part of it, is refused: return its failure, and why.
+    """Predict whether Mooncake refuses to register a mapped host pool: its failure, and the reason.
 
-    ((), "") if it can be registered. part: 0, or 1 for the second half (V) of a pool that is
-    registered in two. whole_pools: Mooncake registers all of a pool, whatever part of it is handed
+    Returns ((), "") if it can be registered. part: 0, or 1 for the second half (V) of a pool that
+    is registered in two. whole_pools: Mooncake registers all of a pool, whatever half is handed
     over.
     """
     parts = list(regions_of(host_pool))

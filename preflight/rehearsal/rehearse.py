@@ -74,8 +74,8 @@ def rehearse(
 class Prepared(NamedTuple):
     """A plan that is ready to run.
 
-    needs, facts: of the launch that is run and of the host, for the checks' findings; None for
-    none.
+    needs, facts: of the launch that is run and of the host, for the checks' findings; facts are
+    None without RDMA.
     """
 
     plan: RehearsalPlan
@@ -139,9 +139,9 @@ def answer_of(
 
 
 def _checked(prepared: Prepared) -> tuple[str, ...]:
-    """Return what the checks on memlock and RDMA find wrong, from facts read before the run.
+    """Return the failures that the checks on memlock and RDMA find in facts read before the run.
 
-    () without RDMA. Whatever the plan predicts itself is left out.
+    () without RDMA. A failure that the plan itself predicts is left out.
     """
     if prepared.facts is None or prepared.needs is None:
         return ()

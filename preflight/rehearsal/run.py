@@ -68,8 +68,8 @@ def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
 
 
 def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
-    """Return the bytes of regular memory that the steps ask for, by NUMA node; under None all of
-    them.
+    """Return the bytes of regular memory that the steps ask for, by NUMA node; under None the
+    total.
     """
     need: dict[int | None, int] = {None: 0}
     for each in (each for step in steps for each in step.asked if each.backing is Backing.REGULAR):

@@ -320,7 +320,7 @@ def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
 def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]:
     """Yield a note on processes whose segment is split over several NUMA nodes.
 
-    A rank that is bound to one node may have its segment there, and is not named.
+    A rank that is bound to one node may have its segment on that node, and is not named.
     """
     split: dict[tuple[int, ...], list[str]] = {}
     for process in needs.processes if needs is not None else ():
@@ -335,7 +335,8 @@ def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]
 
 
 def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
-    """Return what sits where. A list that could not be read is empty; nothing is raised for it.
+    """Return the NUMA nodes, GPUs and NICs of the host, and their paths. A list that could not be
+    read is empty; nothing is raised for it.
 
     GPUs are numbered as NVML does, which is in PCI order; those that this process may not use are
     left out, if that is known. needs: tells which processes use a device; None without a launch.
