@@ -52,9 +52,9 @@ MOST_WHOLE, MOST_SIMILAR, MOST_IDS, MOST_RANKED = 3, 2, 6, 8
 class About(NamedTuple):
     """The answer to ``query``: known lines, then checks and rules, the likeliest first.
 
-    lines: first the explained lines that match the query, with the query as ``excerpt``. Then those
-    that are only similar (stage SIMILAR): each has some of the words, and its excerpt is an
-    example. ids: (id, question) of checks and rules.
+    lines: first the explained lines that match the query, with the query as ``excerpt`` (an example
+    if it is an id). Then those that are only similar (stage SIMILAR): each has some of the words,
+    and its excerpt is an example. ids: (id, question) of checks and rules.
     """
 
     query: str

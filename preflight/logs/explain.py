@@ -252,7 +252,7 @@ def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
 def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) -> LogReading:
     """Explain the known lines of several logs, given as (file name, lines).
 
-    Lines of the kernel and of containers count for every process, other lines for their own alone.
+    Lines of the kernel and of containers count for every process, other lines for one process only.
     alone: for one quoted line, so other lines decide nothing.
     """
     searches: dict[LogProcess, Search] = {}
@@ -399,10 +399,10 @@ MOST_QUOTED = 3
 
 
 def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) -> list[str]:
-    """Return the paragraph on errors that no pattern knows: word for word, and the last line of the
-    log.
+    """Return the paragraph on errors that no pattern knows, and on the last lines of their
+    processes.
 
-    If a cause is known and not verbose, only their number. Empty if no error is unknown.
+    If a cause is known and not ``verbose``, only their number. [] if no error is unknown.
     """
     if not reading.unknown:
         return []
@@ -568,12 +568,15 @@ _OTHERS = ("seen", "unseen", "before", "after")  # conditions of a case about ot
 class Explanation(NamedTuple):
     """One kind of known line, explained for this log.
 
-    line: the number of the first one, from 1. excerpt: that line, shortened. names: devices,
-    variables or addresses that differ between the lines. sums: what its numbers come to. decided:
-    what other lines of the log tell about it. checks: ids that see it coming, the best first. file,
-    source: the log's name, and the process by its lines' prefix; process: who printed it, by source
-    file or rank. first_time, last_time: as the lines have them. earlier: why it is not what ended
-    the process, or "".
+    line: the number of the first such line, from 1. excerpt: that line, shortened. names: devices,
+    variables or addresses that differ between the lines. groups: the named values of the first
+    line. sums: a sentence on its numbers. decided: a sentence that other lines of the log make
+    certain. apart: how to tell it from similar lines. checks: ids of checks and rules that foresee
+    the line, the best first.
+
+    file, source: the log's name, and the process by its lines' prefix. process: the process by
+    source file or rank. first_time, last_time: as the lines have them. earlier: why it is not the
+    end of the process, or "".
     """
 
     pattern: str
@@ -675,7 +678,10 @@ class _Words(string.Formatter):
         return kwargs[field_name], field_name
 
     def format_field(self, value: Any, format_spec: str) -> Any:
-        """Format a number of bytes with its unit. Raises KeyError for no size."""
+        """Format a value; with ``bytes``, as a number of bytes with its unit.
+
+        Raises KeyError for a text that is no number above 0.
+        """
         if format_spec != "bytes":
             return super().format_field(value, format_spec)
         if isinstance(value, int):

@@ -43,7 +43,7 @@ class Stage(IntEnum):
 
     @property
     def word(self) -> str:
-        """The stage in a word for a person."""
+        """The stage in words for a person: ``root cause`` for KERNEL and CAUSE, else the name."""
         return self.name.lower() if self > Stage.CAUSE else "root cause"
 
 
@@ -79,12 +79,14 @@ Hits = Mapping[str, PatternHit]
 class Case(NamedTuple):
     """What a log tells beyond a pattern's own words; the first whose conditions all hold counts.
 
-    Conditions: seen (one of these ids is in the log), unseen (none is), after (one is before this
-    line), before (all of this are before one), and by group of the line: is_ (it is one of these
-    words, "" if it is missing), begins and has (with one of these words), above (a number above
-    this). A group may be one of the first id of ``seen`` that the log holds: ``seen.limit`` of its
-    first line, ``last.limit`` of its last. The rest replaces the pattern's where it is given;
-    decided: what is known for certain here.
+    Conditions on other lines, by id: seen (one of these is in the log); unseen (none is); after
+    (one of these comes before this line); before (one of these comes after the last such line). By
+    group of the line: is_ (it is one of these words, "" if it is missing), begins and has (with one
+    of these words), above (a number above this). A group may be one of the first id of ``seen``
+    that the log has: ``seen.limit`` of its first line, ``last.limit`` of its last.
+
+    decided: what is certain in this case. Each other field replaces the pattern's, unless it is ""
+    or None.
     """
 
     seen: tuple[str, ...] = ()

@@ -61,8 +61,10 @@ def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
 
 
 def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
-    """Judge whether the engines use RDMA and open the launch's devices; nothing unless RDMA is
-    asked for.
+    """Judge whether the engines use RDMA and open the launch's devices; alike engines are judged
+    together.
+
+    Yields nothing unless the launch asks for RDMA.
     """
     if wanted.protocol != "rdma":
         return
@@ -88,11 +90,10 @@ def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
 
 
 def _nics(measured: MeasuredRun) -> Iterator[Finding]:
-    """Judge each NIC that was measured alone: at least half the speed of its link and of other
-    NICs.
+    """Judge each NIC that was measured alone: half the speed of its link and of the other NICs is
+    enough.
 
-    A NIC that did not answer in time is unknown. The transfer over all NICs at once is judged as
-    well.
+    Unknown if it did not answer in time. A failed transfer over all NICs at once is judged, too.
     """
     part = measured.part("transfer")
     each = {single.nic: single.bytes_per_second for single in part.rates if single.nic}
@@ -158,10 +159,11 @@ def _slowest(rates: Iterable[Rate], field: str) -> dict[Any, float]:
 def ready_seconds(
     start: ProcessStart, measured: MeasuredRun, wanted: LaunchWish
 ) -> tuple[float, str]:
-    """Return the seconds that a process needs to populate and register its memory at start, and
+    """Return the seconds that a process needs at start for its memory and its store client, and
     gaps.
 
-    The second value names the parts that were not measured and are not in the sum; "" if none.
+    The memory is populated and registered. The second value names the parts that were not measured
+    and are not in the sum; "" if none.
     """
     rates = (rate for rate in measured.part("memory").rates if rate.op == "populate")
     speeds = _slowest(rates, "page_bytes")
@@ -221,10 +223,10 @@ def _against_prefill(
 
 
 def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
-    """Return sentences on the launch: how long the memory of its processes takes, and tiers
-    compared.
+    """Return sentences on the launch: how long the memory of its processes takes, how the tiers
+    compare.
 
-    Whatever was not measured or is unknown is left out; empty if nothing is left.
+    Empty if neither was measured.
     """
     sentences = []
     starts = () if isinstance(wanted.starts, Unknown) else wanted.starts

@@ -137,8 +137,8 @@ class Killing(Measuring):
     def survival(self, killed: str) -> Survival:
         """Start the store, kill one process (client, master or metadata), and return the effects.
 
-        Raises UsageError if the launch has no such process, MeasureError if the store cannot be
-        started.
+        Raises UsageError if the launch has no such process; MeasureError, RehearsalError,
+        StoppedError or SkippedError if the test cannot be done.
         """
         usual = "http" if killed == "metadata" else PEER_TO_PEER
         self._metadata = metadata = self._wanted.metadata or usual

@@ -30,13 +30,15 @@ from preflight.programs.mooncake_flags import is_on, value_of
 
 
 class Rate(NamedTuple):
-    """What one measurement came to.
+    """The result of one measurement.
 
     op: populate, copy, copy-to-gpu, write, read, gpu-write, gpu-read, put, get, register, setup.
-    gpu-: this side's memory is that of a GPU. what: on which pages, by which NIC, or how many at a
-    time. size_bytes: of one object or piece. page_bytes: of populated memory, 0 for regular pages.
-    p50, p99: of one call. calls: how many were made. nic: the only one, "" for those of the launch.
-    link: of that NIC's port, in bytes a second, 0 if it has none to tell.
+    gpu-: this side's memory is that of a GPU. what: which pages, which NIC, or how many at a time.
+    size_bytes: of one object or piece. bytes, seconds: in all. calls: how many were made. p50, p99:
+    seconds of one call. page_bytes: of populated memory, 0 for regular pages.
+
+    nic: the single NIC that was measured, "" for all of the launch. link_bytes_per_second: the
+    speed of that NIC's port, 0 if not known.
     """
 
     op: str
@@ -202,7 +204,9 @@ def slice_seconds(left_seconds: float, items: int) -> float:
 
 
 class Populating(NamedTuple):
-    """Memory of one page size (0: regular) on one node (None: anywhere), piece by piece."""
+    """Memory to populate, in pieces of ``chunk_bytes``: one page size (0: regular) on one node
+    (None: any).
+    """
 
     page_bytes: int
     numa_node: int | None

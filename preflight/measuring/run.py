@@ -66,8 +66,8 @@ class SkippedError(Exception):
 
 
 def transport_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the launch's variables on transports (``MC_``), without sizes and logs, and PATH and
-    alike.
+    """Return the launch's ``MC_`` variables, without those on sizes and logs, and its PATH and the
+    like.
     """
     return {
         name: text
@@ -195,8 +195,9 @@ class Measuring:
         return _checked(process, process.ask({"do": do, **order}, min(at_most, self._patience)))
 
     def _memory(self) -> MeasuredPart:
-        """Measure populating memory, by page size and NUMA node, and copying; to a GPU if all are
-        idle.
+        """Measure populating memory, by page size and NUMA node, and copying it.
+
+        Copying to a GPU is measured, too, if all GPUs are idle.
         """
         asked, rates = populating(_free_bytes(), self._spend_bytes), []
         players: dict[int | None, Running] = {}

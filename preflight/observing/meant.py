@@ -167,8 +167,8 @@ def _variables(
 ) -> Iterator[tuple[str, Value | None, Value | None]]:
     """Yield (name, value in the launch, value in the running program) of environment variables.
 
-    These are all that the launch itself sets, and those that only the program has. Of a container
-    the latter are left out, as its image sets some.
+    These are all that the launch itself sets, and those (MC_, SGLANG_ and the like) that only the
+    program has. For a container the latter are left out, as its image sets some.
     """
     origins, wanted = meant.launched.command.environment, meant.settings.environment
     for name, value in wanted.items():

@@ -118,13 +118,14 @@ def running_servers(
     options: LaunchOptions = _NONE_GIVEN,
     of_anybody: frozenset[ProcessKind] = frozenset(),
 ) -> tuple[RunningServer, ...]:
-    """Return the known programs that run; with ``pids``, only those whose process trees have one of
-    these.
+    """Return the known programs that run; with ``pids``, only those to which one of these belongs.
 
-    options: facts on the programs beside their command lines. of_anybody: kinds of programs that
-    others run too (etcd, Redis), to include. A wrapper (``timeout``, a shell) that waits for a
-    known program is not one itself; the forks of a program are part of that program. Raises
-    UsageError.
+    A pid belongs to a program if it is one of its processes, or started it. options: facts on the
+    programs beside their command lines. of_anybody: kinds of programs that others run too (etcd,
+    Redis), to include.
+
+    A wrapper (``timeout``, a shell) that waits for a known program is not one itself; the forks of
+    a program are part of that program. Raises UsageError.
     """
     processes = read_processes(root)
     if isinstance(processes, Unknown):

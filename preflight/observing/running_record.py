@@ -23,8 +23,8 @@ from preflight.observing.running_launch import KNOWN, RunningServer, running_ser
 class RunningRecord(NamedTuple):
     """The record of the programs that run, for a capture.
 
-    answers: all that was read of /proc, without secrets. argv: the words of each command line, by
-    pid. hosts: that the launches name for services.
+    answers: the parts of /proc that ``observe`` reads, without secrets. argv: the words of each
+    command line, by pid. hosts: that the launches name for services.
     """
 
     answers: Answers

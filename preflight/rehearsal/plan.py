@@ -183,7 +183,9 @@ def _without_pages(mapped: Allocation) -> Allocation:
 
 
 def scaled(size_bytes: int, scale: int, page_bytes: int) -> int:
-    """Divide a size by ``scale``: the whole pages, rounded up; bytes beyond them are kept."""
+    """Divide a size by ``scale``: its whole pages, rounded up; bytes past the last whole page are
+    kept.
+    """
     whole, beyond = divmod(size_bytes, page_bytes)
     return -(-whole // scale) * page_bytes + beyond
 
@@ -197,7 +199,9 @@ def scaled_launch(launch: Launch, scale: int) -> Launch:
 
 
 def changed_by_scale(launch: Launch, small: Launch) -> list[str]:
-    """Return a sentence for each mapping that scaling changes: another purpose, or other pages."""
+    """Return a sentence for each mapping that scaling changes: for another purpose, or on other
+    pages.
+    """
     changed: dict[str, None] = {}
     both = zip(replay(launch, EndlessPools()), replay(small, EndlessPools()), strict=True)
     for large, little in both:
@@ -228,7 +232,7 @@ def _process(process: MappedProcess, launch: Launch, scale: int) -> MappedProces
 
 
 def _client(client: StoreClient, scale: int, page_bytes: int, huge: bool) -> StoreClient:
-    """Return the store client with smaller sizes; a segment stays as large as the library accepts.
+    """Return the store client with smaller sizes, but no segment smaller than the library accepts.
 
     huge: its memory is on huge pages of ``page_bytes``.
     """
@@ -306,10 +310,11 @@ def plan_members(
     library: Library,
     scale: int = 1,
 ) -> RehearsalPlan:
-    """Return a plan with the steps of ``launch`` and the prediction, for ``members`` in its order.
+    """Return a plan with the steps of ``launch`` and the prediction.
 
-    stock: the free huge pages, by size and node. A mooncake_client comes first if a dummy client
-    needs it. Nothing is predicted after the first step that fails.
+    members: the launch's processes, in the same order. stock: the free huge pages, by size and
+    node. A mooncake_client comes first if a dummy client needs it. Nothing is predicted after the
+    first step that is predicted to fail.
     """
     order = list(range(len(members)))
     if any(has_no_segment(member.process) for member in members):

@@ -25,9 +25,10 @@ _MOST_COLUMNS = 300
 
 
 class ProgramReply(NamedTuple):
-    """error: the call and what it said, or how the process ended; "" if it went well.
+    """The reply of a process to one order.
 
-    ended: the process's exit code, below 0 the signal; None while it lives. measured: by an order
+    error: the call and its message, or how the process ended; "" if it succeeded. ended: the exit
+    code of the process, or minus the signal; None while it lives. measured: the result of an order
     that measures.
     """
 

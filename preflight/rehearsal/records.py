@@ -25,11 +25,11 @@ Pages = Mapping[Spot, int]
 class Member(NamedTuple):
     """One process that will run.
 
-    program: sglang (a rank), store_service, mooncake_client. arguments: mooncake_client's own.
-    pinned_bytes: what is predicted to be pinned for it in all, over its NICs. nics: how many it
-    uses. more_bytes: what may be pinned on top, as the memory happens to lie. forking: how it
-    registers memory where libibverbs asks for whole huge pages; None if it does not ask. number:
-    which of the plan's members it is.
+    program: sglang (a rank), store_service, mooncake_client. arguments: mooncake_client's own
+    flags. nics: names of the RDMA devices that it uses. pinned_bytes: predicted to be pinned for it
+    in all, over its NICs. more_bytes: may be pinned on top, depending on where the memory lies.
+    forking: how it registers memory if libibverbs asks for whole huge pages; None if it does not
+    ask. number: its place among the plan's members.
     """
 
     name: str
@@ -71,10 +71,11 @@ class RehearsalStep(NamedTuple):
 class RehearsalPlan(NamedTuple):
     """A rehearsal before it begins.
 
-    launch: the one that is run, scaled. replayed: what it is predicted to map; None if a pool
-    cannot be read. may_fail: why it fails in some order of its processes, "" if in none. full_size:
-    the status of the launch as it was written, and why. refused: why the launch does not start,
-    whatever its memory. notes: what is not rehearsed, or in another way.
+    launch: the one that is run, scaled. replayed: its predicted allocations; None if a pool of huge
+    pages cannot be read. may_fail: why it fails in some order of its processes, "" if in none.
+    full_size: status and reason of the launch as it was written. refused: why the launch does not
+    start, whatever its memory; "" if no reason is known. notes: parts that are not rehearsed, or in
+    another way.
     """
 
     library: Library
@@ -90,15 +91,17 @@ class RehearsalPlan(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What one step came to.
+    """The result of one step.
 
-    error: the call and what it said, or the signal; "" if it went well. pages: taken meanwhile.
-    seconds: in all; populated, registered: until the last page was mapped, and from then until the
-    last was pinned, None if none was. lines: the library's last, if it failed. ended: the exit code
-    of a process that is gone, and its pages with it; below 0 the signal. resident_bytes: by how
-    much the process's memory grew that is no huge page; None for one that is gone. pinned_bytes: of
-    the launch's processes together, after the step. huge_bytes: of huge pages, by how much these
-    processes' own grew; ``pages`` counts everybody's.
+    error: the call and its message, or the signal; "" if it succeeded. pages: taken meanwhile, by
+    anybody. seconds: in all. populated_seconds: until the last huge page was mapped, None if none
+    was. registered_seconds: from then until the last memory was pinned, None if none was. lines: of
+    the log, if it failed, as ``worst_lines``.
+
+    resident_bytes: by how much the process's regular memory grew; None if the process is gone.
+    ended: the exit code of a process that is gone, or minus the signal; its pages are gone, too.
+    pinned_bytes: of the launch's processes together, after the step. huge_bytes: by how much these
+    processes' own huge pages grew.
     """
 
     step: RehearsalStep

@@ -339,9 +339,7 @@ def _own_pages_agree(done: StepResult) -> bool:
 
 
 def _pages_differ(done: StepResult) -> Iterator[str]:
-    """Yield each count of the host's huge pages that is not as predicted; nothing without a
-    prediction.
-    """
+    """Yield a sentence for each count of huge pages that differs; nothing without a prediction."""
     if done.step.taken is None:
         return
     expected = predicted_pages(done.step.taken)

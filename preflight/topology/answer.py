@@ -448,8 +448,8 @@ class TopologyDevice(NamedTuple):
 
     device_kind: gpu or nic. name: ``GPU0`` or ``mlx5_0``. address: on PCI, or "". numa_node: None
     if the firmware does not say. what: model and, of a NIC, its ports (``NVIDIA H20``, ``mlx5 400
-    Gb/s ACTIVE``). used_by: processes of the launch, () without one. active: of a NIC, whether a
-    port of the NIC is.
+    Gb/s ACTIVE``). used_by: names of the launch's processes that use it, () if none. active:
+    whether a port of the NIC is active; False for a GPU.
     """
 
     device_kind: str
