@@ -91,8 +91,10 @@ class EndlessPools:
 
 
 class StockedPools:
-    """Pools with so many pages in all and on each node. What is not given is empty. killing: the
-    page sizes whose pages run out under those who touch them, as ``Stock.kills``."""
+    """Pools with the number of free pages of each spot: a page size in all, or on some nodes. A
+    spot that is missing has none. killing: the page sizes of which the kernel grants more than it
+    has, so that a process dies when it touches them (``Stock.kills``).
+    """
 
     def __init__(self, pages: Mapping[Spot, int], killing: Collection[int] = ()) -> None:
         self._left = dict(pages)
@@ -111,7 +113,9 @@ class StockedPools:
         return all(pages <= self._left.get(spot, 0) for spot in (at, whole))
 
     def take(self, at: Spot, pages: int) -> bool:
-        """Take pages at a spot and at every spot around; return False if they are missing."""
+        """Take pages at a spot, and at every spot that contains it. Return False, and take none, if
+        they are missing.
+        """
         if not self._has(at, pages):
             return False
         for spot in self._left:
@@ -141,7 +145,9 @@ def mappings(allocations: Iterable[Allocation]) -> Iterator[tuple[Allocation, ..
 
 
 def whole(shares: Sequence[Allocation]) -> Allocation:
-    """Return the one mapping of several ``shares``, bound to no single node."""
+    """Join the ``shares`` of one mapping into one allocation, bound to no node. One share is
+    returned as it is.
+    """
     first = shares[0]
     if len(shares) == 1:
         return first

@@ -44,8 +44,10 @@ class RankPlacement(NamedTuple):
 def place_nics(
     protocol: Protocol, stated: tuple[int, ...] | None, device_names: str, root: Root
 ) -> NicPlacement:
-    """Return the NUMA nodes of the store's NICs, or why they are not known. given: stated by the
-    user. device_names: what the store's device list says."""
+    """Return the NUMA nodes of the store's NICs, Unknown if they cannot be read, with notes for the
+    user. stated: the nodes of --nic-numa-nodes, or None. device_names: the store's device list,
+    with commas; "" and a JSON map stand for all NICs.
+    """
     if protocol is Protocol.TCP:
         return NicPlacement((), "not used with tcp")
     if stated is not None:
@@ -81,7 +83,9 @@ def unbound(ranks: int, why: str) -> RankPlacement:
 
 
 def given_ranks(ranks: int, nodes: tuple[int, ...]) -> RankPlacement:
-    """Return the nodes of --rank-numa-nodes. Raises UsageError if not one a rank, or none."""
+    """Return the placement that --rank-numa-nodes states. No ``nodes``: no rank is bound. Raises
+    UsageError if the number of nodes is neither 0 nor ``ranks``.
+    """
     if len(nodes) not in (0, ranks):
         count = f"the number of nodes ({len(nodes)}) is not that of the ranks ({ranks})"
         raise UsageError(f"--rank-numa-nodes: {count}: name one for each, or none")
@@ -97,10 +101,12 @@ def binds_ranks(environment: Mapping[str, str]) -> bool:
 def place_ranks(
     ranks: int, nics: tuple[int, ...], root: Root, first_gpu: int = 0, tries: bool = False
 ) -> RankPlacement:
-    """Return the nodes to which SGLang binds its ranks. tries: only where it may.
+    """Return the NUMA node to which SGLang binds each rank's memory: that of its GPU. If GPUs do
+    not tell, a note says that the ranks are assumed to be spread over ``nics``, the nodes of the
+    NICs. tries: a rank whose node the cpuset forbids is not bound.
 
-    SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node
-    of its GPU, on a host with a second node and numactl (utils/numa_utils.py).
+    SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node of its GPU, on
+    a host with a second node and numactl (utils/numa_utils.py).
     """
     gpus = gpu_nodes(root)
     if len(numa_nodes(root)) > 1 and not isinstance(gpus, Unknown):
@@ -125,7 +131,9 @@ def place_ranks(
 
 
 class ClientNics:
-    """Placements by the devices that are named, each read once; the first is the launch's own."""
+    """The placement of the NICs for each list of devices that a client names. Each list is read
+    once.
+    """
 
     def __init__(self, root: Root, stated: tuple[int, ...] | None) -> None:
         self._root = root
@@ -148,7 +156,9 @@ class ClientNics:
         return next((nodes for nodes in every if isinstance(nodes, Unknown)), None)
 
     def place(self, process: "LaunchProcess", client: StoreClient, rank: int = 0) -> StoreClient:
-        """Return ``client`` with the nodes of its NICs, if they are not the launch's."""
+        """Return ``client`` with the nodes of its NICs, if they are others than those of the
+        launch's first client. Without RDMA, or if they are not known, it is unchanged.
+        """
         if client.protocol is not Protocol.RDMA:
             return client
         from preflight.processes.mooncake_users import store_devices

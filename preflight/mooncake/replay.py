@@ -100,7 +100,9 @@ class ProcessRun:
         self._splits = 0  # segments in shares, so far
 
     def steps(self) -> Iterator[Allocation]:
-        """Yield the allocations of the process in the library's order."""
+        """Carry out the allocations of the process in the library's order, and yield each, failed
+        ones too.
+        """
         registered = any(client.protocol is Protocol.RDMA for client in self.process.clients)
         # A rank without a segment hands whole shared memories to the process that has it.
         whole = any(client.dummy for client in self.process.clients)
@@ -121,7 +123,9 @@ class ProcessRun:
                 yield mapped._replace(owner=number)
 
     def _host_pool(self, size: int, registered: bool) -> Iterator[Allocation]:
-        """Yield a host pool: of SGLang's own allocator, or of Mooncake's."""
+        """Map one host pool with SGLang's own allocator, or Mooncake's. If the own allocator finds
+        no huge pages, yield that attempt first, and then the pool on regular pages.
+        """
         what, allocator = MemoryKind.HOST_POOL, self.process.own_allocator
         if allocator is not None and allocator.hugepage_bytes is not None:
             page = allocator.hugepage_bytes
@@ -139,7 +143,9 @@ class ProcessRun:
             yield self._shared_memory(what, size, registered)
 
     def _own_pool(self, asked: OwnPool) -> Allocation:
-        """Return the pool of another engine, of huge pages or of regular ones."""
+        """Map the pool of an engine that is not SGLang: on huge pages if it asks for them, else on
+        regular ones.
+        """
         what, registered = MemoryKind.CPU_POOL, asked.registered
         if asked.hugepage_bytes is None:
             return _regular(what, asked.bytes, registered)
@@ -147,7 +153,9 @@ class ProcessRun:
         return self._map(what, asked.bytes, Backing.HUGETLB, registered, fails, asked.error, page)
 
     def _dummy_client(self, client: StoreClient) -> Iterator[Allocation]:
-        """Yield the buffer of a client whose segment another process has."""
+        """Yield the local buffer of a client whose segment another process has; nothing for a size
+        of 0.
+        """
         # The process that owns the segment registers this buffer, on its own NICs.
         if client.local_buffer_bytes:
             registered, size = client.protocol is Protocol.RDMA, client.local_buffer_bytes
@@ -166,7 +174,9 @@ class ProcessRun:
             yield self._offload_buffer(client, client.offload_buffer_bytes, registered)
 
     def _offload_buffer(self, client: StoreClient, size: int, registered: bool) -> Allocation:
-        """Return the buffer for SSD offload; it fails if its size or its folder cannot be had."""
+        """Return the buffer for SSD offload, on regular pages. It fails if no such size can be
+        mapped, or if another client of the launch has locked its folder.
+        """
         mapped = _regular(MemoryKind.OFFLOAD_BUFFER, size, registered)
         if not 0 < size < ADDRESS_SPACE_BYTES:
             why = "SIGSEGV (exit code 139): Mooncake goes on without the memory that it asked for"
@@ -178,7 +188,9 @@ class ProcessRun:
         return mapped
 
     def _shared_memory(self, what: MemoryKind, size: int, registered: bool) -> Allocation:
-        """Map a host pool as shared memory, on huge pages if they are on."""
+        """Map a host pool, or the buffer of a client without a segment, as shared memory. It is on
+        huge pages if they are on, else on regular ones.
+        """
         if not size:
             error = "RuntimeError: Failed to map shared memory: Invalid argument"
             return _failed(_regular(what, size, registered), error)
@@ -192,7 +204,9 @@ class ProcessRun:
         return self._map(what, size, Backing.MEMFD_HUGETLB, registered, OnShortage.FAILS, error)
 
     def _hot_cache(self, registered: bool) -> Iterator[Allocation]:
-        """Yield the local hot cache, which falls back to plain memory."""
+        """Yield the local hot cache, in whole blocks; nothing if it is off. If huge pages for the
+        cache are missing, the client goes on without a cache.
+        """
         cache = self.process.settings.hot_cache
         size = cache.bytes // cache.block_bytes * cache.block_bytes if cache else 0
         if cache is None or not size:
@@ -210,7 +224,9 @@ class ProcessRun:
             yield _onheap(what, size, registered, alignment)
 
     def _local_buffer(self, size: int, registered: bool) -> Iterator[Allocation]:
-        """Yield the local buffer of a client."""
+        """Yield the local buffer of a client. Without huge pages it is malloc's memory, else it
+        comes from the arena or a mapping. Nothing for a size of 0.
+        """
         if not size:
             return
         if not self._hugepages:
@@ -220,7 +236,9 @@ class ProcessRun:
         yield from self._direct(what, size, ARENA_ALIGNMENT_BYTES, registered, error)
 
     def _mapped_segment(self, client: StoreClient) -> Iterator[Allocation]:
-        """Yield the segment of a client: one mapping, or a share on each NUMA node."""
+        """Yield the segment of a client: one mapping, or a share on each NUMA node. The arena may
+        come before it. Nothing for a size of 0.
+        """
         what, size = MemoryKind.SEGMENT, client.segment_bytes
         registered = client.protocol is Protocol.RDMA
         nodes = self._segment_nodes(client)
@@ -243,7 +261,9 @@ class ProcessRun:
             yield _failed(_regular(what, size, registered), error)
 
     def _segment_nodes(self, client: StoreClient) -> tuple[int, ...]:
-        """Return the nodes over which the segment is split; fewer than two: it is not."""
+        """Return the NUMA nodes over which a client's segment is split. With fewer than two, it is
+        not split.
+        """
         release = self._launch.release
         if client.protocol is not Protocol.RDMA or release.numa_segments is NumaSegments.NONE:
             return ()
@@ -255,7 +275,10 @@ class ProcessRun:
     def _numa_segment(
         self, what: MemoryKind, size: int, nodes: tuple[int, ...]
     ) -> Iterator[Allocation]:
-        """Yield a segment's share on each node: of one mapping, or of whole slabs; no arena."""
+        """Yield the share of a split segment on each of ``nodes``, up to the first that fails.
+        ``size``: bytes of the whole segment. With ``hca_segments`` each share is a mapping of whole
+        slabs; otherwise equal shares are parts of one mapping.
+        """
         self._splits += 1
         if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
             share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
@@ -292,7 +315,9 @@ class ProcessRun:
     def _direct(
         self, what: MemoryKind, size: int, alignment: int, registered: bool, error: str
     ) -> Iterator[Allocation]:
-        """Yield the memory of ``allocate_buffer_mmap_memory``: from the arena, else a mapping."""
+        """Yield memory as ``allocate_buffer_mmap_memory`` takes it: from the arena if it fits, else
+        a mapping. The first call yields the arena before. error: the message if the mapping fails.
+        """
         yield from self._create_arena()
         if self.arena and self.arena.place(size, alignment):
             page, numa_node = self._page_bytes, self.process.node
@@ -302,7 +327,9 @@ class ProcessRun:
             yield self._map(what, size, Backing.HUGETLB, registered, OnShortage.FAILS, error)
 
     def _create_arena(self) -> Iterator[Allocation]:
-        """Yield the arena of the process, which is tried once."""
+        """Map the arena of the process and yield the mapping, failed or not. Only the first call
+        tries; nothing is yielded if the arena is off.
+        """
         settings, release = self.process.settings, self._launch.release
         size = settings.arena_bytes
         if self._arena_tried or size is None or settings.arena_disabled or not release.arena:
@@ -328,7 +355,10 @@ class ProcessRun:
         error: str,
         page_size_bytes: int = 0,
     ) -> Allocation:
-        """Return a mapping of huge pages, bound to where the process is bound."""
+        """Take huge pages for a mapping, bound to where the process is bound. If they are missing,
+        the returned allocation has failed or fallen back, with ``error``. page_size_bytes: 0 for
+        the store's page size.
+        """
         page = page_size_bytes or self._page_bytes
         pages, numa_node = round_up(size, page) // page, self.process.node
         asked = Allocation(what, size, backing, page, pages, numa_node, registered, on_shortage)
@@ -345,7 +375,9 @@ _BLOCK_RECORD_BYTES, _LEAST_RECORDS_BYTES = 118, MIB
 
 
 def heap(process: MappedProcess) -> tuple[Allocation, ...]:
-    """Return a process's plain memory beside mappings: PD metadata, records of many hot blocks."""
+    """Return the plain memory of a process beside its mappings. It holds metadata of PD
+    disaggregation, and the hot cache's records of its blocks if they take 1 MiB or more.
+    """
     allocations = []
     if process.metadata_bytes:
         registered = process.metadata_registered
@@ -373,7 +405,7 @@ def _onheap(what: MemoryKind, size: int, registered: bool, alignment_bytes: int)
 
 
 def _failed(asked: Allocation, error: str) -> Allocation:
-    """Return an allocation as it is if its pages are missing."""
+    """Return ``asked`` without pages: fallen back if it can do without them, else failed."""
     fell_back = asked.on_shortage is OnShortage.FALLS_BACK
     outcome = Outcome.FELL_BACK if fell_back else Outcome.FAILED
     return asked._replace(backing=Backing.NONE, pages=0, outcome=outcome, error=error)
@@ -395,7 +427,8 @@ class ProcessReplay(NamedTuple):
 
 
 def replay(launch: Launch, pools: Pools, turns: Iterable[int] = ()) -> tuple[ProcessReplay, ...]:
-    """Run every process of ``launch`` against ``pools``, until one fails or all are done.
+    """Run every process of ``launch`` against ``pools``, until one fails or all are done. Return
+    what each process mapped, in the order of the launch.
 
     ``turns``: whose turn it is, as indexes into ``launch.processes``; after them, and by default,
     every process maps its host pools, in order, and then each sets up its clients. Nothing in
@@ -427,7 +460,9 @@ def _run_to_the_end(runs: list[ProcessRun], steps: list[Iterator[Allocation]]) -
 
 
 def _advance(run: ProcessRun, steps: Iterator[Allocation]) -> bool:
-    """Return one step of one process; False when it failed, which ends the launch."""
+    """Carry out the next allocation of a process, and add it to ``run.done``. Return False if it
+    failed, which ends the launch; True otherwise, also if none was left.
+    """
     allocation = next(steps, None)
     if allocation is None:
         return True
@@ -444,7 +479,9 @@ def asked_for(launch: Launch) -> tuple[ProcessReplay, ...]:
 def taken_from(
     launch: Launch, stock: Mapping[Spot, Stock | Unknown]
 ) -> tuple[ProcessReplay, ...] | None:
-    """Return every process's allocations from the least ``stock``. None if a pool is not known."""
+    """Replay a launch against the pools of a host, each with the fewest pages it may have. None if
+    one pool is Unknown.
+    """
     pages: dict[Spot, int] = {}
     killing = set()
     for spot, have in stock.items():
@@ -488,8 +525,11 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
 def _touched(
     allocations: tuple[Allocation, ...], used_bytes: int, among: tuple[int, ...]
 ) -> dict[Spot, int]:
-    """Return the pages before an arena and the arena's used ones; none if more follows.
-    MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1)."""
+    """Return the huge pages that a process has touched after it has mapped its arena: all that were
+    mapped before, and the arena's used ones. {} if more huge pages follow the arena.
+
+    MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1).
+    """
     huge = [allocation for allocation in allocations if allocation.on_huge_pages]
     if not huge or huge[-1].what is not MemoryKind.ARENA:
         return {}
@@ -502,7 +542,9 @@ def _touched(
 def _split(
     allocations: Iterable[Allocation],
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Return those that need huge pages (or are the arena), and host pools that do without."""
+    """Split allocations in two: all others, and the host pools of SGLang's own allocator on huge
+    pages, which do without them.
+    """
     replaceable = MemoryKind.HOST_POOL, Backing.HUGETLB, OnShortage.FALLS_BACK
     every = [(each, (each.what, each.backing, each.on_shortage)) for each in allocations]
     must = tuple(each for each, kinds in every if kinds != replaceable)
@@ -510,7 +552,9 @@ def _split(
 
 
 def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
-    """Return the allocations without a hot cache that nothing follows: the client does without."""
+    """Leave out a hot cache that no other mapping of huge pages follows: if its pages are missing,
+    the client goes on without a cache.
+    """
     others = [n for n, each in enumerate(allocations) if each.what is not MemoryKind.HOT_CACHE]
     last = max((number for number in others if allocations[number].on_huge_pages), default=-1)
     return tuple(a for number, a in enumerate(allocations) if number < last or number in others)
