@@ -65,7 +65,10 @@ class Affected(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """``op`` of a fact: is (one of the values), at_least, below, matches (searched), given."""
+    """A test of one fact by ``op``. is: it equals the value, or one of a list. at_least and below:
+    of numbers and versions. matches: the value is a regex that is searched for. given: the value
+    tells whether the fact must have a value.
+    """
 
     fact: str
     op: str
@@ -73,7 +76,7 @@ class Comparison(NamedTuple):
 
 
 class Group(NamedTuple):
-    """``op``: all, any, or not (of the one)."""
+    """Expressions that ``op`` joins: all, any, or not, which has one part."""
 
     op: str
     parts: tuple[Expression, ...]
@@ -116,26 +119,30 @@ class Advisory(NamedTuple):
 
     @property
     def grave(self) -> bool:
-        """Tell whether it stops a launch: it will not start or answers wrongly, and not hearsay."""
+        """Tell whether a finding fails instead of warning: the launch will not start or gives wrong
+        output, and the evidence is more than reports.
+        """
         certain = set(self.evidence) - {"reported"}
         return self.severity in ("will not start", "wrong output") and bool(certain)
 
 
 @cache
 def advisories() -> tuple[Advisory, ...]:
-    """Return every record, by id."""
+    """Read every record of this folder, sorted by file name. The files are read once."""
     names = sorted(name for name in os.listdir(FOLDER) if name.endswith(".json"))
     return tuple(_read(name) for name in names)
 
 
 def advisory(id_: str) -> Advisory | None:
-    """Return the record of an id, as it is written or as its finding has it."""
+    """Return the record of an id, in upper or lower case, with ``advisory.`` before it or not. None
+    if no record has the id.
+    """
     wanted = id_.lower().removeprefix(CHECK_PREFIX)
     return next((record for record in advisories() if record.id.lower() == wanted), None)
 
 
 def _read(name: str) -> Advisory:
-    """Read a record's file."""
+    """Read the record of one JSON file; ``name``: the file's name in this folder."""
     with open(os.path.join(FOLDER, name), "rb") as file:
         table = json.load(file)
     details = table["database_specific"]
@@ -163,7 +170,7 @@ def _text(value: str | list[str]) -> str:
 
 
 def _affected(row: Mapping[str, Any]) -> Affected:
-    """Read the ranges of releases of one product."""
+    """Read one affected product of a record, with its ranges of versions."""
     ranges: list[Range] = []
     for event in row["events"]:
         ((event_type, version),) = event.items()
@@ -176,7 +183,7 @@ def _affected(row: Mapping[str, Any]) -> Affected:
 
 
 def expression(table: Mapping[str, Any]) -> Expression:
-    """Read a condition."""
+    """Read a condition from JSON: a test of a fact, or a group of all, any or not."""
     if "fact" in table:
         (op,) = set(table) - {"fact"}
         return Comparison(table["fact"], op, table[op])
@@ -187,7 +194,9 @@ def expression(table: Mapping[str, Any]) -> Expression:
 
 
 def holds(condition: Expression, fact: Fact) -> bool | Unknown:
-    """Tell whether a condition holds; fact: returns a value, a set of values, None or Unknown."""
+    """Tell whether a condition holds; Unknown if a fact that is not known decides. fact: called
+    with a name, returns a value, a set of values, None or Unknown.
+    """
     if isinstance(condition, Comparison):
         return _test(condition, fact(condition.fact))
     if condition.op == "not":
@@ -197,7 +206,9 @@ def holds(condition: Expression, fact: Fact) -> bool | Unknown:
 
 
 def joined(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
-    """Tell whether all (or any) of ``parts`` hold; a deciding part counts before an unknown one."""
+    """Tell whether all ``parts`` hold if ``every``, else whether any does. The first Unknown part
+    is returned only if no known part decides.
+    """
     unsure: Unknown | None = None
     for part in parts:
         if isinstance(part, Unknown):
@@ -208,7 +219,9 @@ def joined(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
 
 
 def _test(test: Comparison, value: Any) -> bool | Unknown:
-    """Compare a fact's value with a record's; of a set or list any value counts."""
+    """Test the value of a fact. Of a set, one value that passes is enough; a list is one value.
+    None and an empty set pass only a test that the fact is not given.
+    """
     if isinstance(value, Unknown):
         return value
     value = tuple(value) if isinstance(value, list) else value  # --lora-paths a b
@@ -219,7 +232,9 @@ def _test(test: Comparison, value: Any) -> bool | Unknown:
 
 
 def _holds(test: Comparison, value: Any) -> bool | Unknown:
-    """Compare one value."""
+    """Test one value of a fact for is, matches, at_least or below. Unknown for a text that is no
+    version, or no number if the test has one.
+    """
     if test.op == "is":
         wanted = test.value if isinstance(test.value, list) else [test.value]
         return any(value == each and type(value) is type(each) for each in wanted)
@@ -238,7 +253,9 @@ def _holds(test: Comparison, value: Any) -> bool | Unknown:
 
 
 def program_of(product: str) -> str:
-    """Return whose release it is: each wheel of Mooncake is Mooncake."""
+    """Return the program whose release decides: ``mooncake`` for each wheel of Mooncake, else
+    ``product``.
+    """
     return "mooncake" if product in PRODUCTS["mooncake"][1] else product
 
 
@@ -257,7 +274,9 @@ def in_ranges(affected: Affected, version: str) -> bool | Unknown:
 
 
 def version_key(product: str, text: str) -> Any:
-    """Return a key that orders versions (PEP 440, or leading numbers); Unknown for none."""
+    """Return a key that orders the versions of a product: PEP 440 for products of PyPI, else the
+    leading numbers. Unknown for a text that is no version.
+    """
     if PRODUCTS.get(product, ("",))[0] == "PyPI":
         from packaging.version import InvalidVersion, Version
 
@@ -272,7 +291,7 @@ def version_key(product: str, text: str) -> Any:
 
 
 def range_text(affected: Affected) -> str:
-    """Return ``mooncake 0.3.10 to before 0.3.13``."""
+    """Return the affected versions in words: ``mooncake 0.3.10 to before 0.3.13``."""
     texts = []
     for span in affected.ranges:
         first = "" if span.introduced == "0" else f"{span.introduced} "
@@ -339,7 +358,9 @@ def as_osv(known: Advisory) -> dict[str, Any]:
 
 
 def for_scanners(known: Advisory) -> bool:
-    """Tell whether a record holds of a package alone, which a scanner knows, and ends."""
+    """Tell whether a record is of use to a scanner, which knows only packages and versions. All
+    ranges must end, and it must be about security or about one wheel of Mooncake.
+    """
     ends = all(bounds.fixed or bounds.last for each in known.affected for bounds in each.ranges)
     by_itself = known.severity == "security" or known.affected[0].product in PRODUCTS["mooncake"][1]
     return ends and by_itself
