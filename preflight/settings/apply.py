@@ -98,7 +98,11 @@ def apply_plan(
     force: bool = False,
     account: Account | None = None,
 ) -> int:
-    """Bring the machine to ``plan``; ``force`` replaces others' files. Raises UsageError."""
+    """Show the changes that bring the machine to ``plan``, ask, make them, and return the exit
+    code. argv: the launch, for the command that is shown to root. persist: write drop-ins too.
+    force: replace files that we did not write. account: filled in. Raises UsageError, with nothing
+    changed.
+    """
     account = account or Account([], [], [], [], [])
     unknown = [gap for gap in plan.gaps if gap.topic == "pages"]
     if unknown:
@@ -149,7 +153,9 @@ def _refused(reasons: Iterable[str], exit_code: int, account: Account) -> int:
 def _carry_out(
     steps: tuple[ApplyStep, ...], machine: Machine, consent: Consent, account: Account
 ) -> int:
-    """Make the changes under the journal's lock, and print what was done or taken back."""
+    """Make the changes under the journal's lock, print what was done or taken back, and return the
+    exit code.
+    """
     try:
         with Journal(machine.state) as journal:
             for broken_off in adopt(journal, machine.root, machine.writer):
@@ -174,7 +180,9 @@ def _carry_out(
 
 
 def undo_changes(machine: Machine, consent: Consent, account: Account | None = None) -> int:
-    """Put back all changes of the journal; return the exit code. Raises UsageError."""
+    """Show the changes of the journal, ask, and put all back; return the exit code. Raises
+    UsageError if nobody can be asked.
+    """
     account = account or Account([], [], [], [], [])
     try:
         with Journal(machine.state) as journal:
@@ -204,7 +212,9 @@ def undo_changes(machine: Machine, consent: Consent, account: Account | None = N
 
 
 def _wanted(consent: Consent, question: str, account: Account) -> bool:
-    """Ask whether to go on, and account for a no. Raises UsageError if there is nobody to ask."""
+    """Return whether the user says yes to the question, or gave --yes; a no goes into ``account``.
+    Raises UsageError if there is nobody to ask.
+    """
     if consent.yes:
         return True
     if not sys.stdin.isatty():
@@ -249,7 +259,9 @@ def _not_permitted(
     consent: Consent,
     account: Account,
 ) -> int:
-    """Print the same changes as commands for a user who may make them."""
+    """Print the changes that this user may not make as commands for one who may; return the exit
+    code. argv: the launch, for the command of ``apply --persist``.
+    """
     places = ", ".join(step.path for step in forbidden)
     _refused([f"not permitted to write {places}"], exit_codes.NOT_PERMITTED, account)
     values = [Setting(Kind.SYSFS, s.path, s.wanted) for s in forbidden if s.kind == "value"]
@@ -304,7 +316,10 @@ class Steps(NamedTuple):
 def steps_of(
     plan: Plan, root: Root, writer: Writer, persist: bool = False, force: bool = False
 ) -> Steps:
-    """Return the changes that bring the host to the plan; none if a value is enough."""
+    """Return the changes that bring the host to the plan, and what apply leaves. A value that is
+    enough already has no step. persist: with drop-ins. force: no file is refused, but a link may
+    be.
+    """
     values = [*_pools(plan, root), *_settings(plan, root)]
     files: list[ApplyStep] = []
     refused: list[str] = []
@@ -320,7 +335,9 @@ def steps_of(
 
 
 def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
-    """Yield the steps that grow the pools, node by node, the largest pages first."""
+    """Yield the steps that grow the pools, node by node, the largest pages first. A pool that
+    cannot be read has a step without an earlier value.
+    """
     order = sorted(plan.pools, key=lambda target: (-target.page_bytes, target.node or 0))
     for target in order:
         now = root.integer(target.file)
@@ -345,7 +362,9 @@ def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
 
 
 def _path(setting: Setting) -> str | None:
-    """Return the kernel file of a setting, None if it is not for apply."""
+    """Return the kernel file of a setting. None for one that apply does not write, and for the
+    default pool.
+    """
     if setting.name in (NR_HUGEPAGES, *ORDERS):
         return None
     if setting.kind is Kind.SYSCTL:
@@ -355,7 +374,9 @@ def _path(setting: Setting) -> str | None:
 
 
 def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
-    """Yield the steps that write the drop-ins: they make the plan last."""
+    """Yield the steps that write the drop-ins, which make the plan last, and the link that enables
+    the unit. A file that is already so is left out.
+    """
     names = ArtefactNames()
     rendered = [(SYSCTL_FILE, sysctl(plan, names).text)]
     systemd = not isinstance(root.names(SYSTEMD), Unknown)
@@ -377,7 +398,9 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
 
 
 def _with_rows(text: str, writer: Writer) -> str:
-    """Return limits.d text with the rows of an earlier plan added."""
+    """Return the text for limits.d with the rows of our earlier file added, unless the text has the
+    same limit.
+    """
     content = writer.content(LIMITS_FILE) or ("", 0)
     earlier = content[0].splitlines() if is_ours(content[0]) else []
     kept = {tuple(line.split()[:3]) for line in text.splitlines()}
@@ -401,7 +424,9 @@ def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, s
 
 
 def _how(plan: Plan, setting: Planned, done: set[str]) -> str:
-    """Return the command that brings about a setting which apply leaves."""
+    """Return the command or format that brings about a setting which apply leaves. done: the paths
+    that apply writes.
+    """
     unit = setting.setting.unit
     if unit:
         command = f"systemctl daemon-reload && {line(restart(unit))}"
@@ -450,7 +475,9 @@ class StepError(Exception):
 def carry_out(
     steps: tuple[ApplyStep, ...], journal: Journal, writer: Writer, root: Root
 ) -> ApplyOutcome:
-    """Make each change and read it back; if one fails, take all back."""
+    """Make each change with its entry in the journal, and read kernel files back. If one fails or
+    is interrupted, all are taken back; an interruption is raised again.
+    """
     start, boot = len(journal.entries), boot_id(root)
     lines: list[str] = []
     try:
@@ -470,7 +497,9 @@ def carry_out(
 def _make(
     step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
 ) -> tuple[str, ...]:
-    """Make one change, with its entry in the journal. Raises StepError."""
+    """Make one change, with its entry in the journal, and return a line that tells it. Raises
+    StepError, JournalError or OSError.
+    """
     if step.kind == "value":
         return _value(step, journal, writer, root, boot)
     is_file = step.kind == "file"
@@ -490,7 +519,9 @@ def _make(
 def _value(
     step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
 ) -> tuple[str, ...]:
-    """Write a kernel file and read it back. Raises StepError if it does not have the value."""
+    """Write a kernel file, read it back, and return a line that tells it. Raises StepError if it
+    cannot be read or does not have the value. A pool may have more pages than wanted.
+    """
     current = root.word(step.path)
     if isinstance(current, Unknown):
         raise StepError(f"{current.reason}: it could be read when the plan was made")
@@ -512,7 +543,10 @@ def _value(
 
 
 def _grow(step: ApplyStep, writer: Writer, root: Root) -> tuple[str, int]:
-    """Ask for pages, which the kernel grants in part without an error."""
+    """Ask the kernel for pages, which it may grant only in part; then compact memory and ask again,
+    while that brings more. Return (the pages as text, how often it compacted). Raises StepError if
+    pages are missing.
+    """
     wanted = int(step.wanted)
     writer.value(step.path, step.wanted)
     got = _pages(_read_back(step, root), step)
@@ -546,7 +580,9 @@ def _pages(text: str, step: ApplyStep) -> int:
 
 
 def adopt(journal: Journal, root: Root, writer: Writer) -> list[str]:
-    """Record the results of changes that a crash interrupted, so that undo finds them."""
+    """Complete the entries of changes that a crash interrupted, so that undo finds them, and drop
+    those that changed nothing. Return a sentence for each value.
+    """
     lines = []
     for entry in list(journal.entries):
         if entry.got is None and entry.kind == "file":

@@ -80,7 +80,10 @@ def plan(
     kept: Mapping[str, str] | None = None,
     unread: Iterable[Gap] = (),
 ) -> Plan:
-    """Return all settings for ``needs`` on the host of ``facts``; ``kept`` is never lowered."""
+    """Return all settings for a launch on a host. needs: of the launch, None without one. kept:
+    values of our own sysctl drop-in, which the plan never lowers. unread: gaps that the plan tells
+    too.
+    """
     findings, context = tuple(findings), context_of(facts)
     hugetlb: HugetlbFacts | Unknown = facts.topic("hugetlb")
     targets, pool_wishes, gaps = pools(needs, hugetlb)
@@ -138,7 +141,9 @@ def plan(
 
 
 def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown) -> tuple[str, ...]:
-    """Return a sentence if the pools are larger than the host's memory."""
+    """Return one sentence if the pools are larger than the host's memory; () if not, or if the
+    memory is not known.
+    """
     meminfo = hugetlb if isinstance(hugetlb, Unknown) else hugetlb.meminfo
     total = meminfo if isinstance(meminfo, Unknown) else meminfo.value("MemTotal")
     wanted = sum(target.pages * target.page_bytes for target in targets)
@@ -149,7 +154,9 @@ def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown)
 
 
 def _of_findings(findings: Iterable[Finding]) -> list[Wish]:
-    """Return the settings of all findings that are no pass, the worst first."""
+    """Return a wish for each setting of the findings that fail, warn or are unknown, the worst
+    first. Kernel settings for the boot are left out.
+    """
     wanting = [f for f in findings if f.status not in (Status.PASS, Status.SKIP)]
     wishes = []
     for finding in sorted(wanting, key=lambda finding: _STATUSES.index(finding.status)):
@@ -165,7 +172,9 @@ def _key(setting: Setting) -> tuple[Kind, str, str]:
 
 
 def _merge(wishes: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
-    """Return one wish for each setting, with every reason; and the conflicts that were decided."""
+    """Join the wishes for the same setting into one, and return each with its reasons. Of two
+    values the safer is taken; if neither is, the first is, and a sentence tells the conflict.
+    """
     merged: dict[tuple[Kind, str, str], Wish] = {}
     reasons: dict[tuple[Kind, str, str], dict[Reason, None]] = {}
     conflicts = []
@@ -186,7 +195,10 @@ def _merge(wishes: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]
 
 
 def safer(setting_kind: Kind, name: str, first: str, second: str) -> tuple[str, bool]:
-    """Return the value that serves both; ``(first, False)`` if none is known to."""
+    """Return the value that serves both wishes, and True; ``(first, False)`` if none is known to.
+    Lists are joined. Of two amounts it is the larger, but the smaller for the settings of
+    ``_LESS``.
+    """
     if first == second:
         return first, True
     if name.endswith(_LISTS):
@@ -206,7 +218,9 @@ def _amount(text: str) -> float | None:
 
 
 def _pool_nodes(hugetlb: HugeTlb, size: int | Unknown) -> tuple[int, ...]:
-    """Return the NUMA nodes with a pool of pages of ``size`` bytes; () if that is not known."""
+    """Return the NUMA nodes with a pool of pages of ``size`` bytes; () if the size or its pool is
+    not known.
+    """
     hugepage_pool = size if isinstance(size, Unknown) else hugetlb.pool(size)
     return () if isinstance(hugepage_pool, Unknown) else tuple(sorted(hugepage_pool.nodes))
 
@@ -252,7 +266,8 @@ class _Lasting:
         return {**scopes, Kind.KERNEL_ARGUMENT: Scope.BOOT}.get(setting_kind, Scope.NODE)
 
     def _lasts(self, wish: Setting, scope: Scope) -> tuple[bool, str]:
-        """Return whether a reboot keeps a setting, and how."""
+        """Return whether a reboot keeps a setting, and a phrase: by what, or until when it holds.
+        """
         if scope in (Scope.FLAG, Scope.ENVIRONMENT):
             return True, "it is part of the launch"
         if scope is Scope.CONTAINER:
@@ -270,7 +285,7 @@ class _Lasting:
         return _LASTING[wish.kind]
 
     def _target(self, wish: Setting) -> PoolTarget | None:
-        """Return the pool that the setting is about."""
+        """Return the pool whose pages the setting sets; None if it sets no pool of the plan."""
         hugetlb = self._hugetlb
         default = 0 if isinstance(hugetlb, Unknown) else hugetlb.hugetlb.default_page_size_bytes
         for target in self._targets:
@@ -281,7 +296,9 @@ class _Lasting:
         return None
 
     def _pool_lasts(self, size: int) -> tuple[bool, str]:
-        """Return whether a pool has its pages after a boot, and how."""
+        """Return whether the pools of one page size have their pages after a boot, and a phrase:
+        who sets them, or why not. size: the bytes of a page.
+        """
         assert not isinstance(self._hugetlb, Unknown)
         mine = [target for target in self._targets if target.page_bytes == size]
         wanted = sum(target.pages for target in mine)
@@ -313,7 +330,9 @@ _LASTING: dict[Kind, tuple[bool, str]] = {
 
 
 def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
-    """Return the manifest's object and container of the ranks, or the compose file's service."""
+    """Return the description of the launch's main container: an object of Kubernetes with the
+    container's name, or a Compose service. An empty Workload without such a description.
+    """
     container = main_container(needs)
     if container is None:
         return Workload()
@@ -348,7 +367,9 @@ def unresolved(sizing: LaunchSizing) -> list[Gap]:
 
 
 def kept_settings(root: Root) -> dict[str, str]:
-    """Return the settings of our own drop-in, so that a new one lowers none."""
+    """Return the settings of our own sysctl drop-in, so that a new one lowers none. {} without the
+    file, or if somebody else wrote it.
+    """
     content = root.text(SYSCTL_FILE)
     if isinstance(content, Unknown) or not is_ours(content):
         return {}

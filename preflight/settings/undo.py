@@ -38,7 +38,9 @@ class Writer:
             os.close(handle)
 
     def file(self, path: str, content: str, mode: int = 0o644, folder_mode: int = 0o755) -> None:
-        """Write a file completely, or leave it as it was."""
+        """Write a file completely, or leave it as it was. Its folder is made if missing, and the
+        owner of an existing file stays.
+        """
         place = self.locate(path)
         folder = os.path.dirname(place)
         os.makedirs(folder, folder_mode, exist_ok=True)
@@ -98,7 +100,9 @@ class Writer:
             return None
 
     def may_write(self, entry_kind: str, path: str) -> bool:
-        """Return whether this user may write a kernel file, or into a file's folder."""
+        """Tell whether this user may write. A kernel file (``entry_kind`` value) must be writable
+        itself; for a file or link its folder, or the nearest one above that exists.
+        """
         place = self.locate(path)
         if entry_kind == "value":
             return os.access(place, os.W_OK)
@@ -195,7 +199,9 @@ class Journal:
             raise
 
     def replace(self, old: Entry, new: Entry | None) -> None:
-        """Put ``new`` in the place of ``old``, or take it out."""
+        """Put ``new`` in the place of ``old``, or take it out if None, and save. Raises
+        JournalError.
+        """
         at = max(at for at, entry in enumerate(self.entries) if entry is old)
         self.entries[at : at + 1] = [] if new is None else [new]
         self._save()
@@ -216,7 +222,9 @@ class Journal:
             raise JournalError(_unwritable(self.path, error)) from None
 
     def _read(self) -> list[Entry]:
-        """Return the entries of the journal's file. Raises JournalError if it is not ours."""
+        """Return the entries of the journal's file; [] without a file. Raises JournalError if it
+        cannot be read or is not ours.
+        """
         import json
 
         try:
@@ -287,7 +295,9 @@ def boot_id(root: Root) -> str:
 
 
 def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[Undone]:
-    """Take back all entries from ``since`` on, the last first; one that fails stops no other."""
+    """Take back all entries from index ``since`` on, the last first, and forget those that are
+    settled. One that fails stops no other. Return one result for each entry, in that order.
+    """
     results = []
     boot = boot_id(root)
     for entry in reversed(journal.entries[since:]):
@@ -309,7 +319,9 @@ def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[U
 
 
 def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
-    """Put a kernel file's value back, unless somebody else has changed it since."""
+    """Put a kernel file's value back, unless a reboot has undone it or somebody else has changed it
+    since.
+    """
     path, before = entry.path, entry.before
     if boot and entry.boot and boot != entry.boot:
         return Undone(f"{path}: a reboot has undone it since", True, True)
@@ -331,7 +343,9 @@ def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
 
 
 def _still_ours(entry: Entry, current: str) -> bool:
-    """Return whether a value is ours, or on its way to ours if the change broke off."""
+    """Tell whether ``current`` is the value that apply wrote. If apply broke off before it read the
+    value back, the wanted one counts, or a pool that has grown in part.
+    """
     if entry.got is not None:
         return current == entry.got
     if entry.path.endswith(_NR) and entry.before is not None:
@@ -343,7 +357,9 @@ def _still_ours(entry: Entry, current: str) -> bool:
 
 
 def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
-    """Give up only the pages that no process holds."""
+    """Shrink a pool to its earlier size, but give up only pages that no process uses or has
+    reserved. If not all can go, the entry is not settled, and ``now`` is the size left.
+    """
     path = entry.path
     folder = path.removesuffix(_NR)
     free = root.integer(f"{folder}/free_hugepages")
@@ -366,7 +382,9 @@ def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
 
 
 def _file(entry: Entry, writer: Writer) -> Undone:
-    """Put a file's content back, or remove a file that is new."""
+    """Put a file's content back, or remove a file that is new. It stays if somebody else has
+    changed it.
+    """
     writer.discard_part(entry.path)
     path, (content, _) = entry.path, writer.content(entry.path) or (None, 0)
     if content == entry.before:

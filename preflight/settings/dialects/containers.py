@@ -15,7 +15,9 @@ from preflight.settings.records import Plan
 
 
 def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
-    """Return (set, removed, notes): the wanted variables, the unwanted, the rest."""
+    """Return (variables to set, with their values; names to remove; notes on those that are left
+    out).
+    """
     kept: dict[str, str] = {}
     removed: list[str] = []
     why = "because its name looks like that of a secret: pass it as you do today"
@@ -47,14 +49,16 @@ def env(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _of_lines(plan: Plan, use: str, lines: list[str], notes: list[str]) -> Rendering:
-    """Return a file of ``lines`` below a header that names its use; "" without lines."""
+    """Return a file of ``lines`` below a header. use: the command or option that reads the file.
+    Without lines the text is "".
+    """
     if not lines:
         return Rendering("", tuple(notes) or ("the launch sets no variable",))
     return Rendering("\n".join([header(plan.source, use), *lines]), tuple(notes))
 
 
 def shell(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return exports for ``.`` in a POSIX shell."""
+    """Return a file of exports and unset lines, which ``.`` reads in a POSIX shell."""
     kept, removed, notes = variables(plan)
     lines = [posix_assignment(name, value) for name, value in kept.items()]
     lines += [f"unset {name}" for name in removed]
@@ -62,7 +66,9 @@ def shell(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def docker(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return one option a line; the image and its command follow them."""
+    """Return options of ``docker run``, one a line. The user writes the image and its command after
+    them.
+    """
     options: list[tuple[str, str]] = []
     if plan.of(Kind.NETWORK):
         options.append(("--network", "host"))
@@ -209,7 +215,9 @@ def _of(plan: Plan) -> str:
 
 
 def _resources(plan: Plan, names: ArtefactNames) -> dict[str, str]:
-    """Return requests and limits alike: Kubernetes takes huge pages in no other way."""
+    """Return the container's resources by name, for requests and limits alike: Kubernetes takes
+    huge pages in no other way.
+    """
     resources: dict[str, str] = {}
     shm = sum(int(setting.wanted) for setting in plan.of(Kind.SHM_SIZE))
     for setting in plan.of(Kind.MEMORY):
@@ -240,7 +248,9 @@ def _quantity(size_bytes: int) -> str:
 
 
 def _security_context(plan: Plan) -> dict[str, Any]:
-    """Return the capabilities and the seccomp profile; a list replaces the manifest's."""
+    """Return the capabilities and the seccomp profile. Those of the manifest are repeated, because
+    the patch's list of capabilities replaces the manifest's.
+    """
     context: dict[str, Any] = {}
     added = [setting.name for setting in plan.of(Kind.CAPABILITY)]
     if added:  # the list replaces the manifest's own
@@ -252,7 +262,7 @@ def _security_context(plan: Plan) -> dict[str, Any]:
 
 
 def _notes(plan: Plan, names: ArtefactNames) -> list[str]:
-    """Return notes on settings that a patch cannot make."""
+    """Return notes on what a patch cannot set, and on values that the user must check."""
     notes = []
     manifest_kind = plan.workload.manifest
     if manifest_kind and manifest_kind not in POD_PATHS:  # kubectl merges into no others

@@ -69,7 +69,8 @@ def sysctl_values(plan: Plan) -> tuple[dict[str, str], list[str]]:
 
 
 def needs_unit(plan: Plan) -> bool:
-    """Return whether a pool is left that a file of sysctl.d cannot set."""
+    """Return whether the plan has a pool that a file of sysctl.d cannot set, so that a unit has to.
+    """
     whole = NR_HUGEPAGES in sysctl_values(plan)[0]
     return any(not whole or t.page_bytes != plan.default_page_bytes for t in plan.pools)
 
@@ -98,7 +99,9 @@ def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
 
 
 def overruled(plan: Plan) -> list[str]:
-    """Return notes on later files that set the pool to less."""
+    """Return a note on each file or script that is read later than our drop-in and may set the
+    default pool to less.
+    """
     pages, _ = _default_pool(plan)
     if pages is None:
         return []
@@ -142,7 +145,9 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _with_earlier(plan: Plan) -> list[PoolTarget]:
-    """Return the pools to write: each the larger of the plan's and of the installed unit's."""
+    """Return the pools that the unit writes. A pool that the installed unit sets too has the larger
+    number of pages, and one that only that unit sets is kept.
+    """
     pools = {(target.page_bytes, target.node): target for target in plan.pools}
     for writer in plan.writers:
         size, pages = writer.page_size_bytes, writer.pages
@@ -156,7 +161,9 @@ def _with_earlier(plan: Plan) -> list[PoolTarget]:
 
 
 def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return words of the kernel command line; the default page size stays."""
+    """Return the words of the kernel command line that reserve the pools, the largest pages first.
+    The default page size stays as it is now.
+    """
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))
     arguments = []
@@ -181,7 +188,9 @@ def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _counts(plan: Plan, size: int, at_boot: tuple[PoolWriter, ...]) -> str:
-    """Return the pages of one size, by node if wanted so, and never fewer than now."""
+    """Return the text of ``hugepages=`` for one page size: a number, or NODE:PAGES if the plan is
+    by node. It is never fewer than now, or than at_boot, the present command line, sets.
+    """
     targets = [target for target in plan.pools if target.page_bytes == size]
     mine = {target.node: target.kept_pages for target in targets}
     later = pages_after_boot(at_boot, size, plan.default_page_bytes)
@@ -206,7 +215,9 @@ def ulimits(plan: Plan) -> dict[str, str]:
 
 
 def host_limits(plan: Plan) -> dict[str, str]:
-    """Return the launch's limits, for a login or a unit; not a container's unread number."""
+    """Return the launch's limits for a login or a unit, by name. A number that only a container's
+    description states is left out.
+    """
     limits = (limit for limit in plan.of(Kind.ULIMIT) if not limit.unit)
     return {
         limit.name: limit.wanted
@@ -255,7 +266,9 @@ def _pam(name: str, value: str) -> str:
 
 
 def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return a drop-in for the unit that starts the server, whatever that is called."""
+    """Return a drop-in for the unit that starts the server: the service that is named, else the
+    launch's own unit, else a default name.
+    """
     limits = host_limits(plan)
     for unit in unit_limits(plan).values():
         limits = {**unit, **limits}
@@ -272,7 +285,7 @@ def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def containerd(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return a drop-in for the daemon that starts pods: they have the limits that it has."""
+    """Return a drop-in for containerd.service: the pods that it starts have the same limits."""
     limits = {**unit_limits(plan).get(CONTAINERD, {}), **host_limits(plan)}
     note = (
         f"write it to {drop_in(CONTAINERD)}, then: sudo systemctl daemon-reload; "
@@ -344,7 +357,7 @@ def _tasks(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _file(path: str, content: str) -> list[dict[str, Any]]:
-    """Return the tasks that write a file and make its folder."""
+    """Return the tasks that make the folder of a file and write the file."""
     folder = path.rpartition("/")[0]
     return [
         _task(f"Make {folder}", "ansible.builtin.file", path=folder, state="directory"),
@@ -355,7 +368,7 @@ def _file(path: str, content: str) -> list[dict[str, Any]]:
 
 
 def _task(title: str, module: str, /, **options: Any) -> dict[str, Any]:
-    """Return a task, in which no text of a host or a launch is a template."""
+    """Return a task for a module of Ansible. Braces in its texts are not read as a template."""
     plain = {key: _plain(value) for key, value in options.items()}
     return {"name": _plain(title), module: plain}
 
