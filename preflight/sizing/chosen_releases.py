@@ -64,7 +64,9 @@ def choose_mooncake(
 
 
 def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) -> list[Note]:
-    """Return a note if ``text`` is no known release, with the one it is taken for."""
+    """Return a note if ``text`` is newer than ``newest``, the newest that is known here, or no
+    release. It says which release it is taken for, and what depends on that (``rests``).
+    """
     name = program.lower()
     if newer:
         from checks.releases.open_changes import open_changes
@@ -105,7 +107,9 @@ _SPEAK_OF = frozenset(
 
 
 def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
-    """Return the options, without this machine's releases if all programs run in images."""
+    """Return the options. If all programs of the launch run in images, the releases that are
+    installed on this machine are left out.
+    """
     uses = (c for c in reading.commands if any(_USES.search(w.text) for w in c.words[:4]))
     users = [c.container for c in uses if c.words[0].text.rpartition("/")[2] not in _SPEAK_OF]
     if not users or None in users:
@@ -176,7 +180,9 @@ def _installed_sglang(installed: Installed | None) -> str | None:
 
 
 def doubts(sglang: Input, mooncake: Input) -> tuple[str, str, str]:
-    """Return why the launch's SGLang and Mooncake may not be these, as ``Versions`` has it."""
+    """Return three reasons why the launch may run other releases: SGLang's is assumed or too new to
+    be known, Mooncake's is assumed, Mooncake's is too new. "" for no doubt.
+    """
     from checks.releases.sglang import newer_than_known as newer_sglang
 
     ours, theirs = str(sglang.value), str(mooncake.value)

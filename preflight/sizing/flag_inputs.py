@@ -105,7 +105,8 @@ def gather_flags(
 def _halves_may_overlap(
     flags: Flags, release: MooncakeRelease, settings: StoreSettings, shown: Shown, notes: list[Note]
 ) -> Unknown | None:
-    """Return Unknown if K and V of L2 may be registered apart, which may end the server.
+    """Return Unknown if K and V of L2 are registered apart, which may end the server; None if not.
+    If a release is not known, None is returned and a note tells it.
 
     Flags do not tell whether the model's L2 is. ``preflight.rules.memory`` judges it where the
     launch itself is given.
@@ -131,7 +132,9 @@ def _halves_may_overlap(
 
 
 def _ranks(flags: Flags, shown: Shown) -> int:
-    """Return the number of ranks of one host. Raises UsageError if a size is out of range."""
+    """Return the number of ranks of one host, and add the sizes to ``shown``. Raises UsageError if
+    a size is out of range, or if the L2 pool is left out.
+    """
     for name in ("tp_size", "pp_size", "dp_size"):
         size, flag = getattr(flags, name), f"--{name.replace('_', '-')}"
         if size < 1:
@@ -155,7 +158,9 @@ def _ranks(flags: Flags, shown: Shown) -> int:
 def _protocol(
     flags: Flags, environment: Mapping[str, str], shown: Shown, notes: list[Note]
 ) -> Protocol:
-    """Return the transport of the flag, of the variable, or SGLang's default."""
+    """Return the transport of the flag, of the variable, or SGLang's default, and add it to
+    ``shown``. A variable that names no transport is a note.
+    """
     named = environment.get("MOONCAKE_PROTOCOL")
     if flags.protocol:
         protocol, origin = Protocol(flags.protocol), "--protocol"
@@ -173,7 +178,9 @@ def _protocol(
 def _settings(
     flags: Flags, variables: Mapping[str, str], release: MooncakeRelease, shown: Shown, notes: Notes
 ) -> StoreSettings:
-    """Return Mooncake's settings: of the flags, else of the environment, else the defaults."""
+    """Return Mooncake's settings: of the flags, else of the environment, else the defaults. Each is
+    added to ``shown``. Huge pages are taken to be on unless a flag says no. Raises UsageError.
+    """
     of_environment, noted = read_store_settings(variables, release)
     notes += noted
     origin = "assumed: MC_STORE_USE_HUGEPAGE is not set here; export it"

@@ -108,7 +108,9 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
 def _taken_over(
     source: LaunchInputs, replays: Mapping[int, Sequence[ProcessReplay]]
 ) -> dict[int, tuple[Region, ...] | Unknown]:
-    """Return the regions that each ``mooncake_client`` registers for ranks, by its number."""
+    """Return the regions that each ``mooncake_client`` registers for ranks, by the client's process
+    number. Unknown if the pools of one such rank are.
+    """
     regions: dict[int, tuple[Region, ...] | Unknown] = {}
     for number, client in registers_for(source.processes, replays).items():
         memory = source.memory.get(number)
@@ -124,7 +126,9 @@ def _taken_over(
 
 
 def _limit_bytes(process: LaunchProcess, source: LaunchInputs) -> int:
-    """Return the headroom of a memory cgroup for which SGLang's own check admits the pools."""
+    """Return the bytes that a memory cgroup must have left so that SGLang's own check admits the
+    pools. 0 if SGLang makes no such check, or it is not known.
+    """
     memory, server = source.memory.get(process.number), process.server
     ranks = None if server is None else server_ranks(server)
     if memory is None or ranks is None or isinstance(ranks, Unknown):
@@ -136,7 +140,7 @@ def _limit_bytes(process: LaunchProcess, source: LaunchInputs) -> int:
 
 
 def source_name(sizing: LaunchSizing) -> str:
-    """Return the name of a launch: its file, or that it is several, or ""."""
+    """Return the name of a launch: as the sizing has it, else its only file, else ``launch``."""
     shown = sizing.shown
     if shown is not None and shown.inputs.source:
         return shown.inputs.source
@@ -150,7 +154,9 @@ def _members(
     memory: ServerMemory | None,
     looks_up: bool,
 ) -> Iterator[ProcessNeeds]:
-    """Yield each process's record. memory: a rank's pools. looks_up: SGLang looks devices up."""
+    """Yield the needs of each rank of a process; one record for the process if none was replayed.
+    memory: a rank's pools, None if it has none. looks_up: SGLang looks its engine's devices up.
+    """
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
     device = None if process.server is None else process.server.value("device")
@@ -222,7 +228,9 @@ def _members(
 
 
 def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> int:
-    """Return the least bytes that a process puts into /dev/shm; all by the first rank."""
+    """Return the least bytes that a server puts into /dev/shm, all told of its first rank. 0 for
+    other ranks, and for other programs.
+    """
     ranks = None if process.server is None else server_ranks(process.server)
     if rank or ranks is None or isinstance(ranks, Unknown):
         return 0
@@ -237,7 +245,9 @@ def _segment_nodes(replay: ProcessReplay) -> tuple[int, ...]:
 
 
 def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
-    """Return the regular bytes of a segment by the node that ``mbind`` puts them on."""
+    """Return the bytes on regular pages of a split segment, by the NUMA node that ``mbind`` puts
+    them on. {} if the segment is not split, or on huge pages.
+    """
     bytes_by_node: dict[int, int] = {}
     nodes = _segment_nodes(replay)
     for share in replay.allocations:
@@ -258,7 +268,9 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
 
 
 def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
-    """Return the share of GPU memory that a rank takes; of all ranks if ``rank`` is None."""
+    """Return the share of GPU memory that a rank takes; of all ranks of vLLM or another engine if
+    ``rank`` is None. None if the GPUs or the share are not known, and for SGLang without a rank.
+    """
     environment = process.command.environment
     selections = [environment.get(name) for name in _HIDES_GPUS]
     if any(word is not None and word.unresolved for word in selections):
@@ -317,7 +329,9 @@ _HANDED = (MemoryKind.HOST_POOL, MemoryKind.LOCAL_BUFFER)
 
 
 def handed_over(replay: ProcessReplay) -> tuple[Allocation, ...]:
-    """Return the allocations that a process maps and another registers: all of a dummy client."""
+    """Return the host pools and local buffers that a process maps and another process registers. ()
+    unless the process has a client without a segment.
+    """
     if not any(client.dummy for client in replay.process.clients):
         return ()
     return tuple(allocation for allocation in replay.allocations if allocation.what in _HANDED)
@@ -326,7 +340,8 @@ def handed_over(replay: ProcessReplay) -> tuple[Allocation, ...]:
 def registers_for(
     processes: Sequence[LaunchProcess], replays: Mapping[int, Sequence[ProcessReplay]]
 ) -> dict[int, int]:
-    """Return the number of the client that registers for each process that hands memory over.
+    """Map the number of each process that hands memory over to the number of the
+    ``mooncake_client`` that registers it.
 
     It is the one at the port that the process is told, or the only one; one without RDMA registers
     nothing. Where the launch starts none, another launch's does.

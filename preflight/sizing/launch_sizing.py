@@ -100,7 +100,10 @@ def gather_launch(
     root: Root,
     default_page_bytes: int | Unknown,
 ) -> LaunchInputs:
-    """Return both bounds of the mappings of ``processes``. Raises UsageError as flags do."""
+    """Return what a launch is judged by: its mappings at both bounds of L2, the rules' findings,
+    and the releases. source: its name. Raises UsageError; NoLaunchError if it starts no program
+    that is judged here.
+    """
     mooncake, version, notes = choose_mooncake(
         options.mooncake_version, options.installed, options.origins.get("mooncake_version")
     )
@@ -310,7 +313,10 @@ class LaunchSizing(NamedTuple):
 def size_launch(
     reading: Reading, source: str, options: LaunchOptions, root: Root, read_file: ReadFile
 ) -> LaunchSizing:
-    """Understand ``reading`` and hold it against the host below ``root``."""
+    """Size a launch: understand its commands, take those of one host, and judge them against the
+    host below ``root``. source: its name. read_file: reads what the commands name. Raises
+    UsageError.
+    """
     host = read_host(root)
     older = written_too_old(options, reading)
     options = with_image(with_written_versions(options, reading), reading, root)
@@ -341,7 +347,9 @@ def size_launch(
 def _admissions(
     inputs: LaunchInputs, sizing: Sizing | None, options: LaunchOptions
 ) -> tuple[Admission | Unknown, ...]:
-    """Return the answers of SGLang's own check, if the launch is to run on this host."""
+    """Return the answers of SGLang's own check, one for each server with a host pool or HiCache. ()
+    if another host is sized.
+    """
     if options.available_bytes is not None:
         return ()
     admissions: list[Admission | Unknown] = []
@@ -454,7 +462,9 @@ def _feasible(
     release: SglangRelease,
     sizing: Sizing,
 ) -> FeasiblePages | None:
-    """Return the numbers of huge pages of ``size`` bytes that suffice and that the gate admits."""
+    """Return the numbers of huge pages of ``size`` bytes that suffice and that the gate admits.
+    None if the pool is not known.
+    """
     from preflight.sizing.advice import held_pages
 
     hugepage_pool = sizing.host.hugetlb.pool(size)

@@ -97,7 +97,9 @@ def _gpu_kind(root: Root) -> GpuKind | None:
 
 @or_unknown
 def host_memory(options: LaunchOptions, root: Root) -> FreeMemory:
-    """Return the memory that SGLang reads of this host, if the launch is to run here."""
+    """Return the memory that SGLang reads of this host. Unknown if it cannot be read, or if another
+    host is sized.
+    """
     if options.available_bytes is not None:
         why = "another host is sized, whose memory is not known"
         raise UnknownFactError(Unknown(why))
@@ -184,7 +186,9 @@ def share_of(
     host: SizedHost,
     memory: dict[int, ServerMemory],
 ) -> Share:
-    """Return the mappings of ``process``, and add a server's pools to ``memory``."""
+    """Return what the ranks of ``process`` map, bound to the NUMA nodes that numactl or its
+    container names. A server's pools are added to ``memory``. Unknown if a number that decides is.
+    """
     share = _unbound_share(process, hardware, host, memory)
     nodes = bound_nodes(process.command)
     if nodes is None or len(numa_nodes(host.root)) < 2:
@@ -243,7 +247,9 @@ def _unbound_share(
     host: SizedHost,
     memory: dict[int, ServerMemory],
 ) -> Share:
-    """Return the mappings of a server, a consumer or a store, bound to no node yet."""
+    """Return the mappings of a server, a consumer or a store, bound to no node by numactl yet.
+    Other programs have an empty share. Raises UnknownFactError.
+    """
     if process.server is not None and hardware is not None:
         return _server_share(process, process.server, hardware, host, memory)
     if process.consumer is not None:
@@ -260,7 +266,10 @@ def _unbound_share(
 
 
 def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost) -> Share:
-    """Return an engine's share: all clients in each worker, an engine's pool in its first alone."""
+    """Return what the workers of another engine map: their store clients and the engine's own
+    pools. The share has no ranks if the engine has neither. Raises UnknownFactError, and UsageError
+    for too many ranks.
+    """
     ranks = known(consumer.ranks)
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks on one host: {MOST_RANKS} at most")
@@ -299,7 +308,9 @@ def _server_share(
     host: SizedHost,
     memory: dict[int, ServerMemory],
 ) -> Share:
-    """Return the mappings of a server's ranks at both bounds."""
+    """Return the mappings of a server's ranks at both bounds of L2, and put its pools into
+    ``memory``. Raises UnknownFactError, and UsageError for too many ranks.
+    """
     if server.arguments.unread is not None:
         raise UnknownFactError(server.arguments.unread)
     ranks = known(server_ranks(server))
@@ -349,7 +360,9 @@ def _placed(
     host: SizedHost,
     clients: list[StoreClient | None],
 ) -> RankPlacement:
-    """Return the NUMA node of each rank, as far as numactl lets SGLang bind it."""
+    """Return the NUMA node of each rank: as --rank-numa-nodes states, else as SGLang binds it where
+    numactl leaves it the CPUs.
+    """
     stated = host.options.rank_nodes
     if stated is not None:
         return given_ranks(ranks.here, stated)

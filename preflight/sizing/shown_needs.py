@@ -41,7 +41,9 @@ _FILES = {"offload": "SSD offload folder", "config": "configuration"}
 
 
 def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
-    """Return all needs of a launch by kind, summed over all processes, as the source has them."""
+    """Return the needs of a launch by kind: memory, ports, files, disk, devices, services. Huge
+    pages are summed over all processes; every other need names its owner.
+    """
     return {
         "hugetlb": list(_hugetlb(sizing)),
         "regular": _sums(sizing, "regular memory", Backing.REGULAR),
@@ -88,7 +90,9 @@ def _hugetlb(sizing: Sizing) -> Iterator[Need]:
 
 
 def _sums(sizing: Sizing, what: str, backing: Backing) -> list[Need]:
-    """Return the memory of one kind that each process maps."""
+    """Return the memory with one ``backing`` that each process maps, named ``what``. A process
+    without any is left out.
+    """
     needs = []
     for process in sizing.asked:
         mapped = (*process.allocations, *process.heap)
@@ -101,7 +105,9 @@ def _sums(sizing: Sizing, what: str, backing: Backing) -> list[Need]:
 
 
 def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Need]:
-    """Return each process's registered memory, that handed over by ranks included."""
+    """Return the registered memory of each process that has any. What ranks hand over is counted
+    with the client that registers it.
+    """
     replays = sizing.asked_by_process
     taken: dict[int, list[Allocation]] = {}
     for number, client in registers_for(processes, replays).items():

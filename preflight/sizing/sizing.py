@@ -50,7 +50,9 @@ class DocumentedRule(NamedTuple):
 
 
 def documented_rule(terms: RuleTerms, available_bytes: int | None) -> DocumentedRule:
-    """Return the answer of the documented helper."""
+    """Return the answer of the documented helper. available_bytes: of huge pages, None if no pool
+    is known.
+    """
     baseline = terms.hicache_bytes + terms.segment_bytes
     clean_arena, ranks = baseline + (terms.arena_bytes or 0), terms.tp_size
     if available_bytes is None:
@@ -101,7 +103,9 @@ class Sizing(NamedTuple):
 
     @property
     def starts_by_luck(self) -> bool:
-        """Return whether the launch fails in some order of its ranks alone."""
+        """Tell whether the launch starts in the usual order of its ranks, and fails in some other
+        order.
+        """
         taken = self.taken
         fails = taken is None or any(process.failure for process in taken)
         return self.status == "fails" and not fails
@@ -157,7 +161,9 @@ def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
 
 
 def _stated_host(inputs: SizingInputs, host: HostMemory) -> HostMemory:
-    """Return the host without pools if another host's pool is stated."""
+    """Return the host with an empty pool of the store's page size if --available-hugetlb states
+    another host's huge pages; else the host as it is.
+    """
     page = inputs.settings.hugepage_bytes
     if inputs.available_bytes is None:
         return host
@@ -167,7 +173,7 @@ def _stated_host(inputs: SizingInputs, host: HostMemory) -> HostMemory:
 
 
 def without_arena(sizing: Sizing) -> FitVerdict:
-    """Return the same launch with no arena asked for."""
+    """Judge the same launch against the same pools, with no arena asked for."""
     launch = sizing.inputs.launch.without_arenas()
     return judge_fit(hugetlb_usages(launch), sizing.stock)
 
@@ -247,7 +253,7 @@ def _status(
     stock: Mapping[Spot, Stock | Unknown],
     unused: tuple[Note, ...],
 ) -> tuple[str, str]:
-    """Return the status of one bound, and the reason."""
+    """Return the status of one bound, and the reason; "" if the status says all."""
     broken = next((process.failure for process in asked if process.failure), None)
     if broken:
         return "fails", f"{broken.what}: {broken.error}"
@@ -289,7 +295,9 @@ def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:
 
 
 def taken_pages(sizing: Sizing, spot: Spot) -> int | None:
-    """Return how many available pages of a pool, or of a node's share, the launch takes."""
+    """Return how many available pages of a pool, or of a node's share, the launch takes. None if a
+    pool is not known.
+    """
     if sizing.taken is None:
         return None
     pages = (pages_by_spot(process.allocations, process.process.among) for process in sizing.taken)

@@ -52,7 +52,9 @@ SHORTAGES = {
 
 
 def _reading_text(sizing: LaunchSizing) -> str:
-    """Return the parts that were not read, by name, and each note once, with a count."""
+    """Return how the launch was read: the host that is sized, the parts that were not read, and the
+    notes. A note of several places is told once, with their number.
+    """
     places: dict[tuple[str, str], list[Origin]] = {}
     for note in sizing.reading.notes:
         if note.id not in ("condition", "not-started"):  # those that count are told above
@@ -67,8 +69,9 @@ def _reading_text(sizing: LaunchSizing) -> str:
 
 
 def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool = False) -> str:
-    """Return the answer about a launch as it was written; ``explained`` with each need's formula.
-    ``paint`` colours a text: paint(text, colour)."""
+    """Return the answer about a launch as it was written. rule: documented or exact. explained:
+    with the formula of each need. ``paint`` colours a text: paint(text, colour).
+    """
     left_out = _part("Not started", [_filled(f"  {text}") for text in sizing.reading.left_out])
     reading = _reading_text(sizing)
     shown, findings = sizing.shown, sizing.inputs.findings
@@ -95,7 +98,9 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
 
 
 def _without_huge_pages(regular_bytes: tuple[int, int]) -> str:
-    """Return the answer about a launch that fits without huge pages."""
+    """Return the answer about a launch that fits without huge pages. regular_bytes: the least and
+    the most that it takes on regular pages.
+    """
     if not regular_bytes[1]:
         return "it keeps no KV cache in this host's memory, and takes no huge pages"
     least, most = map(format_bytes, regular_bytes)
@@ -112,8 +117,10 @@ def sizing_text(
     then: str = "",
     left_out: str = "",
 ) -> str:
-    """Return the whole answer. verdict: if another rule decides. then: what to do next, of a launch
-    whose pages suffice. left_out: the parts that are in no number."""
+    """Return the whole answer. verdict: replaces that of the huge pages if something else decides.
+    then: what to do next, shown only if the pages suffice. left_out: the parts that are in no
+    number.
+    """
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
     notes = [*sizing.unused, *sizing.inputs.notes]
@@ -174,7 +181,9 @@ def _admissions(sizing: LaunchSizing) -> str:
 
 
 def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> str:
-    """Return every need with its formula, and once the shared inputs with their origins."""
+    """Return every need with its formula, and once each input that the needs follow from, with its
+    origin. needs: by kind. shown: the inputs of the whole launch.
+    """
     lines = ["Needs of this host, each with its formula"]
     inputs: dict[str, Input] = {}
     for need_kind, needs_of_kind in needs.items():
@@ -199,7 +208,9 @@ def _headline(sizing: Sizing) -> tuple[str, str, str]:
 
 
 def _head(sizing: Sizing, paint: Paint, verdict: str, then: str) -> str:
-    """Return the answer: the verdict, the shortage, and the number to set."""
+    """Return the answer: the verdict, each shortage, the number to set, and ``then``, what to do
+    next. verdict: "" for that of the sizing.
+    """
     word, reason, colour = _headline(sizing)
     lines = (verdict or f"{paint(word, colour)}: {reason}").split("\n")
     # As check says it, and as it is set: what the nodes of a pool have to hold together.
@@ -263,7 +274,7 @@ def _table(
 
 
 def _names(processes: list[ProcessReplay]) -> str:
-    """Return the name of several processes that map alike."""
+    """Return one name for processes that map alike: that of the first to that of the last."""
     first, last = processes[0].process.name, processes[-1].process.name
     if len(processes) == 1:
         return first
@@ -396,7 +407,9 @@ def _reasons(sizing: Sizing) -> list[str]:
 
 
 def _verdicts(sizing: Sizing) -> str:
-    """Return a sentence if the documented rule and the exact need disagree."""
+    """Return a sentence if the documented rule and the exact need disagree; "" if they agree or it
+    cannot be told.
+    """
     passes = sizing.documented.status != "insufficient_for_baseline"
     sees_pool = sizing.documented.available_bytes is not None
     short = next((s for s in sizing.verdict.shortages if not s.spot.nodes), None)
