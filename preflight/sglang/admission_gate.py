@@ -37,7 +37,9 @@ class FreeMemory(NamedTuple):
 
 
 def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
-    """Return the free memory as read in a container of this limit; no number: no limit."""
+    """Return the free memory as a process in a container reads it. limit_bytes: the container's
+    memory limit; if it is no number, there is no limit.
+    """
     if not isinstance(limit_bytes, int):
         return memory
     left = memory.headroom_bytes
@@ -73,8 +75,11 @@ def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
 def asked_bytes(
     pools: Sequence[HostPool], ranks: int, release: SglangRelease
 ) -> tuple[int, str] | None:
-    """Return the free memory for which the gate admits each pool, with the formula. None if no pool
-    is checked. free // shares >= largest: free >= largest * shares."""
+    """Return the least free memory with which the gate admits every pool, and the formula in words.
+    None if no pool is checked. ranks: those that share the memory.
+
+    free // shares >= largest is the same as free >= largest * shares.
+    """
     requested = [each.requested_bytes for each in pools if each.requested_bytes is not None]
     if not requested:
         return None
@@ -86,7 +91,9 @@ def asked_bytes(
 def auto_budget_bytes(
     memory: FreeMemory, ranks: int, release: SglangRelease, fraction: float
 ) -> int:
-    """Return the bytes that a rank may book if SGLang sizes its pools; 0 or less: it stops."""
+    """Return the bytes that a rank may book if SGLang sizes its pools. With 0 or less SGLang stops.
+    fraction: of the free memory, as the flag states.
+    """
     return int(free_bytes(memory, ranks, release) * fraction)
 
 
@@ -136,8 +143,10 @@ def _answers(
     free: Callable[[int], int],
     takes: Callable[[HostPool], int],
 ) -> tuple[GateAnswer, ...]:
-    """Return the gate's answer for each pool, in their order. free: what a pool is compared with,
-    once so many bytes are taken. takes: by each pool."""
+    """Return the gate's answer for each pool, in their order, up to the first refusal. free: called
+    with the bytes taken so far, returns what the next pool is compared with. takes: the bytes that
+    a pool takes.
+    """
     answers, taken = [], 0
     for each in pools:
         if each.requested_bytes is not None:
@@ -190,9 +199,10 @@ def feasible_hugepages(
 ) -> FeasiblePages:
     """Return the numbers of huge pages with which these pools start, all on huge pages.
 
-    memory: as read while ``current_pages`` of that size are reserved; each page more takes its size
-    from MemAvailable. least_pages: what the whole host needs of that size. The cgroup's headroom
-    does not change with the pool, for reserved pages are not charged to a memory cgroup.
+    ranks_pools: the pools of each rank. ranks: the number that shares the host's memory. memory: as
+    read while ``current_pages`` of that size are reserved; each page more takes its size from
+    MemAvailable. least_pages: what the whole host needs of that size. The cgroup's headroom does
+    not change with the pool, for reserved pages are not charged to a memory cgroup.
     """
     asked = asked_bytes([each for pools in ranks_pools for each in pools], ranks, release)
     if asked is None:

@@ -252,7 +252,9 @@ def _row(request: PoolRequest, geometry: ModelGeometry, stage: int) -> RowBytes:
 
 
 def _mha_parts(request: PoolRequest, heads: Heads, layers: int, item: int) -> tuple[int, ...]:
-    """Return the bytes of K and V in one tensor; in two if their widths differ."""
+    """Return the bytes of a token in each tensor: one for K and V together, or two if their widths
+    differ. item: the bytes of an element.
+    """
     # Fewer heads than ranks: every rank keeps one whole head, a copy of its neighbour's.
     per_rank = max(1, heads.kv_heads // request.attention_ranks)
     keys = heads.head_dim * per_rank * layers * item
@@ -261,7 +263,9 @@ def _mha_parts(request: PoolRequest, heads: Heads, layers: int, item: int) -> tu
 
 
 def _latent_width(request: PoolRequest, geometry: ModelGeometry, item: int) -> int:
-    """Return the elements of one latent row, which every rank has whole."""
+    """Return the elements of one latent row, which every rank has whole. item: the bytes of one.
+    Raises UnknownFactError if the release has no such pool.
+    """
     rank, rope = geometry.kv_lora_rank, geometry.qk_rope_head_dim
     if item > 1 or not geometry.index_layers or request.raw_fp8_rows:
         return rank + rope

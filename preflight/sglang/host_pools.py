@@ -81,7 +81,9 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
 
 
 def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> None:
-    """Stop if SGLang, or this program, has no such pools; ``draft``: whose they are, in front."""
+    """Raise UnknownFactError if SGLang refuses such pools, or they are not computed here. draft:
+    begins the reason if they are a draft's, "" for the target's.
+    """
     release, layout = request.release, request.layout
     heads = geometry.heads
     why = error = ""
@@ -111,7 +113,9 @@ def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> N
 
 
 def _single(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools:
-    """Return the host pools of a model with one kind of attention."""
+    """Return the host pools of a model with one kind of attention: its KV cache, index keys and
+    draft. tokens: what the KV pool is asked to hold. Raises UnknownFactError.
+    """
     pages = page_count(request, tokens)
     if pages < 1:
         _stop("the pool is less than one page: SGLang stops, or allocates nothing")
@@ -231,7 +235,9 @@ def _shared_exactly(
 def _sized_sliding_pools(
     request: PoolRequest, rows: tuple[RowBytes, ...], shares: list[tuple[float, float]]
 ) -> HostPools:
-    """Return full and window pools by each stage's bytes; stages may share the fewest tokens."""
+    """Return full and window pools by their bytes. shares: (full, window) of each stage. In
+    releases whose stages share the number, all take the fewest tokens.
+    """
     counts = [
         (int(full // row.sized), int(sliding // row.sliding))
         for row, (full, sliding) in zip(rows, shares, strict=True)
@@ -264,7 +270,7 @@ def _sliding_pools(request: PoolRequest, row: RowBytes, full: int, sliding: int)
 
 
 def _refuse_below_device(request: PoolRequest, pages: int, device_tokens: int | None) -> None:
-    """Stop if this release refuses a host pool no larger than the GPU's."""
+    """Raise UnknownFactError if this release refuses a host pool no larger than the GPU's."""
     slots = pages * request.physical_page_tokens
     if device_tokens is None or not request.release.must_exceed_device or slots > device_tokens:
         return

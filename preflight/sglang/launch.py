@@ -45,7 +45,9 @@ EAGLE_DRAFTS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"))
 
 
 def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
-    """Return the share of ``global_segment_size`` that one rank contributes."""
+    """Return the bytes that one rank contributes of ``size``, the bytes of
+    ``global_segment_size``.
+    """
     if release.segment_divisor is SegmentDivisor.ONE:
         return size
     group = ranks.tp // ranks.attention_dp
@@ -55,7 +57,9 @@ def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
 
 
 def configured_segment(server: SglangServer) -> int | None:
-    """Return ``global_segment_size`` in bytes, as SGLang reads it; None if it cannot."""
+    """Return ``global_segment_size`` in bytes, as SGLang reads it. None without a store or a value,
+    or if it cannot be read.
+    """
     value = server.store.value("global_segment_size") if server.store else None
     try:
         return None if value is None or isinstance(value, Unknown) else sglang_segment_bytes(value)
@@ -90,7 +94,9 @@ def hashes_pairs(
 
 @or_unknown
 def server_client(server: SglangServer, ranks: Ranks, release: SglangRelease) -> StoreClient | None:
-    """Return the store client of one rank; None without the Mooncake store."""
+    """Return the store client of one rank; None without the Mooncake store. Unknown if a setting of
+    the store is.
+    """
     store = server.store
     if store is None:
         return None
@@ -225,7 +231,9 @@ _ON = ("true", "1")
 
 
 def least_shm_bytes(ranks: Ranks, environment: Mapping[str, str]) -> int:
-    """Return the bytes that the server's first rank here writes to /dev/shm, at least."""
+    """Return the bytes that the server's first rank here writes to /dev/shm, at least. 0 if it does
+    not share a tensor-parallel group with other ranks here.
+    """
     alone = ranks.tp < 2 or ranks.here < 2 or ranks.node_rank != 0
     on = environment.get(_SWITCH, "true").lower() in _ON
     return PAGE_BYTES if on and not alone else 0
@@ -256,7 +264,9 @@ class Metadata(NamedTuple):
 
 
 def pd_metadata(server: SglangServer, ranks: Ranks, drafts: Drafts) -> Metadata:
-    """Return the largest buffers of one rank for prefill/decode; nothing without it."""
+    """Return the largest buffers of one rank for prefill or decode; an empty record for other
+    servers.
+    """
     if server.mode not in ("prefill", "decode"):
         return Metadata()
     notes, lead = [], f"the PD metadata of {server.command.origin} is"

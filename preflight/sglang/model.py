@@ -253,7 +253,9 @@ class Drafts(NamedTuple):
 def server_drafts(
     server: SglangServer, target: Model, release: SglangRelease, models: Models
 ) -> Drafts:
-    """Return the draft models of ``server``, whose model is ``target``."""
+    """Return the draft models of ``server`` as its host pools see them; empty without speculative
+    decoding. target: the server's own model.
+    """
     algorithm = server.value("speculative_algorithm")
     if isinstance(algorithm, Unknown):
         return Drafts("unknown", separate=algorithm)
@@ -286,8 +288,10 @@ def server_drafts(
 def _head(
     server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
 ) -> Drafts:
-    """Return the drafts with a one-layer head for each runner: packed, or, before 0.5.18, the first
-    in a separate pool."""
+    """Return the drafts of multi-token prediction, whose head is in the checkpoint. Since 0.5.18 a
+    one-layer pool for each runner is packed into the target's pool; before, the head has a separate
+    pool.
+    """
     if release.packed_drafts:
         runners = 1
         if server.value("enable_multi_layer_eagle") is True:

@@ -171,7 +171,9 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
 
 
 def text_config(config: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the language model's part of a config, or the whole config."""
+    """Return the language model's part of a config, or the whole config if it has no such part.
+    Fields that are left out have the defaults of the model type.
+    """
     text = config
     for _ in range(2):  # thinker_config holds a text_config
         for key in _NESTED:
@@ -221,8 +223,9 @@ def _kv_heads(text: Mapping[str, object]) -> int:
 
 
 def _shares_index(text: Mapping[str, object], layer: int) -> bool:
-    """Return whether a layer uses another layer's index (dsa_layer_skips_topk). cli_factor counts
-    LongCat's layers, of which each has two blocks: not understood."""
+    """Return whether a layer uses another layer's index (dsa_layer_skips_topk). Raises ConfigError
+    for what is not understood, such as cli_factor, by which LongCat counts two blocks as one layer.
+    """
     if text.get("indexer_types") is None and text.get("cli_factor") not in (None, 1):
         raise ConfigError("cli_factor: which layers keep index keys is not understood")
     for key, shared in (("indexer_types", "shared"), ("index_topk_pattern", "S")):

@@ -177,7 +177,9 @@ def _budget(
 
 
 def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> int:
-    """Return a token's bytes on the device: the host's row, index keys, part of sliding layers."""
+    """Return a token's bytes on the device: the host's row, index keys, a part of the sliding
+    layers, and a draft's. Raises UnknownFactError for linear layers.
+    """
     if row.layers.linear:
         why = "the device keeps linear states beside the tokens, of unknown number"
         raise UnknownFactError(Unknown(why))
@@ -301,7 +303,7 @@ class SizedServer(NamedTuple):
 
 @or_unknown
 def pool_request(sized: SizedServer) -> PoolRequest:
-    """Return the request for the pools of one server. Raises UnknownFactError if unknown."""
+    """Return the request for the pools of one server; Unknown if an argument that decides it is."""
     server, ranks, hardware = sized.server, sized.ranks, sized.hardware
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     page, kv_type = server.value("page_size"), server.value("kv_cache_dtype")
@@ -343,7 +345,9 @@ def pool_request(sized: SizedServer) -> PoolRequest:
 
 
 def _refuse_sparse_dtype(sized: SizedServer, kv_type: str) -> None:
-    """Stop if SGLang does: sparse attention takes bfloat16 or fp8_e4m3 rows alone."""
+    """Raise UnknownFactError if the model has sparse attention and SGLang stops at this
+    ``kv_type``.
+    """
     geometry, name = sized.hardware.geometry, sized.release.refuses_sparse_dtypes
     if name is None or isinstance(geometry, Unknown) or not geometry.index_layers:
         return
@@ -442,7 +446,9 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
 
 
 def default_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
-    """Return SGLang's default ratio, between two bounds."""
+    """Return the bounds of SGLang's default ratio of host to GPU tokens. tokens: of the
+    GPU's pool.
+    """
     if sized.purpose is Purpose.RETRACTION:
         return _retraction_ratio(sized, request, tokens)
     buffers = sized.value("hicache_host_memory_mode") == "buffer_only"

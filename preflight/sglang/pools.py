@@ -73,7 +73,9 @@ def _unsized(why: Unknown, lead: str = "") -> ServerMemory:
 def server_memory(
     server: SglangServer, ranks: Ranks, hardware: Hardware, release: SglangRelease
 ) -> ServerMemory:
-    """Return all host pools of one rank of ``server``."""
+    """Return all host pools of one rank of ``server``, between their bounds; no pools without
+    HiCache or a decode server's.
+    """
     sized = SizedServer(server, ranks, hardware, release)
     pools = [_pool(sized._replace(purpose=purpose)) for purpose in _purposes(sized)]
     if not pools:
@@ -138,7 +140,9 @@ def _backs_retraction_up(sized: SizedServer) -> bool:
 
 
 def _pool(sized: SizedServer) -> ServerMemory:
-    """Return the host pool of one purpose; at both GPU rows if the GPU is not known."""
+    """Return the host pool of one purpose. If the GPU decides and is not known, the bounds cover
+    every kind of GPU.
+    """
     geometry, gpu = sized.hardware.geometry, sized.hardware.gpu
     unfit = None if isinstance(geometry, Unknown) else _unfit(sized, geometry)
     memory = _sized(sized) if unfit is None else _unsized(unfit)
@@ -153,7 +157,7 @@ def _pool(sized: SizedServer) -> ServerMemory:
 
 
 def _on_either(sized: SizedServer, why: Unknown) -> ServerMemory:
-    """Return the bounds over all GPU kinds whose rows differ."""
+    """Return the bounds over all GPU kinds. why: the reason why the GPU is not known."""
     hardware = (sized.hardware._replace(gpu=gpu_kind) for gpu_kind in GpuKind)
     bounds = [_sized(sized._replace(hardware=each)) for each in hardware]
     least = min(bounds, key=lambda memory: sum(memory.least_pools_bytes))
@@ -203,7 +207,9 @@ def _sized(sized: SizedServer) -> ServerMemory:
 
 
 def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
-    """Return the bounds of the pools of ``request``, a draft's pool included."""
+    """Return the bounds of the pools of ``request``, a draft's pool included. asked: in words, what
+    the size follows from.
+    """
     memory = _widest_stage(sized, request, asked)
     draft = sized.hardware.drafts.separate
     if isinstance(draft, Unknown) and sized.purpose is not Purpose.OFFLOAD:
@@ -263,7 +269,9 @@ def _stage_bounds(pools: HostPools | HostBytes | Unknown, asked: str) -> ServerM
 
 
 def _between(least: ServerMemory, most: ServerMemory, why: str) -> ServerMemory:
-    """Return the bounds from the least of one memory to the most of another."""
+    """Return the bounds from the least of one memory to the most of another. why: how they come
+    about.
+    """
     if isinstance(most.most_pools_bytes, Unknown):
         why = most.why
     # What only one end is refused for may not come to pass.
@@ -332,7 +340,9 @@ def _by_ratio(sized: SizedServer, request: PoolRequest, tokens: Interval | Unkno
 
 
 def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown) -> ServerMemory:
-    """Return the default ratio's pools, lowered until they fit the host's memory."""
+    """Return the default ratio's pools, lowered until they fit the host's memory. tokens: of the
+    pool on the GPU.
+    """
     fraction = sized.value("hicache_host_memory_fraction")
     fraction = _DEFAULT_FRACTION if fraction is None else fraction
     if isinstance(fraction, Unknown):
@@ -381,7 +391,9 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
 
 
 def _budgets(sized: SizedServer, fraction: float) -> tuple[int, int] | Unknown:
-    """Return a rank's budget once the server runs, and now; or the refusal that stops it."""
+    """Return a rank's budget in bytes: (once the server runs, now). A Refusal if SGLang stops;
+    Unknown if the memory is.
+    """
     host, ranks = sized.hardware.host, sized.ranks
     if isinstance(host, Unknown):
         return host
