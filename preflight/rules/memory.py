@@ -127,7 +127,10 @@ def tenant_unsupported(server: SglangServer, versions: Versions) -> Iterator[See
 
 
 def _halves(alone: bool, certain: bool, server: SglangServer, versions: Versions) -> Iterator[Seen]:
-    """Yield a finding if K and V are refused, surely or perhaps; alone: by standalone storage."""
+    """Yield a finding if Mooncake refuses to register K and V of L2 apart. alone: the rule about
+    standalone storage, else the one about overlapping regions. certain: only if that is sure, else
+    only if in doubt.
+    """
     store, geometry = server.store, versions.geometry
     assumed = "" if alone else versions.mooncake_assumed
     both, doubt = _has_both(versions), versions.sglang_unsure or assumed or versions.mooncake_newer
@@ -216,7 +219,9 @@ def with_refusals(
     processes: Iterable[LaunchProcess],
     memory: Mapping[int, ServerMemory],
 ) -> tuple[RuleFinding, ...]:
-    """Return ``found``, and before it a finding for each host pool that SGLang refuses to build."""
+    """Return ``findings``, and before them a finding for each server whose host pools SGLang
+    refuses to build.
+    """
     rule, refused = RULES.page["host-pools-refused"], []
     for process in processes:
         pools = memory.get(process.number)

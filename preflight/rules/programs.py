@@ -101,7 +101,9 @@ def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Seen]:
 
 
 def _flags_of_none(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | None]]:
-    """Yield each flag that no known release has, with the nearest name; None if no name is near."""
+    """Yield each flag that no known release has, with the nearest name; None if no name is near.
+    None is yielded if --undefok forgives them.
+    """
     known, flags = _flags(process)
     forgiven = any(each.name == "undefok" for each in flags)
     spelling = Spelling()
@@ -123,7 +125,9 @@ def _of_none(process: LaunchProcess, each: FlagRead, near: str | None) -> Seen:
 
 
 def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> Iterator[RuleFinding]:
-    """Yield flags and sizes that this release ends by (0.3.8.post1 to 0.3.11.post1)."""
+    """Yield a finding for each flag that Mooncake ``version`` does not have, and for each size that
+    its store service cannot read. Either ends the process (0.3.8.post1 to 0.3.11.post1).
+    """
     at, release = parse_version(version), mooncake_release(version)
     for process in processes:
         flags = _flags(process)[1]
@@ -227,7 +231,7 @@ def _seen(process: LaunchProcess, text: str, flag: FlagRead) -> Seen:
 
 
 def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
-    """Yield each flag whose value the master refuses, and the reason."""
+    """Yield (flag, reason) for each flag whose value the master refuses."""
 
     def text(name: str) -> str | None:
         return values[name].value if name in values else None
@@ -252,7 +256,9 @@ def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]
 
 
 def _together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
-    """Yield each flag that the master refuses beside the others; none if a file may add flags."""
+    """Yield (flag, reason) for each flag that the master refuses beside the others; none if a file
+    may add flags.
+    """
     if "config_path" in values or "flagfile" in values:
         return
 

@@ -118,7 +118,8 @@ class RuleSet:
     def _each(self, id_: str, about: Callable[[LaunchProcess], tuple[Any, ...]]) -> Adds:
         """Return a decorator: its function checks rule ``id_`` for each process of a launch.
 
-        about: the arguments of the function for a process; one that is false passes it over.
+        about: returns the arguments of the function for a process. A process with a false argument
+        is passed over.
         """
 
         def add(check: Check) -> Check:
@@ -150,7 +151,9 @@ class RuleSet:
     def findings(
         self, processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease | None
     ) -> Iterator[RuleFinding]:
-        """Yield what the rules about servers and launches find, rule by rule."""
+        """Yield what the rules about servers, processes and launches find, rule by rule. mooncake:
+        None leaves out the rules that depend on its release.
+        """
         for about in ("launch",) if mooncake is None else ("launch", "released"):
             for rule, check in self.checks[about]:
                 more = (mooncake,) if about == "released" else ()
@@ -182,7 +185,9 @@ class Spelling:
         self._left = MOST_LOOKED_UP
 
     def nearest(self, name: str, known: Iterable[str]) -> str | None:
-        """Return the name of ``known`` that is most like ``name``; None if no name is near."""
+        """Return the name of ``known`` that is most like ``name``. None if no name is near, or
+        after MOST_LOOKED_UP look-ups.
+        """
         if not self._left:
             return None
         self._left -= 1

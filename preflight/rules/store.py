@@ -437,7 +437,9 @@ def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
 
 
 def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """Yield every device list of an engine that is not SGLang, with its setting."""
+    """Yield (setting, device names with commas) for each device list of an engine that is not
+    SGLang.
+    """
     consumer = process.consumer
     for store in process.stores if consumer is not None else ():
         rdma = isinstance(store.client, StoreClient) and store.client.protocol is Protocol.RDMA

@@ -85,7 +85,9 @@ def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int
 
 
 def _quota(process: LaunchProcess) -> tuple[int, str]:
-    """Return a process's SSD quota (bytes; 0 if a variable decides it) and its place, or ""."""
+    """Return a process's SSD quota and its place: bytes, 0 if none or a variable decides it; the
+    place is "" if no quota counts.
+    """
     for name in (QUOTA, "MOONCAKE_BUCKET_MAX_TOTAL_SIZE"):
         word = process.command.environment.get(name)
         if word is not None:
@@ -120,9 +122,9 @@ def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
 
     bucket: objects that fill one. heartbeat: objects that arrive during one.
 
-    What a heartbeat leaves over goes into the next one's bucket, which loses that: of even
-    sizes, half a bucket a heartbeat, or what comes until one is full. Of few objects half a one
-    more arrives, as objects are whole.
+    What a heartbeat leaves over goes into the next one's bucket, and is lost. With objects of even
+    sizes that is half a bucket a heartbeat. If no bucket fills within a heartbeat, what comes until
+    one is full is lost. Objects are whole: of few, half a one more arrives.
     """
     return heartbeat / bucket / 2 if heartbeat < bucket else 1 - bucket / heartbeat / 2
 
@@ -186,7 +188,9 @@ def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("ssd-evicts-nothing")
 def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each segment owner without offload, if a master offloads on evict."""
+    """Yield a finding for each segment owner without offload, if a master offloads on evict and
+    does not force evictions.
+    """
     for master in processes:
         if master.kind is not ProcessKind.MASTER or offers_offload(master) is not True:
             continue
@@ -202,7 +206,9 @@ def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("ssd-beside-segment")
 def ssd_beside_segment(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each process that offloads without a segment beside an owner."""
+    """Yield a finding for each server that offloads to SSD and has no segment, if no segment owner
+    offloads.
+    """
     owners = list(_owners(processes))
     if not owners or any(uses_offload(owner) is not False for owner in owners):
         return

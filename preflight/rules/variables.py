@@ -118,7 +118,9 @@ def force_tcp_is_presence(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 
 def _misread(row: Number, text: str, read: NumberRead) -> str | None:
-    """Say that Mooncake reads only the digits at the beginning of a number."""
+    """Say that Mooncake reads only the digits at the beginning of a number; None if it
+    reads all.
+    """
     if row.reader not in _LEADING or not read.cut or read.value is None:
         return None
     beyond = "" if row.takes(read.value) else f", not {row.range}: {becomes(row, read.value)}"
@@ -126,7 +128,9 @@ def _misread(row: Number, text: str, read: NumberRead) -> str | None:
 
 
 def _out_of_range(row: Number, text: str, read: NumberRead) -> str | None:
-    """Say that a number is out of range, so that Mooncake uses another value or does not start."""
+    """Say that a number is out of range, so that Mooncake uses another value or does not start.
+    None if it is in range, or for ``_misread`` to say.
+    """
     if read.value is None or row.takes(read.value) or (read.cut and not row.refused):
         return None
     value = f"{read.value}, " if row.refused else ""
@@ -135,7 +139,9 @@ def _out_of_range(row: Number, text: str, read: NumberRead) -> str | None:
 
 @keep_last
 def _numbers_read(processes: tuple[LaunchProcess, ...]) -> list[tuple[Number, Word, NumberRead]]:
-    """Return the number variables that a launch sets, each as Mooncake reads the text."""
+    """Return (row, text as written, what Mooncake reads) for each number variable that a launch
+    sets. Left out are variables that another one replaces, and blank ones without effect.
+    """
     numbers = []
     everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
     offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
