@@ -266,7 +266,8 @@ class _Lasting:
         return {**scopes, Kind.KERNEL_ARGUMENT: Scope.BOOT}.get(setting_kind, Scope.NODE)
 
     def _lasts(self, wish: Setting, scope: Scope) -> tuple[bool, str]:
-        """Return whether a reboot keeps a setting, and a phrase: by what, or until when it holds.
+        """Return whether a reboot keeps a setting, and a phrase: by what, or until when
+        it lasts.
         """
         if scope in (Scope.FLAG, Scope.ENVIRONMENT):
             return True, "it is part of the launch"

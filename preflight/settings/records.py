@@ -320,7 +320,8 @@ def _added(container: ContainerLimits | None, name: str) -> str:
 def _devices(
     needs: LaunchNeeds, facts: Facts, container: ContainerLimits | None
 ) -> Iterator[Wish | Gap]:
-    """Yield the device files of the NICs that the launch uses, or a gap if the NICs are not known.
+    """Yield the device files of the NICs that the launch uses. A gap tells that the NICs are not
+    known.
     """
     rdma: RdmaFacts | Unknown = facts.topic("rdma")
     if isinstance(rdma, Unknown):

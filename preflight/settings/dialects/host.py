@@ -69,7 +69,8 @@ def sysctl_values(plan: Plan) -> tuple[dict[str, str], list[str]]:
 
 
 def needs_unit(plan: Plan) -> bool:
-    """Return whether the plan has a pool that a file of sysctl.d cannot set, so that a unit has to.
+    """Return whether the plan has a pool that a file of sysctl.d cannot set: then a
+    unit sets it.
     """
     whole = NR_HUGEPAGES in sysctl_values(plan)[0]
     return any(not whole or t.page_bytes != plan.default_page_bytes for t in plan.pools)
