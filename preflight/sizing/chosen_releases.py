@@ -180,8 +180,8 @@ def _installed_sglang(installed: Installed | None) -> str | None:
 
 
 def doubts(sglang: Input, mooncake: Input) -> tuple[str, str, str]:
-    """Return three reasons why the launch may run other releases: SGLang's is assumed or too new to
-    be known, Mooncake's is assumed, Mooncake's is too new. "" for no doubt.
+    """Return three reasons why the launch may run other releases: SGLang's is assumed or not known
+    yet, Mooncake's is assumed, Mooncake's is not known yet. "" for no doubt.
     """
     from checks.releases.sglang import newer_than_known as newer_sglang
 
