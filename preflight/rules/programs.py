@@ -101,8 +101,8 @@ def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Seen]:
 
 
 def _flags_of_none(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | None]]:
-    """Yield each flag that no known release has, with the nearest name; None if no name is near.
-    None is yielded if --undefok forgives them.
+    """Yield each flag that no known release has, with the nearest name; None if no name is near. If
+    --undefok is given, nothing is yielded.
     """
     known, flags = _flags(process)
     forgiven = any(each.name == "undefok" for each in flags)
@@ -113,7 +113,9 @@ def _flags_of_none(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | Non
 
 
 def _of_none(process: LaunchProcess, each: FlagRead, near: str | None) -> Seen:
-    """Return the finding about a flag that no known release has."""
+    """Return the finding about a flag that no known release has. near: the nearest name of a flag,
+    or None.
+    """
     oldest, *_, newest = flag_table().releases
     meant = f": did you mean --{near}?" if near else ""
     text = f"--{each.name}: no release from {oldest} to {newest} has it{meant}"
@@ -322,7 +324,9 @@ def _page_bytes(process: LaunchProcess) -> int | None:
 
 
 def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:
-    """Return the bytes that one client of ``process`` mounts and the place; None if not certain."""
+    """Return (bytes that one client of ``process`` mounts as its segment, place of the size). The
+    bytes are None if they are not certain.
+    """
     origin = process.command.origin
     if process.server is not None:
         word = process.server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE")

@@ -107,7 +107,9 @@ class RuleSet:
         self.checks: dict[str, list[tuple[Rule, Check]]] = defaultdict(list)
 
     def _adds(self, about: str, id_: str) -> Adds:
-        """Return a decorator: its function checks rule ``id_``."""
+        """Return a decorator that registers a function as the check of rule ``id_``. about: the
+        kind of rule, launch, released or memory.
+        """
 
         def add(check: Check) -> Check:
             self.checks[about].append((self.page[id_], check))

@@ -228,7 +228,9 @@ def service_not_started(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.process("endpoints-not-dialled")
 def endpoints_not_dialled(process: LaunchProcess) -> Iterator[Seen]:
-    """Yield a finding for each master or metadata server that is named and not asked."""
+    """Yield a finding for each master or metadata address with endpoints that a client
+    passes over.
+    """
     names = ("master_server_address", "metadata_server")
     store = process.server.store if process.server is not None else None
     pairs = [] if store is None else [tuple(map(store.value, names))]
@@ -239,7 +241,9 @@ def endpoints_not_dialled(process: LaunchProcess) -> Iterator[Seen]:
 
 
 def _same_names(schemes: tuple[str, ...], processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each client with the ``host:port`` of another in one metadata server."""
+    """Yield a finding for each store client whose ``host:port`` another client has in the same
+    metadata server. schemes: of the metadata servers that are judged.
+    """
     first: dict[tuple[str, str], LaunchProcess] = {}
     for process in processes:
         names = [(client.hostname, client.metadata) for client in process.stores]
@@ -276,7 +280,9 @@ def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("model-name-shared")
 def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each server that shares the name and master of another model's server."""
+    """Yield a finding for each server that has the served name and the master of a server with
+    another model.
+    """
     first: dict[tuple[object, object], object] = {}
     for server, store in _storing(processes):
         name, model = server.value("served_model_name"), server.value("model_path")

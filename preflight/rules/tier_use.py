@@ -48,7 +48,9 @@ _OF_STANDALONE_CLIENT = ("tenant_id", "enable_ssd_offload", "device_name", "glob
 def ssd_bucket_lost(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Seen]:
-    """Yield a finding for each process that loses half of a slow stream to SSD."""
+    """Yield a finding for each process of whose objects, if they come slowly, at most half reach
+    SSD.
+    """
     for process in processes:
         bucket = lossy_bucket(process, mooncake)
         if bucket is None:
@@ -85,8 +87,8 @@ def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int
 
 
 def _quota(process: LaunchProcess) -> tuple[int, str]:
-    """Return a process's SSD quota and its place: bytes, 0 if none or a variable decides it; the
-    place is "" if no quota counts.
+    """Return a process's SSD quota as (bytes, place): (0, "") without one. If a variable decides
+    it, the bytes are 0 and the place is told.
     """
     for name in (QUOTA, "MOONCAKE_BUCKET_MAX_TOTAL_SIZE"):
         word = process.command.environment.get(name)
@@ -102,7 +104,9 @@ def _writes_buckets(process: LaunchProcess) -> bool:
 
 
 def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, int] | None:
-    """Return the objects of a bucket and the seconds of a heartbeat; None if nothing is lost."""
+    """Return (objects of a bucket, seconds of a heartbeat) of a process that loses objects on their
+    way to SSD. None if nothing is lost, or only of a stream that is very slow.
+    """
     environment = process.command.environment
     keys, seconds = (
         default
@@ -238,7 +242,9 @@ def eagle_l3_unread(server: SglangServer, versions: Versions) -> Iterator[Seen]:
 
 @RULES.launch("decode-offload-unread")
 def decode_offload_unread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each prefill server that does not read all of the decode offload."""
+    """Yield a finding for each prefill server that does not read all that decode servers offload.
+    It has no storage backend, or a write policy other than write_through.
+    """
     servers = [process.server for process in processes if process.server is not None]
     decoding = [server for server in servers if _offloads_decode(server)]
     for server in servers if decoding else ():
@@ -476,7 +482,9 @@ def offload_folder_common(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 @OFFLOAD.launch("offload-quota-unset")
 def offload_quota_unset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding if several clients offload without a positive quota of their backend's."""
+    """Yield a finding if several clients offload in buckets without a quota, so that each may fill
+    the disk.
+    """
     in_buckets = (item for item in _offloads(processes) if _writes_buckets(item.process))
     quotas = ((item, *_quota(item.process)) for item in in_buckets)
     open_ended = [item for item, size, where in quotas if size < 0 or not where]
@@ -547,7 +555,9 @@ def offers_offload(process: LaunchProcess) -> bool | None:
 
 
 def _watermark(environment: Mapping[str, Word], level: str) -> float | None:
-    """Return the watermark in effect (a part of 1); None if a variable decides it."""
+    """Return the watermark in effect (a part of 1); None if a variable decides it. level: HIGH or
+    LOW.
+    """
     rows = [row for row in RATIOS if f"_{level}_" in row.name]
     for row in rows:
         word = environment.get(row.name)
