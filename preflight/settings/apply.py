@@ -295,7 +295,9 @@ _NR = "/nr_hugepages"
 
 
 class ApplyStep(NamedTuple):
-    """One change. before: None if nothing is at ``path``. is_pool: the kernel may give less."""
+    """One change. kind: value (a kernel file), file or link. before: None if nothing is at
+    ``path``. is_pool: the kernel may give less.
+    """
 
     kind: str
     path: str

@@ -141,8 +141,8 @@ def _as_root(setting: Setting, context: Context) -> bool:
 
 
 def _restarts(setting: Setting, context: Context) -> str:
-    """Return what is to be started anew for a setting: pod, container, host, launch, or a unit's
-    name. "" for nothing.
+    """Return the thing to start anew for a setting: pod, container, host, launch, or a unit's name.
+    "" for nothing.
     """
     place = _of_the_container(setting, context)
     if place:
@@ -191,8 +191,8 @@ def _sysctl(setting: Setting, context: Context) -> Lines:
 
 
 def _boot_sysctl(setting: Setting, context: Context) -> Lines:
-    """Return the lines that append a setting to its file of sysctl.d, where the last line wins. A
-    file of the distribution (``origin``) is first copied to that place.
+    """Return the lines that append a setting to its file of sysctl.d: the last line of a file wins.
+    A file of the distribution (``origin``) is first copied to that place.
     """
     lines = _on_the_host(context)
     if setting.origin:  # install takes a link away where cp would write through it

@@ -172,8 +172,9 @@ def _key(setting: Setting) -> tuple[Kind, str, str]:
 
 
 def _merge(wishes: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
-    """Join the wishes for the same setting into one, and return each with its reasons. Of two
-    values the safer is taken; if neither is, the first is, and a sentence tells the conflict.
+    """Join the wishes for the same setting into one, and return each with its reasons. If values
+    differ the safer is taken. If none is safer, the first is taken, and a sentence tells the
+    conflict.
     """
     merged: dict[tuple[Kind, str, str], Wish] = {}
     reasons: dict[tuple[Kind, str, str], dict[Reason, None]] = {}

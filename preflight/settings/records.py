@@ -178,8 +178,8 @@ _READ = regex(
 def pools(
     needs: LaunchNeeds | None, hugetlb: HugetlbFacts | Unknown
 ) -> tuple[tuple[PoolTarget, ...], list[Wish], list[Gap]]:
-    """Return (pools that the launch takes pages from, a wish for each pool, gaps for what is not
-    known). All are empty if the launch takes no huge pages.
+    """Return (pools that the launch takes pages from, a wish for each pool, gaps for unknown
+    facts). All are empty if the launch takes no huge pages.
     """
     if needs is None:
         return (), [], []

@@ -216,7 +216,7 @@ def _of(plan: Plan) -> str:
 
 def _resources(plan: Plan, names: ArtefactNames) -> dict[str, str]:
     """Return the container's resources by name, for requests and limits alike: Kubernetes takes
-    huge pages in no other way.
+    huge pages only if both are equal.
     """
     resources: dict[str, str] = {}
     shm = sum(int(setting.wanted) for setting in plan.of(Kind.SHM_SIZE))
@@ -248,8 +248,8 @@ def _quantity(size_bytes: int) -> str:
 
 
 def _security_context(plan: Plan) -> dict[str, Any]:
-    """Return the capabilities and the seccomp profile. Those of the manifest are repeated, because
-    the patch's list of capabilities replaces the manifest's.
+    """Return the capabilities and the seccomp profile. The manifest's capabilities are among them,
+    because the list of a patch replaces them.
     """
     context: dict[str, Any] = {}
     added = [setting.name for setting in plan.of(Kind.CAPABILITY)]

@@ -246,7 +246,9 @@ def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
 
 
 def limits(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return rows for every user; ``*`` does not mean root (limits.conf(5))."""
+    """Return a file of limits.d: rows for every user, and for root, whom ``*`` does not mean
+    (limits.conf(5)).
+    """
     rows = [f"{domain:<4} - {name:<7} {value}" for domain, name, value in pam_rows(plan)]
     if not rows:
         return Rendering("", (_NOTHING,))
