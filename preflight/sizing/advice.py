@@ -211,7 +211,9 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
 
 
 def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
-    """Return the environment block of the launch, for the shell that starts it."""
+    """Return the environment block for the shell that starts the launch; [] for a launch that was
+    read, which sets its variables. keep_arena: else the arena is unset.
+    """
     settings, terms = sizing.inputs.settings, sizing.inputs.terms
     if sizing.inputs.source is not None:
         return []  # the launch has its own

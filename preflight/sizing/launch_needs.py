@@ -228,7 +228,7 @@ def _members(
 
 
 def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> int:
-    """Return the least bytes that a server puts into /dev/shm, all told of its first rank. 0 for
+    """Return the least bytes that a server puts into /dev/shm, counted for its first rank. 0 for
     other ranks, and for other programs.
     """
     ranks = None if process.server is None else server_ranks(process.server)

@@ -100,9 +100,9 @@ def gather_launch(
     root: Root,
     default_page_bytes: int | Unknown,
 ) -> LaunchInputs:
-    """Return what a launch is judged by: its mappings at both bounds of L2, the rules' findings,
-    and the releases. source: its name. Raises UsageError; NoLaunchError if it starts no program
-    that is judged here.
+    """Return all inputs by which a launch is judged: its mappings at both bounds of L2, the rules'
+    findings, and the releases. source: its name. Raises UsageError; NoLaunchError if it starts no
+    program that is judged here.
     """
     mooncake, version, notes = choose_mooncake(
         options.mooncake_version, options.installed, options.origins.get("mooncake_version")
@@ -395,7 +395,9 @@ def _status(
 
 
 def _unless_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, str]:
-    """Return status and reason, or unknown if an unknown model may take more than its size."""
+    """Return status and reason as they are. If an unknown model may take more than --hicache-size,
+    the status is unknown instead.
+    """
     for process in inputs.processes if status != "fails" else ():
         server, memory = process.server, inputs.memory.get(process.number)
         size = l2_gigabytes(server) if server is not None and server.hicache else 0

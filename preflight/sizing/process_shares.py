@@ -186,7 +186,7 @@ def share_of(
     host: SizedHost,
     memory: dict[int, ServerMemory],
 ) -> Share:
-    """Return what the ranks of ``process`` map, bound to the NUMA nodes that numactl or its
+    """Return the mappings of the ranks of ``process``, bound to the NUMA nodes that numactl or its
     container names. A server's pools are added to ``memory``. Unknown if a number that decides is.
     """
     share = _unbound_share(process, hardware, host, memory)
@@ -266,7 +266,7 @@ def _unbound_share(
 
 
 def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost) -> Share:
-    """Return what the workers of another engine map: their store clients and the engine's own
+    """Return the mappings of another engine's workers: their store clients and the engine's own
     pools. The share has no ranks if the engine has neither. Raises UnknownFactError, and UsageError
     for too many ranks.
     """
@@ -360,8 +360,8 @@ def _placed(
     host: SizedHost,
     clients: list[StoreClient | None],
 ) -> RankPlacement:
-    """Return the NUMA node of each rank: as --rank-numa-nodes states, else as SGLang binds it where
-    numactl leaves it the CPUs.
+    """Return the NUMA node of each rank: as --rank-numa-nodes states, else as SGLang binds it
+    within the CPUs that numactl leaves.
     """
     stated = host.options.rank_nodes
     if stated is not None:
