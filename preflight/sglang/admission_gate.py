@@ -144,8 +144,8 @@ def _answers(
     takes: Callable[[HostPool], int],
 ) -> tuple[GateAnswer, ...]:
     """Return the gate's answer for each pool, in their order, up to the first refusal. free: called
-    with the bytes taken so far, returns what the next pool is compared with. takes: the bytes that
-    a pool takes.
+    with the bytes taken so far, tells what the next pool is compared with. takes: the bytes that a
+    pool takes.
     """
     answers, taken = [], 0
     for each in pools:

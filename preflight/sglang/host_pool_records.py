@@ -285,7 +285,9 @@ def index_key_bytes(geometry: ModelGeometry) -> int:
 def _linear_bytes(
     request: PoolRequest, state: LinearState | Unknown | None, layers: int
 ) -> int | Unknown:
-    """Return the bytes of a request's linear states on one rank: window and temporal state."""
+    """Return the bytes of a request's linear states on one rank: window and temporal state. 0
+    without linear layers; Unknown if the state is, or its heads do not divide.
+    """
     if not layers or state is None:
         return 0
     if isinstance(state, Unknown):

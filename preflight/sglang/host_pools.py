@@ -67,7 +67,9 @@ def _stop(why: str) -> NoReturn:
 
 
 def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
-    """Return an upper bound from --hicache-size alone; raise UnknownFactError without a size."""
+    """Return bounds from --hicache-size alone, for a model of unknown geometry (``why``). Raises
+    UnknownFactError without a size.
+    """
     if request.size_gb <= 0:
         raise UnknownFactError(why)
     asked = request.size_gb * GIGABYTE
@@ -151,7 +153,9 @@ def _indexer(
 
 
 def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) -> list[HostPool]:
-    """Return the host pools of a draft model."""
+    """Return the host pools of a draft model; [] in a release without them. target_pages: of the
+    target's KV pool. Raises UnknownFactError.
+    """
     if request.release.draft is DraftPool.NONE:
         return []
     if draft.count(LayerKind.FULL) != len(draft.layers):

@@ -224,7 +224,8 @@ def _kv_heads(text: Mapping[str, object]) -> int:
 
 def _shares_index(text: Mapping[str, object], layer: int) -> bool:
     """Return whether a layer uses another layer's index (dsa_layer_skips_topk). Raises ConfigError
-    for what is not understood, such as cli_factor, by which LongCat counts two blocks as one layer.
+    for fields that are not understood, such as cli_factor, by which LongCat counts two blocks as
+    one layer.
     """
     if text.get("indexer_types") is None and text.get("cli_factor") not in (None, 1):
         raise ConfigError("cli_factor: which layers keep index keys is not understood")

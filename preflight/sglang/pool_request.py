@@ -226,10 +226,11 @@ def _mirrored(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes, tokens
 def decode_pool_ratio(
     release: SglangRelease, device_tokens: int, page_tokens: int, context_tokens: int | Unknown
 ) -> float | Unknown | None:
-    """Return the ratio of a decode server's pool for retracted requests.
+    """Return the ratio of host to GPU tokens of a decode server's pool for retracted requests.
 
-    None in a release without such a pool. It exists for MHA and sliding-window models alone, and
-    not with a prefix cache on the decode server, offloading or priority preemption.
+    None in a release without such a pool, Unknown if the model's context is. The pool exists for
+    MHA and sliding-window models alone, and not with a prefix cache on the decode server,
+    offloading or priority preemption.
     """
     ratio = release.decode_ratio
     if ratio is None or not release.decode_fits_request:
@@ -373,7 +374,9 @@ def _row(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
 
 
 def _raw_row(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
-    """Return whether rows are raw fp8, as calculate_mla_kv_cache_dim decides."""
+    """Return whether rows are raw fp8, as calculate_mla_kv_cache_dim decides. If the GPU is not
+    known and decides, UnknownFactError is raised.
+    """
     release = sized.release
     prefix = "nsa" if release.indexer_name == "NSA" else "dsa"
     backends = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]
