@@ -428,7 +428,7 @@ class ProcessReplay(NamedTuple):
 
 def replay(launch: Launch, pools: Pools, turns: Iterable[int] = ()) -> tuple[ProcessReplay, ...]:
     """Run every process of ``launch`` against ``pools``, until one fails or all are done. Return
-    what each process mapped, in the order of the launch.
+    the allocations of each process, in the order of the launch.
 
     ``turns``: whose turn it is, as indexes into ``launch.processes``; after them, and by default,
     every process maps its host pools, in order, and then each sets up its clients. Nothing in
