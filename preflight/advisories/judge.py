@@ -83,7 +83,7 @@ class Verdict(NamedTuple):
 
 def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
     """Judge every advisory for every process of the launch: one verdict a pair, which does not hold
-    if the process does not run the product. None for a launch that is not sized.
+    if the process does not run the product. Nothing is yielded if the launch is not sized.
     """
     sized = seen.launch
     if not isinstance(sized, Sized):
@@ -321,7 +321,7 @@ def _words(subject: AdvisorySubject) -> str:
 
 def release_of(sized: Sized, product: str) -> Input:
     """Return the release of ``product`` (sglang or mooncake) that a launch is sized for. It is
-    there even if the memory of the launch is unknown.
+    known even if the memory of the launch is not.
     """
     return sized.sizing.inputs.releases[f"{product}_version"]
 
@@ -341,8 +341,8 @@ def _named(subject: AdvisorySubject, product: str) -> str | Unknown:
 
 
 def _environment(subject: AdvisorySubject) -> Environment:
-    """Return what is installed in the environment that the process runs in. Raises UnknownFactError
-    if that is another container's, or if neither SGLang nor Mooncake is installed here.
+    """Return the software of the environment that the process runs in. Raises UnknownFactError if
+    that is another container's, or if neither SGLang nor Mooncake is installed here.
     """
     engine = known(_here(subject).software.engine)
     if engine is None:
