@@ -169,7 +169,9 @@ class RuleSet:
 
 
 def _placed(seen_here: Iterable[Seen], command: Origin) -> Iterator[Seen]:
-    """Yield each finding with a place, the command's by default, until a fact is not known."""
+    """Yield the findings of a check, each with a place: the command's by default. A fact that is
+    not known ends them, without an error.
+    """
     with suppress(UnknownFactError):
         for seen in seen_here:
             yield seen if seen.origin else seen._replace(origin=command)

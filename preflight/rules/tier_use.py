@@ -80,7 +80,9 @@ def ssd_limit_passed(
 
 
 def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, str] | None:
-    """Return a process's SSD quota (bytes) and its place; None if the size limit itself binds."""
+    """Return the quota of a process's SSD buckets as (bytes, place). None if the size limit itself
+    binds.
+    """
     if not mooncake.forgets_carried_objects or not _writes_buckets(process):  # the same release
         return None
     return _quota(process)

@@ -118,8 +118,8 @@ def force_tcp_is_presence(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 
 def _misread(row: Number, text: str, read: NumberRead) -> str | None:
-    """Say that Mooncake reads only the digits at the beginning of a number; None if it
-    reads all.
+    """Say that Mooncake reads only the digits at the beginning of a number; None if it reads all or
+    nothing.
     """
     if row.reader not in _LEADING or not read.cut or read.value is None:
         return None
@@ -129,7 +129,7 @@ def _misread(row: Number, text: str, read: NumberRead) -> str | None:
 
 def _out_of_range(row: Number, text: str, read: NumberRead) -> str | None:
     """Say that a number is out of range, so that Mooncake uses another value or does not start.
-    None if it is in range, or for ``_misread`` to say.
+    None if it is in range, cannot be read, or is for ``_misread`` to tell.
     """
     if read.value is None or row.takes(read.value) or (read.cut and not row.refused):
         return None
@@ -278,7 +278,9 @@ def gpu_memory_by_dma_buf(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 @lru_cache(maxsize=1)
 def known_variables() -> Mapping[str, str]:
-    """Return every name that a release reads, with the last SGLang that does; "" for the newest."""
+    """Return every variable that a release reads, by name, with the last SGLang that reads it; ""
+    if the newest does.
+    """
     path = data_file("known_environment.txt")
     with open(path, encoding="utf-8") as file:
         lines = (line.strip() for line in file if not line.startswith("#"))
