@@ -67,7 +67,9 @@ class Consent(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What was done, for ``--json``, filled in on the way; left: what apply does not do."""
+    """What apply did, for ``--json``, filled in on the way. left: the settings that apply does not
+    make, and how the user makes each.
+    """
 
     changes: list[ApplyStep]
     left: list[tuple[Planned, str]]
@@ -77,7 +79,7 @@ class Account(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """Where it is done: this machine, or in a test a folder laid out like one."""
+    """The machine to change: this one, or in a test a folder laid out like one."""
 
     root: Root
     writer: Writer
@@ -463,7 +465,9 @@ MOST_TRIES = 4
 
 
 class ApplyOutcome(NamedTuple):
-    """What was done, in lines; why it stopped, or ""; what became of what had been done before."""
+    """lines: the changes that were made. failure: why apply stopped, or "". undone: how each change
+    was taken back after a failure.
+    """
 
     lines: tuple[str, ...]
     failure: str = ""
@@ -471,7 +475,7 @@ class ApplyOutcome(NamedTuple):
 
 
 class StepError(Exception):
-    """A step that did not come to what it was to: a sentence."""
+    """A step of apply has failed: a sentence."""
 
 
 def carry_out(

@@ -213,8 +213,8 @@ _MEMORY_FILES = ("memory.max", "memory.limit_in_bytes", "memory.high")
 
 
 def _cgroup(setting: Setting, context: Context) -> Lines:
-    """Return the lines that set a limit of the cgroup: by pod or container engine inside a
-    container, else by writing the file.
+    """Return the line that writes a limit of the cgroup. Inside a container or pod, comments tell
+    how its engine or description sets the limit.
     """
     file, value = setting.name.rpartition("/")[2], setting.wanted
     by_hand = comment(shell.write(value, setting.name))

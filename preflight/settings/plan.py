@@ -155,7 +155,7 @@ def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown)
 
 def _of_findings(findings: Iterable[Finding]) -> list[Wish]:
     """Return a wish for each setting of the findings that fail, warn or are unknown, the worst
-    first. Kernel settings for the boot are left out.
+    first. Settings of the kind BOOT_SYSCTL are left out: the pool tells whether it lasts.
     """
     wanting = [f for f in findings if f.status not in (Status.PASS, Status.SKIP)]
     wishes = []

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Scope(Enum):
-    """Who sets it, in the order in which a plan is shown."""
+    """Who makes a setting, in the order in which a plan is shown."""
 
     FLAG = "launch flag"
     ENVIRONMENT = "environment"
@@ -57,7 +57,7 @@ class Reason(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """One value that somebody asks for. change: it is known not to be so now."""
+    """One value that somebody asks for. change: the host is known to have another value now."""
 
     setting: Setting
     change: bool
@@ -76,7 +76,9 @@ class Planned(NamedTuple):
 
 
 class PoolTarget(NamedTuple):
-    """A HugeTLB pool, or the share of one NUMA node. pages: to set, with those that others hold."""
+    """A HugeTLB pool, or the share of one NUMA node. pages: the number to set, in which pages that
+    others hold are counted. now_pages: None if the pool was not read.
+    """
 
     page_bytes: int
     node: int | None
@@ -115,7 +117,7 @@ TOPICS = ("pages", "memory", "devices", "environment")
 
 
 class Gap(NamedTuple):
-    """What the plan cannot say. topic: one of ``TOPICS``."""
+    """Something that the plan cannot tell, and why. topic: one of ``TOPICS``."""
 
     topic: str
     reason: str

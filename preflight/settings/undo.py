@@ -30,7 +30,9 @@ class Writer:
         return self._prefix + path
 
     def value(self, path: str, text: str) -> None:
-        """Write a kernel file in one piece; one that is not there is not made."""
+        """Write a kernel file in one piece, with a line break after ``text``. If the file is
+        missing, OSError is raised.
+        """
         handle = os.open(self.locate(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
             os.write(handle, f"{text}\n".encode())
@@ -93,7 +95,7 @@ class Writer:
             return None
 
     def target(self, path: str) -> str | None:
-        """Return where a symbolic link leads; None if it does not exist."""
+        """Return where a symbolic link leads; None if the path is no link."""
         try:
             return os.readlink(self.locate(path))
         except OSError:
@@ -154,7 +156,9 @@ def state_folder(environment: Mapping[str, str], root: bool) -> str:
 
 
 class Journal:
-    """The entries, oldest first. Use it as a context: one process at a time has it."""
+    """The entries of the changes, oldest first. Use it in a ``with`` block: one process at a time
+    can hold it.
+    """
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, JOURNAL)
@@ -296,7 +300,7 @@ def boot_id(root: Root) -> str:
 
 def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[Undone]:
     """Take back all entries from index ``since`` on, the last first, and forget those that are
-    settled. One that fails stops no other. Return one result for each entry, in that order.
+    settled. One that fails stops no other. Return a result for each entry, in that order.
     """
     results = []
     boot = boot_id(root)

@@ -103,7 +103,9 @@ def _shared_memory(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _devices(plan: Plan) -> tuple[list[str], list[str]]:
-    """Return the device files that can be named, and notes: behind a colon stands another path."""
+    """Return the device files, and notes on those left out: docker takes the part of a name behind
+    a colon as another path.
+    """
     names = [setting.name for setting in plan.of(Kind.DEVICE)]
     message = "is left out: docker takes what is behind its colon for a place in the container"
     notes = [f"the device {visible(name)} {message}" for name in names if ":" in name]

@@ -189,8 +189,9 @@ def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _counts(plan: Plan, size: int, at_boot: tuple[PoolWriter, ...]) -> str:
-    """Return the text of ``hugepages=`` for one page size: a number, or NODE:PAGES if the plan is
-    by node. It is never fewer than now, or than at_boot, the present command line, sets.
+    """Return the text of ``hugepages=`` for pages of ``size`` bytes: a number, or NODE:PAGES if the
+    plan is by node. It is never less than the pool has now, or than ``at_boot`` sets (the present
+    command line).
     """
     targets = [target for target in plan.pools if target.page_bytes == size]
     mine = {target.node: target.kept_pages for target in targets}
@@ -216,8 +217,8 @@ def ulimits(plan: Plan) -> dict[str, str]:
 
 
 def host_limits(plan: Plan) -> dict[str, str]:
-    """Return the launch's limits for a login or a unit, by name. A number that only a container's
-    description states is left out.
+    """Return the launch's limits for a login or a unit, by name. A number for a container is left
+    out if the present one was not read.
     """
     limits = (limit for limit in plan.of(Kind.ULIMIT) if not limit.unit)
     return {
