@@ -92,7 +92,9 @@ def installed_there(reading: "Reading", root: "Root") -> Installed | None:
 
 
 def installed_where(installed: Installed | None, searched: bool = False) -> str:
-    """Return where a version was looked for, as the end of an origin; searched: in vain."""
+    """Return where a version was looked for, as the end of an origin. searched: no version was
+    found.
+    """
     if installed is not None:
         there = f"for {installed.interpreter}" if installed.interpreter else ""
         return f"installed {there or 'where the capture was made'}"
@@ -107,8 +109,8 @@ _SPEAK_OF = frozenset(
 
 
 def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
-    """Return the options. If all programs of the launch run in images, the releases that are
-    installed on this machine are left out.
+    """Return the options. If all programs of the launch run in images, and this program does not,
+    the releases that are installed here are left out.
     """
     uses = (c for c in reading.commands if any(_USES.search(w.text) for w in c.words[:4]))
     users = [c.container for c in uses if c.words[0].text.rpartition("/")[2] not in _SPEAK_OF]

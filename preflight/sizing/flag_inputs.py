@@ -35,7 +35,8 @@ from preflight.sizing.sizing_inputs import MOST_RANKS, Input, RuleTerms, SizingI
 
 class Flags(NamedTuple):
     """What the command line says; None if it says nothing. Sizes in bytes. documented: the
-    documented rule is asked for its answer, so what it answers is not refused."""
+    documented rule is to answer, so that inputs which it takes are not refused.
+    """
 
     tp_size: int
     hicache_bytes: int

@@ -51,7 +51,9 @@ _HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
-    """Return the needs of a sized launch, as checks see them: L2 at the upper of two bounds."""
+    """Return the needs of a sized launch, as checks see them. Where L2 lies between two bounds, the
+    upper one counts.
+    """
     source, shown, written = sizing.inputs, sizing.shown, sizing.reading.files
     replays = {} if shown is None else shown.asked_by_process
     members: list[ProcessNeeds] = []

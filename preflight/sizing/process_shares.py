@@ -56,7 +56,7 @@ _CPU_OPTIONS = ("--cpunodebind", "--cpubind", "-N")
 
 
 class SizedHost(NamedTuple):
-    """What of the command line and the host every process shares."""
+    """The facts of the command line and the host that all processes share."""
 
     options: LaunchOptions
     root: Root
@@ -172,7 +172,9 @@ def gpu_memory(given_bytes: int | None, root: Root, asked: bool, elsewhere: bool
 
 
 class Share(NamedTuple):
-    """One source process's share: its ranks at either bound, and what was assumed."""
+    """What one process of the launch maps: its ranks at the lower and at the upper bound of L2, and
+    notes on what was assumed.
+    """
 
     least: tuple[MappedProcess, ...] = ()
     most: tuple[MappedProcess, ...] | Unknown = ()
