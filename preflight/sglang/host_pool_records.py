@@ -93,8 +93,8 @@ class HostPool(NamedTuple):
     tokens: its slots, in whole pages. bytes: the sum of its tensors. allocations_bytes: each tensor
     as allocated, in order. requested_bytes: the size that SGLang's admission gate compares, for the
     indexer one page less than allocated; None if no gate compares it. halves: the NICs register its
-    one tensor as two regions, K and V. page_objects: the store's objects for one page; latent
-    attention has one for both, whatever the release registers.
+    one tensor as two regions, K and V. page_objects: the store's objects for one page: K and V
+    apart, or one for both with latent attention.
     """
 
     kind: PoolKind
@@ -130,7 +130,7 @@ class HostPools(NamedTuple):
 
 
 class Refusal(Unknown):
-    """SGLang stops where it would make these pools: the reason names the exception it ends by."""
+    """SGLang stops when it makes these pools: the reason names its exception."""
 
     __slots__ = ()
 
@@ -185,9 +185,9 @@ class StageLayers(NamedTuple):
 class RowBytes(NamedTuple):
     """The bytes per token of one rank in one pipeline stage.
 
-    parts: of each tensor of the KV pool. sized: the divisor of ``--hicache-size``. layers: of the
-    stage. index_per_layer, index_layers: index keys of sparse attention. sliding_parts: as
-    ``parts``, of the window pool. linear: of one request's states.
+    parts: of each tensor of the KV pool. sized: by these ``--hicache-size`` is divided to give
+    tokens. layers: of the stage. index_per_layer, index_layers: index keys of sparse attention.
+    sliding_parts: as ``parts``, of the window pool. linear: of one request's states.
     """
 
     parts: tuple[int, ...]

@@ -183,8 +183,10 @@ def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
 
 
 def _hybrid_pools(request: PoolRequest, rows: tuple[RowBytes, ...]) -> HostPools | HostBytes:
-    """Return full-attention and sliding-window pools, exact once the device's tokens are known. A
-    linear-attention model's states follow its request slots: bounds, or Unknown."""
+    """Return full-attention and sliding-window pools, exact once the device's tokens are known.
+    With linear attention, whose states follow the request slots, return bounds. Raises
+    UnknownFactError.
+    """
     release, row = request.release, rows[request.stage]
     layers, kinds = row.layers, release.hybrid_size
     if kinds is HybridSize.NONE or (layers.sliding and not release.sliding_pools):

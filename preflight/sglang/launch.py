@@ -178,7 +178,10 @@ def plain_environment(environment: Mapping[str, Word]) -> dict[str, str]:
 
 
 class Ranks(NamedTuple):
-    """One process each, ``here`` on this host: node ``node_rank`` of ``nnodes``."""
+    """The ranks of a server, a process each. ``replicas``: data-parallel copies of the server.
+    ``attention_dp``: groups of data-parallel attention. ``here``: ranks on this host, which is node
+    ``node_rank`` of ``nnodes``.
+    """
 
     tp: int
     pp: int

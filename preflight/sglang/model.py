@@ -61,7 +61,9 @@ _NOT_SERVED = {"minimax-m1": "MiniMaxM1ForCausalLM"}
 
 
 class WellKnownModel(NamedTuple):
-    """``weights_bytes``: of a checkpoint under the published name; None if not known."""
+    """A model of the table. ``weights_bytes``: of a checkpoint under the published name; None if
+    not known. ``least_weights_bytes``: a lower bound, by the number format that the name tells.
+    """
 
     name: str
     geometry: ModelGeometry
@@ -141,9 +143,10 @@ def _table() -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 class Model(NamedTuple):
-    """``weights_bytes``: None if the table does not know them; then they are no fewer than
-    ``least_weights_bytes``. ``hidden_size`` and ``context_tokens``: None if the config that was
-    read does not say."""
+    """A model, as far as it is known. ``weights_bytes``: None if the table does not know them; then
+    they are no fewer than ``least_weights_bytes``. ``hidden_size`` and ``context_tokens``: None if
+    the config that was read does not say.
+    """
 
     name: str
     geometry: ModelGeometry | Unknown
@@ -162,7 +165,9 @@ class Models:
         self._read: dict[str, Model] = {}
 
     def target(self, path: object) -> Model:
-        """Return the model of ``--model-path``, or the one that ``--model-config`` states."""
+        """Return the model that ``--model-config`` states, else the one at ``path``, the
+        ``--model-path``.
+        """
         if self._stated_config is not None:
             return _from_config(self._stated_config, "--model-config", None)
         return self.named(path, "no --model-path")

@@ -88,14 +88,15 @@ class LinearState(NamedTuple):
 
 
 class ModelGeometry(NamedTuple):
-    """``heads`` and ``sliding`` count for MHA alone, the ranks for MLA alone.
+    """The shape of a model's KV cache. ``heads`` and ``sliding`` count for MHA alone,
+    ``kv_lora_rank`` and ``qk_rope_head_dim`` for MLA alone.
 
-    layers: the kind of each layer, in order. index_layers: the layers that keep index keys of
-    their own (sparse attention), in order; empty without an indexer.
-    sliding: the heads of the sliding-window layers; None without such layers.
-    linear: the state of a linear-attention layer, Unknown if its shape is not derivable.
-    dtype_bytes: one element of the KV cache under ``--kv-cache-dtype auto``.
-    nextn_layers: the layers of a multi-token-prediction head that the checkpoint carries.
+    layers: the kind of each layer, in order. index_layers: the layers that keep index keys of their
+    own (sparse attention), in order; empty without an indexer. sliding: the heads of the
+    sliding-window layers; None without such layers. linear: the state of a linear-attention layer,
+    Unknown if its shape is not derivable. dtype_bytes: one element of the KV cache under
+    ``--kv-cache-dtype auto``. nextn_layers: the layers of a multi-token-prediction head that the
+    checkpoint carries.
     """
 
     name: str

@@ -61,7 +61,7 @@ BY_GPU_WITH_DCP = Unknown("decode context parallelism with a pool that is sized 
 
 
 class Interval(NamedTuple):
-    """Both ends included; ``reason`` says where they come from."""
+    """A number of tokens between two bounds, both included; ``reason`` says how they come about."""
 
     least: int
     most: int
@@ -69,13 +69,13 @@ class Interval(NamedTuple):
 
 
 class DeviceRequest(NamedTuple):
-    """What decides a rank's L1 pool, the host pools' request apart.
+    """What decides a rank's L1 pool, beside the request for its host pools.
 
-    gpu_bytes: the memory of the host's smallest GPU. mem_fraction: ``--mem-fraction-static``;
-    None takes SGLang's default. weights_bytes: the checkpoint's, of all ranks together.
+    gpu_bytes: the memory of the host's smallest GPU. mem_fraction: ``--mem-fraction-static``; None
+    takes SGLang's default. weights_bytes: the checkpoint's, of all ranks together.
     max_total_tokens: ``--max-total-tokens``. role: "" for a plain server, "prefill" or "decode".
     speculative: speculative decoding, which lowers the default fraction by what is not computed.
-    least_weights_bytes: where weights_bytes is not known.
+    least_weights_bytes: a lower bound, if weights_bytes is not known.
     """
 
     pools: PoolRequest

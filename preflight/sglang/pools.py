@@ -42,9 +42,9 @@ class ServerMemory(NamedTuple):
     """The host pools of one rank, between two bounds that are equal if exact.
 
     why: how the bounds come about. pools: one by one at the upper bound, if they can be named.
-    refused: SGLang's end before it has pools. budget_bytes: the memory that pools are booked
-    against, if SGLang sizes them. missing: the unknown fact for naming the pools. least_by_stage,
-    most_by_stage: of a rank of each pipeline stage, if they differ.
+    refused: why SGLang stops when it makes them, or None. budget_bytes: the memory that pools are
+    booked against, if SGLang sizes them. missing: the unknown fact without which the pools cannot
+    be named. least_by_stage, most_by_stage: of a rank of each pipeline stage, if they differ.
     """
 
     least_pools_bytes: tuple[int, ...]
@@ -73,8 +73,8 @@ def _unsized(why: Unknown, lead: str = "") -> ServerMemory:
 def server_memory(
     server: SglangServer, ranks: Ranks, hardware: Hardware, release: SglangRelease
 ) -> ServerMemory:
-    """Return all host pools of one rank of ``server``, between their bounds; no pools without
-    HiCache or a decode server's.
+    """Return all host pools of one rank of ``server``, between two bounds; no pools if the server
+    keeps no KV cache on the host.
     """
     sized = SizedServer(server, ranks, hardware, release)
     pools = [_pool(sized._replace(purpose=purpose)) for purpose in _purposes(sized)]
