@@ -101,9 +101,10 @@ def binds_ranks(environment: Mapping[str, str]) -> bool:
 def place_ranks(
     ranks: int, nics: tuple[int, ...], root: Root, first_gpu: int = 0, tries: bool = False
 ) -> RankPlacement:
-    """Return the NUMA node to which SGLang binds each rank's memory: that of its GPU. If GPUs do
-    not tell, a note says that the ranks are assumed to be spread over ``nics``, the nodes of the
-    NICs. tries: a rank whose node the cpuset forbids is not bound.
+    """Return the NUMA node to which SGLang binds each rank's memory: that of its GPU. If the GPUs
+    do not tell, the ranks are spread over ``nics``, the nodes of the NICs, or bound to none if
+    these are fewer than two. A note tells what is assumed. tries: a rank whose node the cpuset
+    forbids is not bound.
 
     SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node of its GPU, on
     a host with a second node and numactl (utils/numa_utils.py).

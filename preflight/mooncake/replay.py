@@ -81,7 +81,7 @@ class _Arena:
 
 
 class ProcessRun:
-    """One process on its way through its allocations."""
+    """One process of a replay, which maps its memory step by step."""
 
     def __init__(
         self, process: MappedProcess, launch: Launch, pools: Pools, offload_folders: set[str]
@@ -526,7 +526,7 @@ def _touched(
     allocations: tuple[Allocation, ...], used_bytes: int, among: tuple[int, ...]
 ) -> dict[Spot, int]:
     """Return the huge pages that a process has touched after it has mapped its arena: all that were
-    mapped before, and the arena's used ones. {} if more huge pages follow the arena.
+    mapped before, and the arena's used ones. {} without an arena, or if other huge pages follow.
 
     MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1).
     """
@@ -561,7 +561,9 @@ def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation
 
 
 def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
-    """Return the spot from which an allocation takes its pages."""
+    """Return the spot from which an allocation takes its pages. among: the nodes to which the
+    process is bound, if they are several and not all.
+    """
     numa_node = allocation.node
     return Spot(allocation.page_size_bytes, numa_node, among if numa_node is None else ())
 
