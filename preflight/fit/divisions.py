@@ -66,9 +66,11 @@ Tell = Callable[[str], None]
 
 
 class Frontier(NamedTuple):
-    """Divisions that fill a host, the one with the least L2 first.
+    """The largest divisions of the memory that a host takes, as points on a line from the least L2
+    to the most.
 
-    ranks: with an L2 of that size. share: this host's part of what the segment is set to.
+    points: ordered by L2, the least first. ranks: on this host, each with an L2 of that size.
+    share: this host's part (0 to 1) of the segment size that is set for all hosts.
     """
 
     points: tuple[SizeValues, ...]
@@ -81,7 +83,9 @@ class Frontier(NamedTuple):
         return first // GIGABYTE, last // GIGABYTE
 
     def at(self, l2_bytes: int) -> SizeValues:
-        """Return the division with so much L2: its segment lies between those of its neighbours."""
+        """Return the division with an L2 of ``l2_bytes`` for each rank. Its segment lies on the
+        line between the two nearest points, in whole MiB and at least 1 MiB.
+        """
         points = self.points
         below = [points[0], *(each for each in points if (each.l2_bytes or 0) <= l2_bytes)][-1]
         above = next((each for each in points if (each.l2_bytes or 0) >= l2_bytes), points[-1])
@@ -91,12 +95,16 @@ class Frontier(NamedTuple):
         return SizeValues(l2_bytes, max(MIB, int(most + part * (least - most)) // MIB * MIB))
 
     def nearest(self, apart: Callable[[SizeValues], float]) -> SizeValues:
-        """Return the division for which ``apart`` is least."""
+        """Return the division for which ``apart``, a distance, is least; whole GB of L2 are tried.
+        """
         first, last = self._ends
         return min((self.at(size * GIGABYTE) for size in range(first, last + 1)), key=apart)
 
     def goals(self, now: SizeValues) -> Iterator[tuple[str, SizeValues]]:
-        """Yield about what the goals by name would have, and the launch's own sizes."""
+        """Yield (name, division) of other goals, to compare with the best: ``balanced``, then
+        ``l2``, ``pool`` and ``now``. These three need the sizes in ``now``, those of the launch as
+        it is written: ``l2`` keeps its segment, ``pool`` its L2, ``now`` both.
+        """
 
         def uneven(values: SizeValues) -> float:
             l2, segment = values.l2_bytes or 0, values.segment_bytes or 0
@@ -113,19 +121,22 @@ class Frontier(NamedTuple):
             yield "now", now
 
     def grid(self, count: int) -> Iterator[SizeValues]:
-        """Yield so many divisions, evenly in L2, both ends among them."""
+        """Yield ``count`` divisions (two or more) with L2 sizes evenly apart, the least and the
+        most among them; fewer if sizes are the same in whole GB.
+        """
         first, last = self._ends
         sizes = (first + (last - first) * at // (count - 1) for at in range(count))
         yield from (self.at(size * GIGABYTE) for size in dict.fromkeys(sizes))
 
 
 class Division(NamedTuple):
-    """Sizes, and what is answered with them.
+    """One division of the memory with the cache hits that a replay of the workload gave.
 
-    about: ``best``, ``now``, or the goal that they are of. rates: of each server, least and most,
-    of rounds the part of what was seen before, of a trace that of all accesses. tier_tokens: by
-    name. unique: tokens that are held at least once. evicts: by tier the first round
-    in which it may evict, None if nothing does.
+    about: ``best``, ``now``, or a goal's name; "" for a division that was only tried. rates: for
+    each replayed server (least, most). With rounds they are the part of the tokens seen before that
+    is still kept, with a trace the part of all accesses. tier_tokens: (tier, tokens that it holds,
+    of all servers). unique: tokens that are held at least once. evicts: (tier, first round in which
+    it may evict); None if it never does.
     """
 
     about: str
@@ -137,15 +148,19 @@ class Division(NamedTuple):
 
     @property
     def kept(self) -> float:
-        """Return the mean of both bounds and all servers."""
+        """Return the rate of this division as one number: the mean over servers, and of least and
+        most.
+        """
         return sum(least + most for least, most in self.rates) / 2 / len(self.rates)
 
 
 class Answered(NamedTuple):
-    """What a division was chosen by. tried: the best first. workload: None for a trace.
+    """Why a division was chosen: the hits of each that was tried.
 
-    ceiling: the part of the trace that a cache of any size could answer. next_gib: by size, tokens
-    that one GiB more would save. chosen, answer: the trace on the best, with its curve.
+    tried: the chosen one first, then those with a name. workload: None for a trace. ceiling: the
+    part of the trace that a cache of any size could answer. next_gib: (size, tokens of the trace
+    that one GiB more would save), empty without a trace. chosen, answer: tiers and replayed trace
+    of the best.
     """
 
     tried: tuple[Division, ...]
@@ -175,7 +190,9 @@ class Chooser:
     def __init__(
         self, asked: Asked, now: SizeValues, options: LaunchOptions, root: Root, tell: Tell
     ) -> None:
-        """Keep the question. now: the sizes that the launch has, which may not fit."""
+        """Keep what is asked. now: the sizes as the launch is written, which may not fit. tell:
+        called with a line of progress.
+        """
         self._asked, self._now, self._tell = asked, now, tell
         self._options, self._root, self._count = options, root, 0
         self._tried: list[Division] = []
@@ -185,10 +202,13 @@ class Chooser:
         self._routing = "sticky" if (asked.hosts or 1) > 1 else None
 
     def begin(self, values: SizeValues, inputs: LaunchInputs, capped: bool = True) -> int:
-        """Take ``inputs``, sized with ``values``; return the least L2 that is of use, in bytes.
+        """Take the launch that all divisions are computed from, and return the least useful L2 of a
+        rank, in bytes. Call it before the other methods.
 
-        capped: no more than that of ``values``. SGLang may demand more than the GPU's. Raises
-        UnknownFactError, and UsageError for a workload that cannot be.
+        values: the sizes that ``inputs`` were sized with. SGLang may demand an L2 that is larger
+        than the GPU's cache; capped: never return more than the L2 of ``values``. Raises
+        UnknownFactError if a tier or the workload is not known, and UsageError for an impossible
+        workload.
         """
         request = CapacityRequest(Cluster(self._asked.hosts))
         self._values = values
@@ -210,7 +230,9 @@ class Chooser:
         return min(least, size) if capped else least
 
     def capacity(self, values: SizeValues) -> CapacityAnswer:
-        """Return the tiers of the launch with ``values``."""
+        """Return what each tier of the launch holds with ``values``, scaled from the sizes of
+        ``begin``.
+        """
         base = self._values
         l2 = (values.l2_bytes or 0) / (base.l2_bytes or 1)
         segment = (values.segment_bytes or 0) / (base.segment_bytes or 1)
@@ -222,13 +244,18 @@ class Chooser:
         return self._base._replace(servers=tuple(servers))
 
     def kept(self, values: SizeValues, orders: int, clients: int, buffers: bool = False) -> float:
-        """Return the least part of the workload that any server keeps."""
+        """Return the least part (0 to 1) of the tokens seen before that any server still keeps with
+        ``values``. orders: how many orders of the clients are averaged. clients: at most so many
+        are replayed. buffers: L2 is staging alone.
+        """
         return min(low for low, _ in self._rates(self.capacity(values), orders, clients, buffers))
 
     def _rates(
         self, capacity: CapacityAnswer, orders: int, clients: int, buffers: bool = False
     ) -> Rates:
-        """Return the parts that are kept; a store that nothing reads counts for nothing."""
+        """Return (least, most) kept of each server. A store (L3) counts for nothing if a whole
+        conversation is too long to be prefetched from it, unless L2 is staging (``buffers``).
+        """
         assert self.workload is not None
         if not buffers and not self._reads(capacity):
             servers = capacity.servers
@@ -237,7 +264,10 @@ class Chooser:
         return of_rounds(capacity, self.workload, orders, clients, self._routing, buffers)
 
     def order(self, frontier: Frontier) -> list[SizeValues]:
-        """Return divisions that fit, the best first."""
+        """Replay the workload or the trace on divisions of the frontier; return their sizes, the
+        best first. The launch's own sizes and the one with L2 as staging are replayed, but not
+        returned.
+        """
         if self._asked.trace is None:
             self._tried = self._tried_on_rounds(frontier)
             self._answered = Answered((), (), self.workload)
@@ -246,7 +276,13 @@ class Chooser:
         return [division.values for division in self._tried if division.about not in _NOT_CHOSEN]
 
     def _tried_on_rounds(self, frontier: Frontier) -> list[Division]:
-        """Return the divisions that were replayed on rounds of a workload, the best first."""
+        """Replay the rounds of the workload on a coarse grid, on the goals, and finely around the
+        best. Return the divisions, the best first, then the rest of the grid, which was replayed
+        coarsely.
+
+        Without a workload SGLang's published one is taken, with more clients than any division
+        holds; it is kept in ``self.workload``.
+        """
         grid = list(frontier.grid(GRID))
         if self.workload is None:  # the published one, with more clients than a division holds
             capacities = [self.capacity(values) for values in grid]
@@ -276,7 +312,9 @@ class Chooser:
         return sorted(best, key=self._rank, reverse=True) + tried[_RUNNERS_UP:]
 
     def staged_bytes(self, values: SizeValues) -> int:
-        """Return an L2 that stages ``_STAGED`` conversations; 0 if nothing could stage them."""
+        """Return the L2 of a rank, in bytes, that stages ``_STAGED`` conversations, rounded up to
+        whole GB. 0 if a server has no such mode, is in this mode already, or its L2 is not known.
+        """
         assert self.workload is not None
         length, sizes = self.workload.context_tokens(self.workload.rounds), []
         for server in self.capacity(values).servers:
@@ -289,7 +327,7 @@ class Chooser:
         return -(-max(sizes) // GIGABYTE) * GIGABYTE
 
     def _buffered(self, frontier: Frontier) -> Iterator[Division]:
-        """Yield the division with L2 as staging alone."""
+        """Yield one division with L2 as staging alone, if the host has room for such an L2."""
         l2 = self.staged_bytes(frontier.points[0])
         if l2 and l2 <= (frontier.points[-1].l2_bytes or 0):
             values = frontier.at(max(frontier.points[0].l2_bytes or 0, l2))
@@ -298,7 +336,9 @@ class Chooser:
             yield Division(BUFFER_ONLY, values, rates, *self._held(capacity))
 
     def _tried_on_trace(self, frontier: Frontier) -> list[Division]:
-        """Return the divisions that were replayed on the trace, the best first."""
+        """Replay the trace on a grid of divisions and on the goals; return them, the best first.
+        Keeps the replay of the best, with its notes, for ``answered``.
+        """
         every = [("", values) for values in frontier.grid(GRID)]
         every += frontier.goals(self._now)
         capacities = [self.capacity(values) for _, values in every]
@@ -327,12 +367,16 @@ class Chooser:
         return Division(about, values, rates, *self._held(capacity))
 
     def _rank(self, division: Division) -> tuple[bool, float, int, int]:
-        """Return the order of a division; with as much kept, L2 is nearer than L3."""
+        """Return the key to sort a division by, the best with the greatest. If as much is kept,
+        more unique tokens and then a larger L2 win.
+        """
         is_choice, l2_bytes = division.about not in _NOT_CHOSEN, division.values.l2_bytes or 0
         return is_choice, round(division.kept, 3), division.unique, l2_bytes
 
     def answered(self, values: SizeValues) -> Answered | None:
-        """Return why ``values`` were chosen, with the goals by name; None if nothing was tried."""
+        """Return why ``values`` were chosen: as ``best`` first, then divisions with a name, the
+        most kept first. None if nothing was tried.
+        """
         if not self._tried:
             return None
         alike = (each for each in self._tried if each.values.l2_bytes == values.l2_bytes)
@@ -342,7 +386,9 @@ class Chooser:
         return self._answered._replace(tried=(best, *named), next_gib=self._next_gib(values))
 
     def _next_gib(self, values: SizeValues) -> tuple[tuple[str, int], ...]:
-        """Return the tokens of the trace that one more GiB of each size would save."""
+        """Return ("l2", tokens) and ("segment", tokens): the tokens of the trace that one GiB more
+        of each size would save. Empty without a trace, or for one from standard input.
+        """
         if self._asked.trace in (None, "-"):
             return ()
         more, (l2, segment, _) = _MORE_GIB * GIB, values
@@ -355,6 +401,9 @@ class Chooser:
     def _replayed(
         self, capacities: Sequence[CapacityAnswer], also: tuple[tuple[str, int], ...] = ()
     ) -> tuple[TraceAnswer, ...]:
+        """Replay the trace once, on each of ``capacities``; answers are in their order. also:
+        (label, tokens) to mark on the curve.
+        """
         trace = open_trace(self._asked.trace or "", page_of(capacities[0]))
         routing = None if self._routing is None or capacities[0].router else "cache-aware"
         return trace_answers(capacities, trace, TraceRequest(routing, also=also), self._tell)
@@ -362,7 +411,9 @@ class Chooser:
     def _held(
         self, capacity: CapacityAnswer
     ) -> tuple[tuple[tuple[str, int], ...], int, tuple[tuple[str, int | None], ...]]:
-        """Return tokens by tier, those held at least once, and where each evicts."""
+        """Return three things: (tier, its least tokens of all servers), the tokens held at least
+        once, and (tier, first round in which it may evict, or None).
+        """
         tokens: dict[str, int] = {}
         evicts: dict[str, int | None] = {}
         for server in capacity.servers:
@@ -376,7 +427,9 @@ class Chooser:
         return tuple(tokens.items()), _unique(capacity), tuple(evicts.items())
 
     def _reads(self, capacity: CapacityAnswer) -> bool:
-        """Return whether a conversation of the workload fits what may be under prefetch."""
+        """Tell whether a whole conversation of the workload fits the prefetch budget of every
+        server; an unknown budget counts as enough.
+        """
         if self.workload is None:
             return True
         length = self.workload.context_tokens(self.workload.rounds)
@@ -385,14 +438,16 @@ class Chooser:
 
 
 def _l2_tokens(server: ServerCapacity) -> int:
-    """Return the least tokens of L2 of one cache; 0 if it has none, or they are not known."""
+    """Return the least tokens that L2 of one cache group holds; 0 if it has no L2, or they are not
+    known.
+    """
     host = server.tiers.host
     tokens = None if host is None else host.group_tokens
     return tokens.least if isinstance(tokens, Bounds) else 0
 
 
 def _times(tier: Tier | None, factor: float) -> Tier | None:
-    """Return the tier as it is with ``factor`` of its memory."""
+    """Return the tier with ``factor`` times its tokens; unchanged for None or unknown tokens."""
 
     def grown(tokens: Bounds) -> Bounds:
         return Bounds(int(tokens.least * factor), int(tokens.most * factor))
@@ -405,7 +460,9 @@ def _times(tier: Tier | None, factor: float) -> Tier | None:
 
 
 def _unique(capacity: CapacityAnswer) -> int:
-    """Return the tokens that are held at least once: tiers with write_through hold copies."""
+    """Return the tokens that are held at least once in all tiers. L1, L2 and the store count as
+    copies of each other; with another policy than write_through, L1 and L2 add up.
+    """
     in_servers, in_store = 0, 0
     for server in capacity.servers:
         tiers = server.tiers
@@ -426,10 +483,13 @@ def of_rounds(
     routing: str | None = None,
     buffers: bool = False,
 ) -> Rates:
-    """Return the part of what was seen before that each server still keeps.
+    """Replay a workload; return for each server (least, most) of the part of the tokens seen before
+    that it still keeps. A server that cannot be replayed is left out.
 
-    routing: as ``TraceRequest`` has it, if the launch has no router. buffers: as if L2 were
-    staging (buffer_only).
+    orders: how many orders of the clients are averaged. most_clients: with more, so many are
+    replayed on tiers that are smaller in proportion. routing: as ``TraceRequest`` has it, used if
+    the launch has no router. buffers: as if L2 were staging (buffer_only). Raises UnknownFactError
+    if no server can be replayed.
     """
     page, whole = page_of(capacity), workload.context_tokens(workload.rounds)
     blocks = -(-_BLOCKS // workload.rounds) * workload.rounds
@@ -463,7 +523,9 @@ def of_rounds(
 def _requests(
     workload: MultiTurnWorkload, block: int, seed: int
 ) -> tuple[tuple[Request, ...], int]:
-    """Return a workload's requests in blocks, and how many of these blocks were seen before."""
+    """Return a workload's requests, cut into blocks of ``block`` tokens, and how many of these
+    blocks an earlier round of the same conversation had. seed: gives the order of the clients.
+    """
     requests, before = tuple(rounds_requests(workload, block, seed)), dict[int | None, int]()
     seen = 0
     for request in requests:
@@ -473,7 +535,9 @@ def _requests(
 
 
 def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) -> float:
-    """Return the part of what was seen before that is kept, in one order of the clients."""
+    """Replay the workload with one order of the clients (``seed``). Return the part (0 to 1) of the
+    blocks seen before that is still kept; 1 if none was seen before.
+    """
     (replay,) = plan.replays(block)
     requests, seen = _requests(workload, block, seed)
     for request in requests:
@@ -482,7 +546,9 @@ def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) 
 
 
 def _rates(answer: TraceAnswer) -> Rates:
-    """Return (least, most) of each server that is replayed. Raises UsageError if none is."""
+    """Return (least, most) of the part of all accesses that hit, for each server that was replayed.
+    Raises UsageError if none was.
+    """
     if not answer.replayed and isinstance(answer.servers[0], Unknown):
         raise UsageError(f"--trace: {answer.servers[0].reason}")
     both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in answer.replayed)
