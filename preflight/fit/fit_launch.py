@@ -65,14 +65,16 @@ DESCRIBED_NAME = "the host that is described"
 
 
 class Fitted(NamedTuple):
-    """The answer with what goes with it.
+    """The answer of ``fit`` with what is shown or written beside it.
 
-    command: the launch's new command line, if it was given as one, or the whole script of a
-    first launch. host_commands: what sets the pools. assumptions: of a host that was described.
-    state, machine: what was asked about. hints: what would let more fit. ignored: checks that
-    count for nothing, with the reason; waivers_over: those that count again. unread: what of the
-    launch is in no number. processes: what the launch starts. answered: what the best division was
-    chosen by.
+    edited: the launch's files with the new sizes; None if ``command`` has them, or nothing fits.
+    written: paths that were written. command: the launch's new command line, if it was given as a
+    command, or the whole script of a first launch; else "". host_commands: what sets the pools and
+    limits of the host. assumptions: about a host that was described. state, machine: launch and
+    host that were asked about. hints: what would let more fit. ignored: (check, reason) that count
+    for nothing; waivers_over: waivers that ended, so their checks count again. unread: notes on
+    what no number includes. processes: what the launch starts. answered: how the best division was
+    chosen.
     """
 
     launch: str
@@ -97,7 +99,11 @@ class Fitted(NamedTuple):
 
 
 class FirstLaunch(NamedTuple):
-    """A launch that is not written yet: one server on all GPUs of a host, on regular pages."""
+    """A launch that is not written yet: one server on all GPUs of a host, on regular pages.
+
+    ranks: one for each GPU. where: the GPUs in words. nics: RDMA devices; none for TCP. buffers: L2
+    is staging alone (buffer_only).
+    """
 
     model: str
     ranks: int
@@ -106,7 +112,9 @@ class FirstLaunch(NamedTuple):
     buffers: bool = False
 
     def script(self, name: str, l2_gb: int, segment_bytes: int) -> str:
-        """Return the script. l2_gb: of each rank, in 10^9 bytes. segment_bytes: of all ranks."""
+        """Return the text of the launch script. name: of the script's file. l2_gb: L2 of each rank,
+        in 10^9 bytes. segment_bytes: segments of all ranks together.
+        """
         nics = quote(",".join(self.nics)) if self.nics else ""
         ib_device = ' \\\n  --mooncake-ib-device "$MOONCAKE_DEVICE"' if nics else ""
         buffers = " \\\n  --hicache-host-memory-mode buffer_only" if self.buffers else ""
@@ -132,7 +140,9 @@ class FirstLaunch(NamedTuple):
 
 
 def first_launch(model: str, host: Host, buffers: bool = False) -> FirstLaunch:
-    """Return a launch of ``model`` on all GPUs of the host. Raises UsageError for none."""
+    """Describe a launch of ``model`` on all GPUs and RDMA devices of the host. buffers: L2 is
+    staging alone. Raises UsageError if no GPU is known.
+    """
     count = len(read_gpus(host.root, None).on_pci)
     if not count:
         raise UsageError("--model: how many GPUs there are is not known: give --gpus, as 8xH100")
@@ -144,7 +154,9 @@ def first_launch(model: str, host: Host, buffers: bool = False) -> FirstLaunch:
 
 
 def with_first_launch(answer: Fitted, first: FirstLaunch, path: str) -> Fitted:
-    """Return the answer with the whole script, as it is to stand at ``path``."""
+    """Return the answer with a whole launch script in ``command``, to be written to ``path`` (""
+    for nowhere). If nothing fits, ``command`` is "".
+    """
     values = answer.answer.values
     answer = answer._replace(first=True, launch=path or f"a first launch of {first.model}")
     if answer.answer.fits is None:
@@ -157,7 +169,9 @@ def with_first_launch(answer: Fitted, first: FirstLaunch, path: str) -> Fitted:
 
 
 def write_first(path: str, script: str) -> tuple[str, ...]:
-    """Write the script where nothing is yet; returns the paths. Raises UsageError."""
+    """Write a new executable script; return its path in a tuple. Raises UsageError if ``path``
+    exists already or cannot be written.
+    """
     try:
         with open(path, "x", encoding="utf-8") as file:
             file.write(script)
@@ -177,7 +191,13 @@ def fitted(
     chosen: Chosen = ALL_CHECKS,
     asked: Asked | None = None,
 ) -> Fitted | Unknown:
-    """Return the answer; Unknown if the launch was not read in time. goal: None for the best."""
+    """Find the largest sizes of a launch that fit the host, and edit the launch to have them.
+    Writes no file. Unknown if the launch was not read in time.
+
+    goal: name of a ``Goal``; None for "best", or for the only size that the launch has. keep_bytes:
+    memory to stay available. write: refuse a launch whose file could not be edited. chosen: which
+    checks count. asked: what the best division is chosen by. Raises UsageError.
+    """
     selection = selection_of(chosen)
     sized = size_within(launch_words, host, timeout_seconds)
     if isinstance(sized, Unknown):
@@ -253,7 +273,9 @@ def fitted(
 
 
 def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
-    """Return the launch with no memory limit on its containers, which it sets itself."""
+    """Return the launch with the memory limits of its containers removed. The launch sets them, so
+    no size is held against them.
+    """
     commands = tuple(
         each._replace(container=each.container and each.container._replace(memory_bytes=None))
         for each in launch.reading.commands
@@ -262,7 +284,11 @@ def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
 
 
 def _of_description(answer: FitAnswer, machine: HostState, topics: frozenset[str]) -> FitAnswer:
-    """Return an answer without what checks miss in a description of devices that nobody needs."""
+    """For a host that was described, keep the failures beside the gates, and those findings whose
+    facts the description has or that the launch needs.
+
+    topics: topics of facts that the description leaves out; their checks become ``not_described``.
+    """
     asked = {check.id: topics.intersection(check.topics) for check, _ in machine.checks}
 
     def is_kept(each: Finding) -> bool:
@@ -288,7 +314,9 @@ def _exit_code(answer: FitAnswer) -> int:
 def _edited(
     launch: LaunchWords, state: LaunchState, host: Host, answer: FitAnswer
 ) -> tuple[Edited | None, str]:
-    """Return the launch's files with the new values, or the command line with them."""
+    """Return the launch's files with the new sizes, or (None, its new command line). If neither can
+    be made, the files are none and every size is an advice to change by hand.
+    """
     launch_words = launch.words
     changed = with_values(state.launch, answer.sizes, answer.values)
     if launch_words == (state.launch.name,):  # a file is called as it was given
@@ -302,7 +330,9 @@ def _edited(
 
 
 def _host_commands(answer: FitAnswer, context: Context) -> Iterator[str]:
-    """Yield commands for pools that have to grow, and for limits that no size needs."""
+    """Yield commands that grow the huge page pools, and commands or comments for limits that stop
+    the launch at any size. Nothing if no size fits.
+    """
     if answer.fits is None:
         return
     settings = []
@@ -331,7 +361,10 @@ _MARK = b"\xef\xbb\xbf"
 
 
 def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
-    """Write the files, each with a copy of the old; return the paths. Raises UsageError before."""
+    """Write each edited file, with the old text in a copy beside it (``COPY``); return the paths.
+    Raises UsageError before any is written if a file has changed since it was read, and where
+    writing fails.
+    """
     path = why = ""
     try:
         for edit in edits:
@@ -348,7 +381,9 @@ def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
 
 
 def _write(edit: Edit) -> None:
-    """Write the edited file, and the old one beside it."""
+    """Write the edited file, and the old text beside it with the same mode and owner. Symbolic
+    links are followed, and a byte order mark stays.
+    """
     real = os.path.realpath(edit.path)
     before, status = Path(real).read_bytes(), os.stat(real)
     write_whole(f"{real}{COPY}", before, stat.S_IMODE(status.st_mode))
@@ -360,11 +395,12 @@ def _write(edit: Edit) -> None:
 
 
 def launch_hosts(sizing: LaunchSizing, gpus: int) -> tuple[int, str]:
-    """Return how many hosts run servers as this one does, with the store that they share; and a
-    sentence for the user, "" for a launch of one host.
+    """Return how many hosts like this one run the launch's servers with one shared store, at least
+    1, and a sentence for the user. The sentence is "" for one host.
 
-    gpus: of this host; 0 if that is not known. Copies of a pod are on hosts of their own where
-    no host has the GPUs for two; else how many share a host is not known, and one is counted.
+    gpus: GPUs of this host; 0 if not known. Copies of a server are counted as one host each if two
+    do not fit the GPUs of one. Otherwise it is not known how many share a host, and one host is
+    counted.
     """
     taken = sizing.group
     if taken is not None and taken.group.in_turn:
@@ -402,7 +438,7 @@ def _copies(process: LaunchProcess) -> int:
 
 
 def _ranks_here(process: LaunchProcess) -> int:
-    """Return how many ranks of a server are on one host; 0 if that is not known."""
+    """Return how many ranks of a server are on this host; 0 if that is not known."""
     ranks = None if process.server is None else server_ranks(process.server)
     return 0 if ranks is None or isinstance(ranks, Unknown) else ranks.here
 
@@ -411,14 +447,18 @@ _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 
 def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield sentences, each with what would fit then; nothing if nothing more would."""
+    """Yield sentences on changes, other than the sizes, with which larger sizes would fit. None for
+    the goal "best", or if no size could be given.
+    """
     if not answer.reason and answer.goal is not Goal.BEST:
         yield from _released(state, host, answer)
         yield from _regular(state, host, answer)
 
 
 def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield a hint if a larger L2 would pass SGLang's gate on regular pages."""
+    """Yield a hint if a larger L2 would pass SGLang's memory check with the pools on regular pages,
+    without ``MC_STORE_USE_HUGEPAGE``. Only for the goal L2, stopped by that check.
+    """
     stopped = [*answer.blocking, *(each for bound in answer.bounds for each in bound.findings)]
     gated = answer.goal is Goal.L2 and any(finding.check == GATE.id for finding in stopped)
     reading = state.launch.reading
@@ -439,7 +479,9 @@ def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator
 
 
 def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield a hint about free pages that the launch does not take: a plan never lowers a pool."""
+    """Yield a hint if larger sizes would fit once free huge pages that this launch does not take
+    were given back. Nothing here lowers a pool, so the user has to.
+    """
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
     if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
         return
@@ -470,7 +512,9 @@ def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterato
 
 
 def _more(larger: SizeValues, answer: FitAnswer) -> bool:
-    """Return whether either size is at least one step larger, and none is smaller."""
+    """Tell whether L2 or segment is larger than in the answer, and neither is smaller. True if
+    nothing fitted.
+    """
     if answer.fits is None:
         return True
     more = [(new or 0) - (old or 0) for new, old in zip(larger, answer.values, strict=True)][:2]
@@ -478,7 +522,9 @@ def _more(larger: SizeValues, answer: FitAnswer) -> bool:
 
 
 def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib]:
-    """Yield the cost and gain of 1 GiB more, for each of the sizes that ``goal`` is about."""
+    """Yield, for each size that ``goal`` is about, what 1 GiB more would take of this host, and how
+    many tokens it would hold.
+    """
     shown = judgement.sizing.shown
     if shown is None:
         return
@@ -495,7 +541,11 @@ def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib
 def _share(
     size: str, mapped: list[Allocation], what: MemoryKind, times: int, tokens: int | None
 ) -> NextGib:
-    """Return the memory and pages that 1 GiB more of a size takes."""
+    """Return what 1 GiB more of a size takes of this host, in bytes and huge pages.
+
+    what: the kind of memory of that size. times: 1 for a segment, the number of ranks for L2.
+    tokens: passed on.
+    """
     of_size = [a for a in mapped if a.what == what and a.backing is not Backing.ARENA]
     of_size = of_size or [a for a in mapped if a.what == MemoryKind.ARENA]
     page = max((a.page_size_bytes for a in of_size if a.on_huge_pages), default=0)
@@ -504,7 +554,9 @@ def _share(
 
 
 def _tokens(judgement: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
-    """Return the tokens of 1 GiB, on every rank of a server, or in a store of all ranks."""
+    """Return the tokens that 1 GiB more holds: with ``of_one_rank`` if each rank of a server gets
+    it as L2, else if the store of all ranks does. None if the model's geometry is not known.
+    """
     for process in judgement.sizing.inputs.processes:
         memory = judgement.sizing.inputs.memory.get(process.number)
         if process.server is None or memory is None:
