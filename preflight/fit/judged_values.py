@@ -45,7 +45,9 @@ _CACHE = ("Inactive(file)", "Active(file)", "SReclaimable")
 
 
 class PlannedRoot(RecordingRoot):
-    """``inner`` with other texts in place of some files."""
+    """``inner`` with other texts in place of some files. texts: by path; nothing is written to
+    disk.
+    """
 
     def __init__(self, inner: Root, texts: dict[str, str]) -> None:
         super().__init__(inner)
@@ -56,7 +58,10 @@ class PlannedRoot(RecordingRoot):
 
 
 def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: int) -> Root:
-    """Return ``root`` with ``pools`` set; unbound pages come from all nodes, as in Linux."""
+    """Return ``root`` as it would read once the huge page pools are set to ``pools``: counts grow,
+    free memory shrinks. Pages bound to no node come from all nodes, as in Linux; no pool is
+    lowered.
+    """
     grown = [target for target in pools if target.pages > (target.now_pages or 0)]
     if not grown:
         return root
@@ -94,7 +99,9 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
 
 
 def released_root(root: Root, pools: Iterable[Pool]) -> Root:
-    """Return ``root`` with every page that nobody has given back to the memory of its node."""
+    """Return ``root`` as it would read once every free huge page is given back to the memory of its
+    node. As many pages as are reserved stay on each node, for any node may have to supply them.
+    """
     now = PlannedRoot(root, {})
     for huge_pool in pools:
         size, name = huge_pool.page_size_bytes, f"hugepages-{huge_pool.page_size_bytes // KIB}kB"
@@ -117,7 +124,9 @@ def released_root(root: Root, pools: Iterable[Pool]) -> Root:
 
 
 def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the free bytes by node, and the page cache that gives way; one node if none show."""
+    """Return two dicts, in bytes by NUMA node: free memory, and page cache that can be reclaimed.
+    If no node can be read, all available memory counts as free on node 0.
+    """
     free: dict[int, int] = {}
     cache: dict[int, int] = {}
     for numa_node, table in read_node_meminfo(root).items():
@@ -134,7 +143,9 @@ def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def _spread(pages: int, room: Mapping[int, int]) -> dict[int, int]:
-    """Spread ``pages`` over nodes in turn, full ones left out; what has no room goes evenly."""
+    """Return pages by node: ``pages`` spread evenly over nodes, none beyond its ``room`` (pages).
+    Pages for which no node has room are spread evenly all the same.
+    """
     shares = dict.fromkeys(room, 0)
     left, open_nodes = pages, [numa_node for numa_node in room if room[numa_node] > 0]
     while left and open_nodes:
@@ -150,7 +161,9 @@ def _spread(pages: int, room: Mapping[int, int]) -> dict[int, int]:
 
 
 def _add(now: PlannedRoot, pages: int, *names: str) -> None:
-    """Count so many pages more in each of these files that is read."""
+    """Add ``pages``, which may be negative, to the count in each of the files; a file that cannot
+    be read is left as it is.
+    """
     for name in names:
         count = now.integer(name)
         if not isinstance(count, Unknown):
@@ -158,7 +171,8 @@ def _add(now: PlannedRoot, pages: int, *names: str) -> None:
 
 
 def _take_node(now: PlannedRoot, numa_node: int, size: int) -> None:
-    """Take bytes of the node's free memory first, then of its page cache."""
+    """Lower the node's free memory in ``now`` by ``size`` bytes, then its page cache by the rest.
+    """
     name = f"{NODES}/node{numa_node}/meminfo"
     table = read_node_meminfo(now).get(numa_node, Unknown("no such node"))
     if isinstance(table, Unknown):
@@ -173,7 +187,9 @@ def _take_node(now: PlannedRoot, numa_node: int, size: int) -> None:
 
 
 def _change_rows(now: PlannedRoot, name: str, changes: Mapping[str, int]) -> None:
-    """Change rows of a meminfo table by so many bytes or pages; none below zero, none added."""
+    """Add ``changes`` to rows of the meminfo file ``name``: bytes for rows in kB, else pages. No
+    value falls below zero, and rows that the file does not have are ignored.
+    """
     content = now.text(name)
     if isinstance(content, Unknown):
         return
@@ -213,7 +229,9 @@ _SET = (Kind.ULIMIT, Kind.SYSCTL, Kind.SHM_SIZE)
 
 
 def is_mended(finding: Finding) -> bool:
-    """Return whether a setting mends a finding for any size, as of limits, boot or a container."""
+    """Tell whether a setting removes this failure or warning whatever the sizes are: a ulimit, a
+    sysctl, the size of /dev/shm, a container's memory limit, or a pool that is to outlast a reboot.
+    """
     if finding.status not in (Status.FAIL, Status.WARN) or finding.check in ROOM:
         return False
     if finding.settings and all(setting.kind in _SET for setting in finding.settings):
@@ -223,10 +241,11 @@ def is_mended(finding: Finding) -> bool:
 
 
 class HostState(NamedTuple):
-    """A host as it is now. facts: all topics, read once. keep_bytes: to stay available.
+    """A host as it is now, and how it is judged.
 
-    left_out: whether a check's findings, by its id, are none of this answer's. trying: told of each
-    judgement.
+    facts: all topics, read once. checks: those to judge with. keep_bytes: memory to stay available.
+    left_out: tells by a check's id that its findings do not count. trying: called at each
+    judgement, to show progress.
     """
 
     root: Root
@@ -246,10 +265,11 @@ class LaunchState(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What ``check`` would say. pools: the plan's. planned: the host with them.
+    """What ``check`` would say of the launch with ``values``, once the plan is applied.
 
-    room_bytes: what is available beyond all that is mapped and kept, or that SGLang's gate asks
-    for, about; it says where to look, and judges nothing.
+    pools: the plan's targets. planned: the host with these pools; facts are read from it.
+    room_bytes: about how much memory is left beyond what is mapped, what is kept and what SGLang's
+    memory check asks for; negative if too little. It only guides the search, and judges nothing.
     """
 
     values: SizeValues
@@ -262,6 +282,7 @@ class Judgement(NamedTuple):
     room_bytes: int = 0
 
     def of(self, ids: Iterable[str], *statuses: Status) -> tuple[Finding, ...]:
+        """Return the findings of the checks ``ids`` that have one of ``statuses``."""
         wanted = frozenset(ids)
         return tuple(f for f in self.findings if f.check in wanted and f.status in statuses)
 
@@ -276,7 +297,11 @@ class Goal(Enum):
 
 
 class Asked(NamedTuple):
-    """What a division is chosen by: a workload's numbers, or a trace; else the published one."""
+    """By which requests divisions are compared: a workload's numbers, or the path of a trace. With
+    neither it is SGLang's published benchmark.
+
+    hosts: how many share the store; None to leave that to the launch.
+    """
 
     workload: WorkloadOptions = WorkloadOptions()
     trace: str | None = None
@@ -284,7 +309,9 @@ class Asked(NamedTuple):
 
 
 class SizeBound(NamedTuple):
-    """What stops ``size`` (l2, segment) at one step more, ``value_bytes``: the worst first."""
+    """Why ``size`` ("l2" or "segment") cannot be one step larger, ``value_bytes``: the findings
+    that stop it, the worst first.
+    """
 
     size: str
     value_bytes: int
@@ -306,13 +333,16 @@ class NextGib(NamedTuple):
 
 
 class FitAnswer(NamedTuple):
-    """fits: the sizes found, judged; None if nothing fits, and then ``blocking`` says why, for
-    the sizes in ``values``, or ``reason`` why no size can be given.
+    """The sizes that fit, with what was judged of them.
 
-    sizes: the launch's places. least: the least sizes, judged by every check. unknown: gates that
-    could not be judged at any size. bounds: what stops each size of the goal. beside: what check
-    finds beside the gates, the worst first. gates: the checks that sizes were held against.
-    not_described: checks of devices that the description of the host leaves out.
+    fits: the judgement of these sizes; None if nothing fits. Then ``blocking`` says why, for the
+    sizes in ``values``, or ``reason`` says why no size can be given.
+
+    sizes: where the launch sets its sizes. least: the judgement of the least sizes. unknown:
+    findings of gates that could not be judged at any size. bounds: what stops each size of the
+    goal. beside: what check finds beside the gates, the worst first. shares: what 1 GiB more costs.
+    gates: the checks that sizes were held against. not_described: checks of devices that the
+    description of the host leaves out.
     """
 
     goal: Goal
@@ -346,10 +376,11 @@ class FitAnswer(NamedTuple):
 def judged_values(
     state: LaunchState, host: HostState, values: SizeValues, ids: Iterable[str] | None = None
 ) -> Judgement:
-    """Judge ``values``; ``ids``: of the host's checks these alone (those of the launch always).
+    """Judge the launch with ``values`` on the host as it will be once the plan is applied.
 
-    With ``ids`` a candidate whose pages cannot be reserved is judged no further. Raises UsageError
-    as sizing does.
+    ids: judge by these of the host's checks alone, besides those of the launch; None for all. With
+    ``ids``, values whose huge pages cannot be reserved are judged no further. Raises UsageError as
+    sizing does.
     """
     host.trying()
     launch, sizing = sized_values(state, host, values)
@@ -394,7 +425,7 @@ def sized_values(
 
 
 def facts_with_pools(planned: Root, needs: LaunchNeeds, before: Facts) -> Facts:
-    """Return ``before`` with what a plan changes read anew."""
+    """Return the facts ``before``, with memory, huge pages and NUMA read anew from ``planned``."""
     topics: dict[str, Any] = {name: before.topic(name) for name in READERS}
     for name in _PLANNED_TOPICS:
         if not isinstance(topics[name], Unknown):
@@ -404,7 +435,10 @@ def facts_with_pools(planned: Root, needs: LaunchNeeds, before: Facts) -> Facts:
 
 
 def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Finding], int]:
-    """Judge whether enough stays available once all is mapped; with the bytes that stay."""
+    """Judge whether ``keep_bytes`` stay available once the launch is mapped. Return the finding in
+    a list, empty if ``keep_bytes`` is 0, and the bytes that stay (negative if too few, 0 if
+    unknown).
+    """
     memory: MemoryFacts | Unknown = facts.topic("memory")
     try:
         available, taken = known(known(memory).value("MemAvailable")), known(regular_bytes(needs))
@@ -423,7 +457,9 @@ def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Findi
 
 
 def _pool_room(targets: Sequence[PoolTarget], hugetlb: HugetlbFacts | Unknown) -> int:
-    """Return how much more memory the pools of all NUMA nodes could grow by, about."""
+    """Return about how many bytes all huge page pools could grow beyond their targets, as the
+    tightest NUMA node allows; a very large number if no pool is bound to a node.
+    """
     free = {} if isinstance(hugetlb, Unknown) else hugetlb.node_free_bytes
     rooms = [
         free[numa_node] - (pages - (now or 0)) * page_bytes
@@ -434,7 +470,9 @@ def _pool_room(targets: Sequence[PoolTarget], hugetlb: HugetlbFacts | Unknown) -
 
 
 def _gate_room(sizing: LaunchSizing, facts: Facts) -> int:
-    """Return how much more is available than SGLang's gate asks for of the last rank, about."""
+    """Return about how many bytes are available beyond what SGLang's memory check asks for when the
+    last rank starts: the least over all servers, 0 if unknown.
+    """
     memory: MemoryFacts | Unknown = facts.topic("memory")
     available = memory if isinstance(memory, Unknown) else memory.value("MemAvailable")
     if isinstance(available, Unknown) or sizing.shown is None:
@@ -462,7 +500,9 @@ _NO_GATES = {"rdma.fork-safe", "l3-repeats-l2"}
 
 
 def sensitive_ids(first: Judgement, second: Judgement) -> frozenset[str]:
-    """Return the checks whose findings sizes change, and those that hold a size to the host."""
+    """Return the ids of the gates: ``GATES``, and the checks whose findings differ between two
+    judgements of the launch with different sizes.
+    """
     low, high = Counter(first.findings), Counter(second.findings)
     changed = (finding.check for finding in (low - high) + (high - low))
     return frozenset({*GATES, *changed} - _NO_GATES)
