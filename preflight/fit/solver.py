@@ -43,11 +43,12 @@ def largest(
     most: int,
     too_small: Callable[[int], bool] = lambda number: False,
 ) -> int | None:
-    """Return the largest whole number from ``least`` to ``most`` that passes; None if none does.
+    """Return the largest number from ``least`` to ``most`` that passes; None if none was found.
 
-    Above the answer everything fails. Below it a launch may fail as well (a pool smaller than the
-    GPU's): each number tried is half of the one before, until one passes; the stretch above is
-    halved. ``too_small`` is true of no number above the answer.
+    All numbers above the answer must fail; smaller ones may fail too, as an L2 smaller than the
+    GPU's cache does. From ``most`` the distance to ``least`` is halved until a number passes, then
+    the stretch above is searched by halves. too_small: may tell that a number fails for being too
+    small; it must be false for all numbers above the answer.
     """
     if least > most:
         return None
@@ -65,7 +66,9 @@ def largest(
 
 
 def _end(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number that holds, between ``low``, which does, and ``high``."""
+    """Return the last number for which ``holds`` is true, by halving. It is true for ``low``, which
+    may be returned, and false for ``high``, which is not tried.
+    """
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -73,7 +76,9 @@ def _end(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def largest_from(passes: Callable[[int], bool], low: int, most: int) -> int:
-    """Return the largest that passes where ``low`` does, and the answer is hardly above it."""
+    """Return the largest number up to ``most`` that passes, searched in growing steps from ``low``.
+    For an answer that is little above ``low``, which must pass.
+    """
     step, high = 1, most + 1
     while low + step < high:
         if not passes(low + step):
@@ -90,10 +95,10 @@ _ENDLESS_ARENA = 1 << 50
 
 
 class Solver:
-    """Asks the checks about candidates; remembers what they said."""
+    """Judges sizes by the checks, and remembers each judgement."""
 
     def __init__(self, state: LaunchState, host: HostState) -> None:
-        """Know no gate yet, and no candidate."""
+        """Start without gates: until some are learned or taken, every check judges."""
         self._state, self._host = state, host
         self._known: dict[SizeValues, Judgement] = {}
         self._arenas: dict[int | None, int] = {}
@@ -103,27 +108,35 @@ class Solver:
         self._allowed: frozenset[tuple[str, str, Status]] = frozenset()
 
     def judge(self, values: SizeValues) -> Judgement:
-        """Judge by the gates alone once they are known."""
+        """Return the judgement of ``values``, by the gates alone once these are known. It is kept.
+        """
         if values not in self._known:
             self._known[values] = judged_values(self._state, self._host, values, self.ids or None)
         return self._known[values]
 
     def whole(self, values: SizeValues) -> Judgement:
-        """Judge by every check, not by the gates alone."""
+        """Return the judgement of ``values`` by every check; it is not kept."""
         return judged_values(self._state, self._host, values)
 
     def peek(self, values: SizeValues) -> Sizing | None:
-        """Return the sizing with ``values``, judged by no check."""
+        """Return the sizing of the launch with ``values``, without a judgement; None if it has none
+        to show.
+        """
         return sized_values(self._state, self._host, values)[1].shown
 
     def learn_gates(self, least: SizeValues, most: SizeValues) -> Judgement:
-        """Learn which checks sizes change, and what they find whatever the sizes."""
+        """Learn the gates: the checks whose findings differ between the ``least`` and the ``most``
+        sizes. Warnings and unknowns of the least sizes will stop nothing. Return the judgement of
+        the least.
+        """
         low = self.whole(least)
         self._allow(low, sensitive_ids(low, self.whole(most)))
         return low
 
     def take_gates(self, least: SizeValues, ids: frozenset[str]) -> None:
-        """Take gates that are known from another host or launch."""
+        """Use ``ids`` as the gates, learned on another host or launch. Warnings and unknowns of the
+        least sizes here will stop nothing.
+        """
         self.ids = ids
         self._allow(self.judge(least), ids)
 
@@ -133,7 +146,9 @@ class Solver:
         self._allowed = frozenset((each.check, each.subject, each.status) for each in gates)
 
     def stopping(self, judgement: Judgement) -> tuple[Finding, ...]:
-        """Return the findings that keep a candidate from passing, the worst first."""
+        """Return the findings of gates that keep sizes from passing, the worst first. Left out are
+        those that the least sizes have as well (no failures), and those that a setting mends.
+        """
         every = (finding for status in _WANTING for finding in judgement.of(self.ids, status))
         rest = (
             each for each in every if (each.check, each.subject, each.status) not in self._allowed
@@ -141,7 +156,9 @@ class Solver:
         return tuple(finding for finding in rest if not is_mended(finding))
 
     def nearest(self) -> Judgement | None:
-        """Return the least of the candidates that the fewest findings stop."""
+        """Return the judgement that the fewest findings stop, of the smallest sizes among equals;
+        None if nothing was judged.
+        """
 
         def rank(judgement: Judgement) -> tuple[int, int]:
             values = judgement.values
@@ -151,12 +168,16 @@ class Solver:
         return min(self._known.values(), key=rank, default=None)
 
     def beside(self, judgement: Judgement) -> tuple[Finding, ...]:
-        """Return the findings of check beside the gates, or a setting mends, the worst first."""
+        """Return warnings, failures and unknowns that stop no size: from other checks than the
+        gates, or mended by a setting. The worst first.
+        """
         rest = [x for x in judgement.findings if x.check not in self.ids or is_mended(x)]
         return tuple(each for status in _WANTING for each in rest if each.status is status)
 
     def best(self, values: SizeValues) -> Judgement:
-        """Judge with an arena of exactly the bytes that are used, or if that fails, with none."""
+        """Return the judgement of ``values`` with an arena of exactly the bytes that are used, if
+        that passes; else the judgement without an arena.
+        """
         with_arena = self.with_exact_arena(values)
         if with_arena is not None and self.passes(with_arena):
             return self.judge(with_arena)
@@ -166,7 +187,9 @@ class Solver:
         return values if self._state.sizes.arena is None else values._replace(arena_bytes=0)
 
     def with_exact_arena(self, values: SizeValues) -> SizeValues | None:
-        """Return ``values`` with an arena used up to its last page; None if there is no arena."""
+        """Return ``values`` with an arena that is used up to its last page; None if the launch sets
+        no arena, or would use nothing of one.
+        """
         if self._state.sizes.arena is None:
             return None
         if values.segment_bytes not in self._arenas:
@@ -183,7 +206,9 @@ class Solver:
         return not self.stopping(self.judge(values))
 
     def fits(self, values: SizeValues) -> bool:
-        """Return whether ``values`` pass without an arena, or with one that is used up."""
+        """Tell whether ``values`` pass without an arena, or with one of exactly the bytes that are
+        used.
+        """
         if self.passes(self.without_arena(values)):
             return True
         with_arena = self.with_exact_arena(values)
@@ -197,9 +222,11 @@ class Solver:
         step_bytes: float = 0.0,
         near: int = 0,
     ) -> int | None:
-        """Return the largest number whose values fit.
+        """Return the largest number from ``least`` to ``most`` for which the sizes ``make(number)``
+        fit; None if none was found.
 
-        step_bytes: memory that a step takes: what is left tells where to look, or ``near`` does.
+        step_bytes: memory of the host that one step of the number takes, to guess where to look
+        next; 0 if not known. near: a guess of the answer; 0 for none.
         """
 
         def fits(number: int) -> bool:
@@ -229,7 +256,9 @@ class Solver:
         return largest(fits, least, most, lambda number: stops(number) <= stops(least))
 
     def _between(self, make: Callable[[int], SizeValues], low: int, high: int) -> int:
-        """Return the last number that fits, from ``low`` on; what room each leaves tells where."""
+        """Return the last number that fits, between ``low``, which does, and ``high``, which does
+        not. The memory left at both ends tells where to look next.
+        """
         poor = 0
         while high - low > 1:
             width, middle = high - low, (low + high) // 2
@@ -256,7 +285,10 @@ _NO_GATE = "nothing that could be judged of this launch here depends on the size
 def solve(
     state: LaunchState, host: HostState, goal: Goal, chooser: Chooser | None = None
 ) -> FitAnswer:
-    """Return the largest sizes, or the first division that fits. Raises UsageError."""
+    """Return the largest sizes for ``goal``, or with a chooser its first division that fits. If
+    there are none, the answer says why. Raises UsageError for a goal whose size the launch does not
+    have.
+    """
     _refuse(state, goal)
     search = _Search(state, host, goal)
     solver, low = search.solver, search.learn_gates()
@@ -287,14 +319,18 @@ def solve(
 def largest_sizes(
     state: LaunchState, host: HostState, goal: Goal, gates: frozenset[str]
 ) -> SizeValues | None:
-    """Return the largest sizes that pass ``gates``, which are known; None if none do."""
+    """Return the largest sizes for ``goal`` that pass the checks ``gates``, learned before on
+    another host or launch. None if none do, or if no gate depends on the size.
+    """
     search = _Search(state, host, goal)
     search.solver.take_gates(search.least, gates)
     return search.largest()
 
 
 def larger_fit(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[bool]:
-    """Yield for each size of an answer whether a size one step larger fits on another host."""
+    """Yield a bool for each bound of ``answer``: whether that size, one step larger, fits on
+    ``host``. The host differs from the one that was answered for.
+    """
     search = _Search(state, host, answer.goal)
     search.solver.take_gates(search.least, answer.gates)
     for bound in answer.bounds:
@@ -317,7 +353,7 @@ class _Search:
     """The search for one goal: one size or both, in their own steps."""
 
     def __init__(self, state: LaunchState, host: HostState, goal: Goal) -> None:
-        """Learn from one sizing how the sizes take memory of this host."""
+        """Size the launch once, to learn how much memory of this host each size takes."""
         self.solver = Solver(state, host)
         self._state, self._host, self._goal = state, host, goal
         # More than any size that this host takes; 1 PiB where its memory is unknown.
@@ -341,18 +377,24 @@ class _Search:
         return self.solver.without_arena(self._values(1))
 
     def learn_gates(self) -> Judgement:
-        """Learn which checks sizes change; return their judgement of the least sizes."""
+        """Learn which checks sizes change; return the judgement of the least sizes by every check.
+        """
         most = self.solver.without_arena(self._values(self._most(self._goal)))
         return self.solver.learn_gates(self.least, most)
 
     def _most(self, goal: Goal) -> int:
-        """Return the steps of L2, or of a segment, that are more than any host takes."""
+        """Return a number of steps, in MiB of segment for POOL and in GB of L2 else, that is more
+        than this host takes.
+        """
         if goal is Goal.POOL:
             return max(1, self._setting(self._top_bytes) // MIB)
         return max(1, self._top_bytes // self._ranks // GIGABYTE)
 
     def _values(self, steps: int) -> SizeValues:
-        """Return the sizes after so many steps towards the goal."""
+        """Return the sizes after ``steps`` steps from zero: GB of L2 for each rank, or MiB of
+        segment for POOL. For BALANCED and BEST the segment then takes as much memory of this host
+        as L2.
+        """
         if self._goal is Goal.L2:
             return SizeValues(l2_bytes=steps * GIGABYTE)
         if self._goal is Goal.POOL:
@@ -362,7 +404,9 @@ class _Search:
         return SizeValues(l2_bytes=steps * GIGABYTE, segment_bytes=max(MIB, segment))
 
     def largest(self) -> SizeValues | None:
-        """Return the largest sizes that fit the goal; None if none does, or all do."""
+        """Return the largest sizes for the goal; None if none fit. None too, with ``endless`` set,
+        if even impossible sizes pass.
+        """
         most = self._most(self._goal)
         step_bytes = self._step_bytes(self._goal)
         if self._goal is Goal.BALANCED:
@@ -378,7 +422,10 @@ class _Search:
         return values
 
     def chosen(self, chooser: Chooser) -> SizeValues | None:
-        """Return the first division by ``chooser`` that fits, filled to the step."""
+        """Return the division that the chooser ranks first among those that fit, with the largest
+        segment for its L2. None if none fits, or, with ``endless`` set, if even impossible sizes
+        pass.
+        """
         least_segment = max(MIB, self._setting(self._ranks * _SMALL_SEGMENT))
 
         def with_l2(steps: int) -> SizeValues:
@@ -407,7 +454,10 @@ class _Search:
     def _between(
         self, points: dict[int, SizeValues], low: SizeValues, high: SizeValues, halvings: int
     ) -> None:
-        """Add divisions between two to ``points`` where a line between these is far from them."""
+        """Add divisions between ``low`` and ``high`` to ``points``, by L2 size, if the largest
+        segment is far from the straight line between the two. halvings: how often a stretch may be
+        halved yet.
+        """
         first, last = low.l2_bytes or 0, high.l2_bytes or 0
         middle = (first + last) // 2 // GIGABYTE * GIGABYTE
         if not halvings or not first < middle < last:
@@ -422,7 +472,9 @@ class _Search:
             self._between(points, point, high, halvings - 1)
 
     def _filled(self, start: SizeValues, step: int, near: SizeValues | None = None) -> SizeValues:
-        """Return ``start``, which fits, with the largest segment; ``near``: where to look first."""
+        """Return ``start``, which fits, with the largest segment that fits too, in steps of
+        ``step`` bytes. near: a division that fits, from which a first guess is made.
+        """
 
         def make(steps: int) -> SizeValues:
             return start._replace(segment_bytes=max(start.segment_bytes or 0, steps * step))
@@ -436,13 +488,17 @@ class _Search:
         return make(self.solver.largest(make, 0, most, taken, guess) or 0)
 
     def _step_bytes(self, goal: Goal) -> float:
-        """Return the memory of this host that one step of a size takes."""
+        """Return the memory of this host, in bytes, that one step takes: 1 MiB of segment for POOL,
+        else 1 GB of L2 on every rank.
+        """
         if goal is Goal.POOL:
             return MIB * self._of_one_tib / (1024 * GIB)
         return float(GIGABYTE * self._ranks)
 
     def _grown(self, values: SizeValues, size: str, step_bytes: int, most: int) -> SizeValues:
-        """Return ``values`` with as much of one size as fits, and no less than they have."""
+        """Return ``values``, which fit, with the largest ``size`` ("l2" or "segment") that fits.
+        most: in steps of ``step_bytes``.
+        """
 
         def make(steps: int) -> SizeValues:
             return values._replace(**{f"{size}_bytes": steps * step_bytes})
@@ -451,7 +507,7 @@ class _Search:
         return make(largest_from(lambda steps: self.solver.fits(make(steps)), low, most))
 
     def bounds(self, values: SizeValues) -> Iterable[SizeBound]:
-        """Yield for each size what stops it from being one step larger."""
+        """Yield for each size of the goal the findings that stop it from being one step larger."""
         for size, step, goal in _STEPS:
             now = getattr(values, f"{size}_bytes")
             if self._goal in (goal, Goal.BALANCED, Goal.BEST) and now is not None:
@@ -459,7 +515,9 @@ class _Search:
                 yield SizeBound(size, now + step, self.solver.stopping(self.solver.best(more)))
 
     def _setting(self, contributed_bytes: int) -> int:
-        """Return the size to set, of which ranks on other hosts have shares too."""
+        """Return the segment size to set, in bytes, for ranks on this host to contribute so many.
+        Ranks on other hosts contribute their shares of the setting too.
+        """
         if not self._of_one_tib:
             return contributed_bytes
         return contributed_bytes * (1024 * GIB) // self._of_one_tib
