@@ -28,12 +28,15 @@ _IN_JSON = regex(r'("global_segment_size"\s*:\s*)("(?:[^"\\]|\\.)*"|-?[0-9][0-9.
 
 
 class ValuePlace(NamedTuple):
-    """One place where a value stands, or is to stand.
+    """One place in a launch where a value stands, or is to be added.
 
-    commands: the indices of the commands that have it. form: ``flag`` (the word behind ``name``),
-    ``joined`` (``--name=value`` in one word), ``variable``, ``json`` (a key within the word
-    ``at``), ``file`` (a key of the JSON file ``name``), ``new-flag`` (behind the word ``at``),
-    ``new-variable``. at: which word holds it. old: as it stands now, "" if it does not.
+    form: how it is written. ``flag``: the word after ``name``. ``joined``: ``--name=value`` in one
+    word. ``variable``: an environment variable. ``json``: a key within the word ``at``. ``file``: a
+    key of the JSON file ``name``. ``new-flag``: to be added after the word ``at``.
+    ``new-variable``: to be added.
+
+    commands: the indices of the commands that have this place. at: index of a word in the command,
+    -1 without one. old: the value as it stands now, "" if none; for ``new-flag`` the word ``at``.
     """
 
     form: str
@@ -49,7 +52,9 @@ class ValuePlace(NamedTuple):
 
 
 class Knob(NamedTuple):
-    """One size of a launch. now_bytes: as it is, None if nothing says. step_bytes: its grain."""
+    """One size of a launch that can be set. now_bytes: the largest value that it has now, None if
+    none is written or known. step_bytes: its grain. spell: writes bytes as the launch does.
+    """
 
     name: str
     places: tuple[ValuePlace, ...]
@@ -59,12 +64,16 @@ class Knob(NamedTuple):
 
     @property
     def last_first(self) -> list[ValuePlace]:
-        """The places, the last of a command first: words that are added move those behind them."""
+        """The places, the highest word index first: an added word then moves no place that is still
+        to come.
+        """
         return sorted(self.places, key=lambda place: -place.at)
 
 
 class Knobs(NamedTuple):
-    """The sizes of a launch that can be set; None if it has no such thing, with the reason."""
+    """The sizes of a launch that can be set. None for one that it has not: ``why_no_l2`` and
+    ``why_no_segment`` say why.
+    """
 
     l2: Knob | None
     segment: Knob | None
@@ -74,7 +83,9 @@ class Knobs(NamedTuple):
 
 
 class SizeValues(NamedTuple):
-    """Bytes to set; None leaves what is written. arena_bytes 0 takes the arena away."""
+    """Sizes to set, in bytes; None leaves a size as it is written. l2_bytes: of each rank.
+    segment_bytes: as its setting has it. arena_bytes: 0 removes the arena.
+    """
 
     l2_bytes: int | None = None
     segment_bytes: int | None = None
@@ -101,7 +112,9 @@ def arena_text(size: int) -> str:
 
 
 def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
-    """Return the sizes in the commands of ``processes``, which are those of ``reading``."""
+    """Find the places of L2, segment and arena in a launch. processes: those that the commands of
+    ``reading`` start.
+    """
     l2 = _l2(processes)
     segment, why = _segment(processes, reading)
     variables = [command.environment.get(ARENA) for command in reading.commands]
@@ -113,7 +126,9 @@ def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
 
 
 def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
-    """Return the places of ``--hicache-size``; None if no process has an L2 pool."""
+    """Return the places of ``--hicache-size`` in all servers with an L2 pool; None if no process
+    has one.
+    """
     places, sizes, beside = [], [], "--enable-hierarchical-cache"
     for process in processes:
         if (server := process.server) is None:
@@ -129,7 +144,9 @@ def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
 
 
 def _flag(command: Command, index: int, name: str, beside: str) -> ValuePlace:
-    """Return the place of the command's last ``name``, or one behind ``beside``, or at the end."""
+    """Return the place of the last flag ``name`` in a command. If it has none, return a new place
+    behind the word ``beside``, or at the end. index: of the command.
+    """
     texts = command.words
     for at in range(len(texts) - 1, -1, -1):
         text = texts[at].text
@@ -144,7 +161,10 @@ def _flag(command: Command, index: int, name: str, beside: str) -> ValuePlace:
 
 
 def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob | None, str]:
-    """Return the size that every contributing store client has; one that gives nothing stays so."""
+    """Return the places of the segment size of every process that contributes one to the store.
+    Those that contribute nothing are left out. With none, return None and the reason; else the
+    reason is "".
+    """
     places: list[ValuePlace] = []
     sizes: list[int] = []
     why = "no process of the launch attaches a Mooncake store"
@@ -174,7 +194,9 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
 
 
 def _segment_of(process: LaunchProcess) -> int | Unknown | None:
-    """Return the bytes that a process contributes as written; None for no client of a store."""
+    """Return the segment bytes of one process as written: 0 if it contributes nothing, None if it
+    is no client of a store.
+    """
     if process.server is not None:
         store = process.server.store
         if store is None or store.value("standalone_storage") is True:
@@ -188,7 +210,9 @@ def _segment_of(process: LaunchProcess) -> int | Unknown | None:
 
 
 def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> ValuePlace:
-    """Return the place that decides how much a process lends to the store."""
+    """Return the place that decides the segment size of a process: a flag, JSON, a file or a
+    variable. index: of its command.
+    """
     command = process.command
     if process.kind is ProcessKind.CLIENT:
         names = ("--global_segment_size", "-global_segment_size", "--global-segment-size")
@@ -217,7 +241,9 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Valu
 
 
 def _in_words(command: Command, index: int) -> ValuePlace:
-    """Return the place in the JSON of --hicache-storage-backend-extra-config, or in its file."""
+    """Return the place of the segment size in the JSON of a command's words, or in a JSON file that
+    a word names as ``@FILE``. If no word has one, ``at`` is -1.
+    """
     for at, word in enumerate(command.words):
         if match := _IN_JSON.search(word.text):
             return ValuePlace("json", KEY, (index,), at, match[2], word.origin)
@@ -227,7 +253,9 @@ def _in_words(command: Command, index: int) -> ValuePlace:
 
 
 def _variable(reading: Reading, index: int, name: str) -> ValuePlace:
-    """Return a variable with all commands that have it from the same place."""
+    """Return the place of an environment variable, for all commands that have it from the same
+    line; a new place if the command ``index`` has no such variable.
+    """
     word = reading.commands[index].environment.get(name)
     if word is None:
         return ValuePlace("new-variable", name, (index,), -1, "", reading.commands[index].origin)
@@ -237,7 +265,9 @@ def _variable(reading: Reading, index: int, name: str) -> ValuePlace:
 
 
 def with_values(launch: WrittenLaunch, sizes: Knobs, values: SizeValues) -> WrittenLaunch:
-    """Return the launch as it would be read with ``values`` in the places of ``sizes``."""
+    """Return the launch as if ``values`` were written at the places of ``sizes``, in its words, its
+    variables and the JSON files it reads. No file is changed.
+    """
     commands = list(launch.reading.commands)
     files: dict[str, str] = {}
     for knob, text in changes(sizes, values):
@@ -258,7 +288,9 @@ def with_values(launch: WrittenLaunch, sizes: Knobs, values: SizeValues) -> Writ
 
 
 def changes(sizes: Knobs, values: SizeValues) -> Iterator[tuple[Knob, str | None]]:
-    """Yield the knobs that are turned, and to what; None takes the arena's variable away."""
+    """Yield (knob, text to write) for each size that ``values`` set and the launch has; the text
+    None removes the arena's variable.
+    """
     segment, arena = (sizes.segment, values.segment_bytes), (sizes.arena, values.arena_bytes)
     pairs = (segment, arena, (sizes.l2, values.l2_bytes))
     for knob, value in pairs:
@@ -267,7 +299,9 @@ def changes(sizes: Knobs, values: SizeValues) -> Iterator[tuple[Knob, str | None
 
 
 def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
-    """Return a command with ``text`` at ``place``; None takes the variable away."""
+    """Return the command with ``text`` written at ``place``. The text None removes a variable, and
+    changes no word.
+    """
     if place.form in ("variable", "new-variable"):
         environment = dict(command.environment)
         before = environment.get(place.name)
@@ -292,7 +326,9 @@ def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
 
 
 def json_with(content: str, text: str) -> str:
-    """Return JSON with another segment; one that has none gets it first in the object."""
+    """Return a JSON text with the segment size set to ``text``. If it has none, the key is added
+    first in its first object.
+    """
     written = text if text.isdecimal() else json.dumps(text)
     if _IN_JSON.search(content):
         return _IN_JSON.sub(lambda match: match[1] + written, content, count=1)
