@@ -34,10 +34,10 @@ from preflight.launches.source import Command, Origin, Reading, SourceError, Wor
 
 
 class LaunchTexts(NamedTuple):
-    """texts: of the launch's file and of its env files, by path, as they were read.
+    """The texts of a launch's file and of its env files, as they were read.
 
-    path: of the launch's own. env_files: as they were given. environment: the caller's. local: its
-    host is this machine.
+    path: of the launch's file. texts: by path. env_files: paths as they were given. environment:
+    the caller's. local: the launch's host is this machine.
     """
 
     path: str
@@ -47,12 +47,15 @@ class LaunchTexts(NamedTuple):
     local: bool = True
 
     def read(self, texts: Mapping[str, str]) -> Reading:
-        """Read these texts as ``read_source`` does. Raises SourceError as it does."""
+        """Read ``texts``, edited or not, as the launch is read from its files. Raises SourceError.
+        """
         env_texts = [(name, texts[name]) for name in self.env_files]
         return read_text(texts[self.path], self.path, self.environment, env_texts)
 
     def beside(self, name: str) -> str | None:
-        """Return the path of a file that the launch names; None for one of another host."""
+        """Return the path on this machine of a file that the launch names, relative to the launch's
+        folder. None for an absolute path on another host.
+        """
         if name.startswith("/"):
             return name if self.local else None
         return os.path.join(os.path.dirname(self.path), name)
@@ -61,7 +64,9 @@ class LaunchTexts(NamedTuple):
 def launch_texts(
     path: str, env_files: tuple[str, ...], environment: Mapping[str, str], local: bool = True
 ) -> LaunchTexts | None:
-    """Return the texts of the file ``path``; None if it was not read."""
+    """Read the launch's file ``path`` and its env files. None if one is no file, is too large or
+    cannot be read as UTF-8.
+    """
     texts: dict[str, str] = {}
     for name in (path, *env_files):
         if not os.path.isfile(name):
@@ -74,7 +79,9 @@ def launch_texts(
 
 
 def command_line(before: Reading, after: Reading) -> str:
-    """Return the one command, with changed variables in front, no secrets; "" for several."""
+    """Return the launch as one shell command: variables that differ from ``before``, or stood in
+    front, then wrappers and words, without secrets. "" if it has not exactly one command.
+    """
     if len(after.commands) != 1:
         return ""
     old, new = before.commands[0], after.commands[0]
@@ -97,7 +104,9 @@ _BEFORE, _BEHIND = r"(?<![A-Za-z0-9_.])", r"(?![A-Za-z0-9_.])"
 def proposals(
     texts: Mapping[str, str], place: ValuePlace, text: str | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield edited texts with their paths, the likeliest first: by how near to the origin."""
+    """Yield (path, edited text) candidates that may set ``place`` to ``text``, or remove it for
+    None. The file and lines nearest to the place's origin come first. None is known to be right.
+    """
     for path in sorted(texts, key=lambda path: path != (place.origin or Origin("")).source):
         line = place.origin.line if place.origin and place.origin.source == path else None
         content = texts[path]
@@ -108,7 +117,9 @@ def proposals(
 
 
 def _replaced(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
-    """Yield the content with the new value at each place of the old one."""
+    """Yield ``content`` with the new value ``text`` in place of one occurrence of the old, for each
+    occurrence, the nearest to ``line`` first.
+    """
     new, old = text, place.old
     if place.form == "json":
         # The value within a JSON text, whose quotes the file may write with backslashes.
@@ -134,7 +145,9 @@ def _places(content: str, old: str, line: int | None) -> list[tuple[int, int]]:
 
 
 def _removed(content: str, place: ValuePlace) -> Iterator[str]:
-    """Yield ``content`` without the variable: its word, the option before it, or its whole line."""
+    """Yield candidates of ``content`` with one occurrence of the variable removed: a whole line, an
+    ``-e`` option, or a word.
+    """
     name = re.escape(place.name)
     quoted = rf"""["']?{name}\s*[=:]\s*(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)["']?"""
     patterns = (
@@ -152,7 +165,9 @@ def _removed(content: str, place: ValuePlace) -> Iterator[str]:
 
 
 def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
-    """Yield ``content`` with the value behind its flag; a new variable as that of the master is."""
+    """Yield candidates of ``content`` with a new flag behind the word it belongs to, or a new
+    variable beside a Mooncake variable (``MOONCAKE_MASTER`` and others), written the same way.
+    """
     if place.form == "new-flag":
         beside = place.old
         for start, end in _places(content, beside, line):
@@ -213,7 +228,9 @@ class Edit(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What to change by hand, and why no edit is made. text: None takes it away."""
+    """What to change by hand, and why no edit is made. text: the value to write; None to remove
+    ``name``. where: file and line, or the like.
+    """
 
     name: str
     text: str | None
@@ -222,7 +239,7 @@ class Advice(NamedTuple):
 
 
 class Edited(NamedTuple):
-    """reading: of the edited files."""
+    """A launch after editing. reading: of the edited files. advice: what could not be edited."""
 
     edits: tuple[Edit, ...]
     advice: tuple[Advice, ...]
@@ -230,7 +247,9 @@ class Edited(NamedTuple):
 
 
 def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
-    """Return the files of ``source`` with ``values``, as far as they can be edited for certain."""
+    """Edit the texts of a launch to have ``values``; write nothing. A value that cannot be edited
+    for certain becomes an advice.
+    """
     texts = dict(source.texts)
     reading = source.read(texts)
     advice: list[Advice] = []
@@ -258,7 +277,9 @@ def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
 
 
 def by_hand(reading: Reading, sizes: Knobs, values: SizeValues) -> Edited:
-    """Return every value as something to change, for a launch that is no file here."""
+    """Return every value as an advice to change by hand, without edits, for a launch that is no
+    file here.
+    """
     every = ((place, text) for knob, text in changes(sizes, values) for place in knob.places)
     why = "the launch is no file here"
     advice = tuple(Advice(each.name, text, str(each.origin), why) for each, text in every)
@@ -266,7 +287,9 @@ def by_hand(reading: Reading, sizes: Knobs, values: SizeValues) -> Edited:
 
 
 def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | str:
-    """Return a JSON configuration with another segment, or why it is not edited."""
+    """Return the edit that sets the segment size in a JSON file; a str says why it cannot be
+    edited.
+    """
     path = source.beside(place.name)
     before = None if path is None else read_small_file(path)
     if path is None or before is None:
@@ -292,7 +315,7 @@ def _why(place: ValuePlace) -> str:
 
 
 def _wanted(reading: Reading, place: ValuePlace, text: str | None) -> list[Meaning]:
-    """Return the meaning that each command is to have with ``text`` at ``place``."""
+    """Return the meaning of every command as it should be after ``text`` is set at ``place``."""
     return [
         meaning(with_text(command, place, text) if index in place.commands else command)
         for index, command in enumerate(reading.commands)
@@ -306,7 +329,9 @@ def _try(
     place: ValuePlace,
     text: str | None,
 ) -> tuple[dict[str, str], Reading] | None:
-    """Return the first edit that is read as ``place`` with ``text``, and else as before."""
+    """Return the edited texts and their reading for the first candidate edit that sets ``text`` at
+    ``place`` and changes nothing else; None if no candidate does.
+    """
     wanted = _wanted(reading, place, text)
     noted = {note.id for note in reading.notes}
     for tries, (path, after) in enumerate(proposals(texts, place, text)):
@@ -326,7 +351,7 @@ def _try(
 
 
 class Meaning(NamedTuple):
-    """A command without the lines that it stands on."""
+    """A command without the lines that its parts stand on, to compare two readings."""
 
     argv: tuple[tuple[str, tuple[str, ...]], ...]
     environment: Mapping[str, tuple[str, tuple[str, ...]]]
@@ -335,13 +360,15 @@ class Meaning(NamedTuple):
 
 
 def meaning(command: Command) -> Meaning:
-    """Return the meaning of a command, to compare two readings of the command."""
+    """Return a command's words, variables, wrappers and container without line numbers."""
     parts = command.words, command.environment, command.wrappers, command.container
     return Meaning(*map(_without_lines, parts))
 
 
 def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
-    """Return whether an edited command means what was wanted; a new variable may differ."""
+    """Tell whether an edited command means what was wanted. A new variable may come to other
+    commands too, and wrapper words may hold its assignment.
+    """
     added = after.environment.get(place.name)
     if place.form == "new-variable" and added is not None and added == (text, ()):
         # Programs beside those that read it may have it too.
@@ -358,7 +385,9 @@ def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None)
 
 
 def _without(wrapper: Sequence[str], assignment: str) -> tuple[str, ...]:
-    """Return the words without ``-e NAME=VALUE``."""
+    """Return a wrapper's words without the variable ``assignment`` (``NAME=VALUE``), and without
+    the ``-e`` or ``--env`` that passes it.
+    """
     left: list[str] = []
     for word in wrapper:
         if word == assignment and left and left[-1] in ("-e", "--env"):
@@ -369,7 +398,8 @@ def _without(wrapper: Sequence[str], assignment: str) -> tuple[str, ...]:
 
 
 def _without_lines(value: Any) -> Any:
-    """Return a record without the lines that its parts were written on."""
+    """Return a value with line numbers removed from every Origin and Word in it, nested ones too.
+    """
     if isinstance(value, Origin):
         return Origin(value.source)
     if isinstance(value, Word):
