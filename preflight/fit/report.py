@@ -46,7 +46,9 @@ _NAMES = {"l2": "L2 on each rank", "segment": "segment"}
 
 
 def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False) -> str:
-    """Return the whole answer, without a final newline. plain: draw with plain characters."""
+    """Return the whole answer as text, without a final newline. paint: colours a word, (text,
+    colour). width: in columns. plain: draw with ASCII alone.
+    """
     answer = answered_fit.answer
     lines: list[str] = []
     where = "this host" if answered_fit.host == "/" else answered_fit.host
@@ -114,7 +116,9 @@ def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False
 
 
 def _less(answer: FitAnswer, ids: Collection[str]) -> str:
-    """Return the ways to make room if even the least sizes are too much for the host."""
+    """Return a sentence with the ways to make room, for a host that not even the least sizes fit.
+    ids: the checks that stop them.
+    """
     ways = []
     segment = answer.sizes.segment
     if segment is not None and answer.values.segment_bytes is None:
@@ -128,7 +132,9 @@ def _less(answer: FitAnswer, ids: Collection[str]) -> str:
 
 
 def _verdict(answer: FitAnswer, paint: Paint) -> str:
-    """Return the verdict; that sizes fit is no good news of a launch that fails all the same."""
+    """Return the coloured verdict on sizes that fit: FITS only if nothing fails or is unknown
+    beside them.
+    """
     failed = [finding for finding in answer.beside if finding.status is Status.FAIL]
     if failed and all(map(is_mended, failed)):
         return paint("FITS ONCE IT IS SET (see below)", "yellow")
@@ -144,7 +150,9 @@ def _verdict(answer: FitAnswer, paint: Paint) -> str:
 
 
 def size_rows(answered_fit: Fitted) -> list[tuple[str, str, str, str]]:
-    """Return each size and pool with what it is now, what fits, and what that is."""
+    """Return rows (name, now, fits, in bytes or words) for each size and each huge page pool. Only
+    for an answer with sizes that fit.
+    """
     answer = answered_fit.answer
     rows: list[tuple[str, str, str, str]] = []
     sizes, values = answer.sizes, answer.values
@@ -167,7 +175,7 @@ def size_rows(answered_fit: Fitted) -> list[tuple[str, str, str, str]]:
 
 
 def _table(answered_fit: Fitted, width: int) -> list[str]:
-    """Return the table of sizes for a terminal."""
+    """Return the lines of the table of sizes; a first launch has no column "now"."""
     rows = size_rows(answered_fit)
     if answered_fit.first:  # nobody wrote what it starts from
         without_old = [(name, fits, note) for name, _, fits, note in rows]
@@ -179,7 +187,9 @@ def _table(answered_fit: Fitted, width: int) -> list[str]:
 def _row(
     knob: Knob | None, value: int | None, unit: str, note: str
 ) -> list[tuple[str, str, str, str]]:
-    """Return one row: name, now, fits, that is; "as it is" if value is None."""
+    """Return the row (name, now, fits, in bytes) of one size in a list; [] if the launch has no
+    such size. value: new bytes; None keeps the size. unit: behind numbers. note: behind the bytes.
+    """
     if knob is None:
         return []
     old = ", ".join(dict.fromkeys(place.old for place in knob.places if place.written))
@@ -195,7 +205,7 @@ def _row(
 
 
 def _finding(finding: Finding, width: int) -> list[str]:
-    """Return one finding with its need and its sentence."""
+    """Return the lines of one finding: its check and subject, its formula and its sentence."""
     head, compared = f"{finding.status.value}: {finding.check}, {finding.subject}", amounts(finding)
     seen = f"{head}: {compared}" if compared else head
     lines = wrapped(public(f"  {seen}"), width, 2)
@@ -207,7 +217,7 @@ def _finding(finding: Finding, width: int) -> list[str]:
 
 
 def _share(share: NextGib) -> str:
-    """Return the sentence on 1 GiB more of a size."""
+    """Return the sentence on what 1 GiB more of a size takes and buys."""
     pages = " on regular pages"
     if share.pages:
         pages = f" ({share.pages} pages of {format_page_size(share.page_bytes)})"
@@ -217,7 +227,9 @@ def _share(share: NextGib) -> str:
 
 
 def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
-    """Return a paragraph for each sentence, with all checks that say it."""
+    """Return the lines of findings; those with the same status and sentence share one paragraph.
+    Advice follows if the finding is unknown, or a setting mends it.
+    """
     by_sentence: dict[tuple[str, str], list[Finding]] = {}
     for each in findings:
         by_sentence.setdefault((each.status.value, each.text or each.have), []).append(each)
@@ -236,7 +248,9 @@ def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
 
 
 def _launch(answered_fit: Fitted, width: int) -> Iterator[str]:
-    """Yield the launch with its new sizes: a script, a command or a diff."""
+    """Yield lines with the launch in its new sizes: a script, a command or a diff, or the paths if
+    it was written. What is to change by hand comes last.
+    """
     if answered_fit.first:
         written = (f"written: {public(path)}" for path in answered_fit.written)
         yield from ("", *(written if answered_fit.written else answered_fit.command.splitlines()))
@@ -264,7 +278,9 @@ def by_hand_text(advice: Advice) -> str:
 
 
 def diff(edit: Edit) -> Iterator[str]:
-    """Yield a unified difference for patch, without secrets, nor lines around them."""
+    """Yield a unified diff of one edited file. Secrets are removed; if there are any, no context
+    lines are shown.
+    """
     import difflib
 
     before, after = clean_text(edit.before), clean_text(edit.after)
@@ -277,7 +293,9 @@ def diff(edit: Edit) -> Iterator[str]:
 def _divisions(
     answered: Answered, first: bool, paint: Paint, width: int, plain: bool
 ) -> Iterator[str]:
-    """Yield what each division answers. first: of a launch that has no sizes yet."""
+    """Yield lines on why the division was chosen: the table, the trace's curve, what 1 GiB more
+    saves, and notes. first: the launch has no sizes yet.
+    """
     yield from wrapped(answered.what, width, 0)
     heads, rows = division_table(answered, first)
     yield from fitted(rows, heads, width, right=range(1, len(heads))).splitlines()
@@ -291,7 +309,9 @@ def _divisions(
 
 
 def division_table(answered: Answered, first: bool) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows of the divisions. first: of a launch that has no sizes yet."""
+    """Return (headings, rows) of the divisions, the chosen one first. first: the launch has no
+    sizes yet, so the row "now" is left out.
+    """
     tiers = dict.fromkeys(name for division in answered.tried for name, _ in division.tier_tokens)
     shown = (each for each in answered.tried if not (first and each.about == "now"))
     rows = [_division(division, tiers) for division in shown]
@@ -302,8 +322,8 @@ def division_table(answered: Answered, first: bool) -> tuple[list[str], list[lis
 
 
 def _division(division: Division, tiers: Iterable[str]) -> list[str]:
-    """Make the table row of one division: sizes, tokens of each tier, unique tokens, share kept,
-    and the round in which each tier is full.
+    """Return the table row of one division: goal, sizes, tokens of each tier, unique tokens, part
+    kept, and for each of ``tiers`` the round in which it is full.
     """
     from preflight.capacity.report import share
 
@@ -323,7 +343,7 @@ def _millions(tokens: int) -> str:
 def _curve(
     chosen: CapacityAnswer, answer: TraceAnswer, paint: Paint, width: int, plain: bool
 ) -> Iterator[str]:
-    """Yield the curve of the trace on the best division."""
+    """Yield the lines of the trace's hit curve, drawn if it can be, and the sentences on it."""
     from preflight.capacity.trace_report import curve_sentences
     from preflight.pictures.hit_curve import plot_text
 
@@ -334,7 +354,7 @@ def _curve(
 
 
 def fit_object(answered_fit: Fitted) -> Json:
-    """Return the answer of ``schemas/fit-v1.schema.json``; values as the launch has them."""
+    """Return the answer as the JSON object of ``schemas/fit-v1.schema.json``."""
     answer, edited, answered = answered_fit.answer, answered_fit.edited, answered_fit.answered
     sizes, values, fits = answer.sizes, answer.values, answer.fits
     return {
@@ -373,7 +393,7 @@ def fit_object(answered_fit: Fitted) -> Json:
 
 
 def _answered_object(answered: Answered) -> Json:
-    """Build ``hits`` of the JSON: the workload or trace, and a row for each division."""
+    """Return ``hits`` of the JSON: the workload or trace, and an object for each division."""
     return {
         **fields(answered, "trace", "workload", "ceiling", "notes"),
         "tried": [
@@ -395,7 +415,9 @@ def _answered_object(answered: Answered) -> Json:
 
 
 def _size(knob: Knob | None, value: int | None, fits: bool) -> Json | None:
-    """Return one size of the launch; None if it has no such size."""
+    """Return the JSON object of one size; None if the launch has no such size. value: new bytes,
+    None if kept. fits: whether the sizes fit; if not, no new value is given.
+    """
     if knob is None:
         return None
     written = [place.old for place in knob.places if place.written]
@@ -415,7 +437,9 @@ _TEXT_COLUMNS = 100
 
 
 def fit_page(answer: Fitted) -> str:
-    """Return the whole document: tables and pictures, then all that the text says."""
+    """Return the whole answer as an HTML document: tables and pictures, then the text of
+    ``fit_text``.
+    """
     from preflight.inputs.host_source import Sized
     from preflight.pictures.check_page import page_style
     from preflight.pictures.figures import memory_figure
@@ -454,7 +478,7 @@ def fit_page(answer: Fitted) -> str:
 
 
 def _drawn(division: Division, most: int) -> Html:
-    """Draw the tokens of each tier of one division; ``most`` fills the width."""
+    """Draw the tokens of each tier of one division as bars; ``most`` tokens fill the width."""
     from preflight.pictures.figures import BAR_HEIGHT
     from preflight.render.html_page import element
 
