@@ -44,10 +44,13 @@ Json = dict[str, Any]
 
 
 class HostRow(NamedTuple):
-    """One row. kinds: GPUs of one size. memory_bytes: of one host; None: none is enough.
+    """One row of the table: how much memory hosts of one kind need.
 
-    kept: with that memory, half and twice as much; None for less than a launch takes. values: its
-    division, of one host. buffered_bytes: the memory with L2 as staging alone; None without.
+    kinds: names of GPUs that have the same size. gpus: of one host. memory_bytes: of one host; None
+    if no memory is enough. kept: the part (0 to 1) kept with that memory, with half and with twice
+    as much; None if the launch does not fit into half, or no memory is enough. values: L2 and
+    segment on one host. buffered_bytes: the memory that is enough with L2 as staging alone; None if
+    not less.
     """
 
     kinds: tuple[str, ...]
@@ -60,7 +63,9 @@ class HostRow(NamedTuple):
 
 
 class Machines(NamedTuple):
-    """The rows, and why other kinds have none, by the reason."""
+    """The rows for all kinds of GPU. target: the part (0 to 1) to keep. left_out: names of GPUs
+    without a row, by the reason. hosts: as asked; None to try several numbers.
+    """
 
     model: str
     target: float
@@ -71,16 +76,22 @@ class Machines(NamedTuple):
     hosts: int | None
 
     def enough(self, row: HostRow) -> bool:
+        """Tell whether the row's memory keeps the target."""
         return row.memory_bytes is not None and row.kept[0] >= self.target
 
 
 class _Host:
-    """One kind of host, so many of which run the launch and share its store."""
+    """One kind of host, several of which may share a store: what the launch takes and keeps on it.
+    """
 
     def __init__(
         self, argv: LaunchWords, model: str, described: Description, asked: Asked, limit: float
     ) -> None:
-        """Size a first launch once: what it takes beside L2 and the segment."""
+        """Size a first launch once, to learn what it takes beside L2 and the segment.
+
+        limit: seconds for reading. Raises UnknownFactError if the launch cannot be sized or does
+        not start, or if the GPUs hold less than one conversation, or that is not known.
+        """
         host = open_host(described.root, limit)
         first = first_launch(model, host)
         l2_bytes, segment_bytes = _SIZED.l2_bytes or 0, _SIZED.segment_bytes or 0
@@ -116,7 +127,9 @@ class _Host:
         self._staging = self._chooser.staged_bytes(_SIZED)
 
     def values(self, memory_bytes: int, part: float) -> SizeValues | None:
-        """Return a division of a host's memory; None if it has too little."""
+        """Return L2 and segment for a host with ``memory_bytes``; None if that is too little. part:
+        of the memory that is free beside the least L2, how much L2 gets (0 to 1), or ``BUFFERED``.
+        """
         available = usable_bytes(memory_bytes, self._nodes)
         room = available - KEEP_BYTES - self._beside
         most = room - _LEAST_SEGMENT * self._ranks
@@ -131,10 +144,13 @@ class _Host:
     def kept(
         self, values: SizeValues | None, clients: int = _FEW_CLIENTS, orders: int = 1
     ) -> float:
+        """Return the part (0 to 1) of the workload that is kept with ``values``; -1 for None."""
         return -1.0 if values is None else self._chooser.kept(values, orders, clients)
 
     def buffered(self, target: float, most: int) -> int | None:
-        """Return the least memory with L2 as staging alone; None if that is none, or more."""
+        """Return the least memory, in bytes, that keeps ``target`` with L2 as staging alone. None
+        if SGLang has no such mode here, or if ``most`` bytes or more are needed.
+        """
         if not self._staging:
             return None
         low, high = _MEMORY_STEP, most
@@ -151,14 +167,15 @@ class _Host:
         return -(-high // _MEMORY_STEP) * _MEMORY_STEP if high < most else None
 
     def best(self, memory_bytes: int, parts: Iterable[float]) -> tuple[float, float]:
-        """Return the most that is kept, and the part of L2 with which it is."""
+        """Return the most that any of ``parts`` keeps, and that part; -1 is kept if none fits."""
         return max((self.kept(self.values(memory_bytes, part)), part) for part in parts)
 
     def smallest(self, target: float, guess: int, part: float | None) -> tuple[int, float] | None:
-        """Return the least memory that keeps ``target``, and L2's part, 0 to 1; None if nothing
-        does.
+        """Return the least memory, in bytes, that keeps ``target``, and L2's part (0 to 1); None if
+        no memory does.
 
-        guess, part: of a host with less GPU memory, which needs as much or more.
+        guess, part: the answer for a host with less GPU memory, which needs as much or more. The
+        part is None without one.
         """
         low, high = _MEMORY_STEP, guess
         if part is None or self.best(high, (part,))[0] < target:
@@ -182,6 +199,7 @@ class _Host:
 
 
 def _beside(part: float) -> tuple[float, ...]:
+    """Return the parts next to ``part`` in the list of those that are tried, below and above."""
     at = _PARTS.index(part)
     return _PARTS[max(0, at - 1) : at] + _PARTS[at + 1 : at + 2]
 
@@ -196,7 +214,12 @@ def machines(
     limit_seconds: float,
     tell: Callable[[str], None],
 ) -> Machines | Unknown:
-    """Return a row for each kind of GPU and number of hosts. Raises UsageError."""
+    """Return a row for each kind of GPU and number of hosts; Unknown if none has a row.
+
+    target: the part (0 to 1) to keep. described: the hosts; its memory, if any, is fixed, else the
+    least is looked for. hosts: None to try several numbers. tell: called with a line of progress.
+    Raises UsageError without a workload.
+    """
     workload = workload_of(asked, ())
     if not isinstance(workload, MultiTurnWorkload):
         raise UsageError("--keep 80% is of a workload: give --clients, --rounds, --request-length")
@@ -228,7 +251,10 @@ def machines(
 def _smallest(
     host: _Host, fixed: int | None, target: float, guess: tuple[int, float] | None
 ) -> tuple[int, float, float] | None:
-    """Return the memory, L2's part (0 to 1) and the part kept; None if no memory is enough."""
+    """Return (memory in bytes, L2's part, part kept), with ``fixed`` bytes if the memory is fixed.
+    None if no memory is enough, or the fixed one is too small to start. guess: memory and part of
+    another host.
+    """
     if fixed is not None:
         part = host.best(fixed, _PARTS)[1]
         if host.values(fixed, part) is None:
@@ -253,7 +279,10 @@ def _row(
     target: float,
     fixed: bool,
 ) -> HostRow:
-    """Return the row of one kind of GPU and number of hosts."""
+    """Return the row of one kind of GPU and number of hosts. names: GPUs of the same size.
+    smallest: memory, L2's part and part kept; None if no memory is enough. fixed: the memory was
+    given.
+    """
     if smallest is None:
         return HostRow(names, devices.number, count, None, (0.0, None, None), SizeValues())
     memory, part, kept = smallest
@@ -267,7 +296,7 @@ def _row(
 
 
 def machines_text(answer: Machines, width: int) -> str:
-    """Return the answer, without a final newline."""
+    """Return the table of hosts as text with its notes, without a final newline."""
     clients, rounds, length = answer.workload[:3]
     asked = f"{clients:,} clients ask again in {rounds} rounds of {length:,} tokens"
     part, wanted = f"{answer.target:.0%}", "The smallest memory of a host that keeps"
@@ -320,7 +349,9 @@ def _notes(answer: Machines) -> Iterator[str]:
 
 
 def _next_command(answer: Machines) -> str:
-    """Return the command that fits the host of the cheapest row; "" if none is enough."""
+    """Return the ``fit`` command for the host of the row with the least memory over all hosts; ""
+    if no row is enough.
+    """
     rows = [row for row in answer.rows if answer.enough(row)]
     if not rows:
         return ""
@@ -337,7 +368,7 @@ def _next_command(answer: Machines) -> str:
 
 
 def machines_object(answer: Machines) -> Json:
-    """Return the answer of ``schemas/fit-v1.schema.json``."""
+    """Return the answer as the JSON object of ``schemas/fit-v1.schema.json``."""
     return {
         "target": answer.target,
         "workload": answer.workload._asdict(),
