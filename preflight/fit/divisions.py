@@ -95,7 +95,8 @@ class Frontier(NamedTuple):
         return SizeValues(l2_bytes, max(MIB, int(most + part * (least - most)) // MIB * MIB))
 
     def nearest(self, apart: Callable[[SizeValues], float]) -> SizeValues:
-        """Return the division for which ``apart``, a distance, is least; whole GB of L2 are tried.
+        """Return the division for which ``apart``, a distance, is least; whole GB of L2
+        are tried.
         """
         first, last = self._ends
         return min((self.at(size * GIGABYTE) for size in range(first, last + 1)), key=apart)

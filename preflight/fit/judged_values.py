@@ -171,7 +171,8 @@ def _add(now: PlannedRoot, pages: int, *names: str) -> None:
 
 
 def _take_node(now: PlannedRoot, numa_node: int, size: int) -> None:
-    """Lower the node's free memory in ``now`` by ``size`` bytes, then its page cache by the rest.
+    """Lower the node's free memory in ``now`` by ``size`` bytes, then its page cache by
+    the rest.
     """
     name = f"{NODES}/node{numa_node}/meminfo"
     table = read_node_meminfo(now).get(numa_node, Unknown("no such node"))

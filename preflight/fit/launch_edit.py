@@ -47,7 +47,8 @@ class LaunchTexts(NamedTuple):
     local: bool = True
 
     def read(self, texts: Mapping[str, str]) -> Reading:
-        """Read ``texts``, edited or not, as the launch is read from its files. Raises SourceError.
+        """Read ``texts``, edited or not, as the launch is read from its files. Raises
+        SourceError.
         """
         env_texts = [(name, texts[name]) for name in self.env_files]
         return read_text(texts[self.path], self.path, self.environment, env_texts)
@@ -165,8 +166,8 @@ def _removed(content: str, place: ValuePlace) -> Iterator[str]:
 
 
 def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
-    """Yield candidates of ``content`` with a new flag behind the word it belongs to, or a new
-    variable beside a Mooncake variable (``MOONCAKE_MASTER`` and others), written the same way.
+    """Yield candidates of ``content`` with the new value: a flag behind the word it belongs to, or
+    a variable. A variable is written like a Mooncake variable (``MOONCAKE_MASTER``...) beside it.
     """
     if place.form == "new-flag":
         beside = place.old
@@ -398,7 +399,8 @@ def _without(wrapper: Sequence[str], assignment: str) -> tuple[str, ...]:
 
 
 def _without_lines(value: Any) -> Any:
-    """Return a value with line numbers removed from every Origin and Word in it, nested ones too.
+    """Return a value with line numbers removed from every Origin and Word in it, nested
+    ones too.
     """
     if isinstance(value, Origin):
         return Origin(value.source)

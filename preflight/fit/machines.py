@@ -81,7 +81,8 @@ class Machines(NamedTuple):
 
 
 class _Host:
-    """One kind of host, several of which may share a store: what the launch takes and keeps on it.
+    """One kind of host, several of which may share a store: what the launch takes and
+    keeps on it.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class _Host:
         """Size a first launch once, to learn what it takes beside L2 and the segment.
 
         limit: seconds for reading. Raises UnknownFactError if the launch cannot be sized or does
-        not start, or if the GPUs hold less than one conversation, or that is not known.
+        not start. Also if the GPUs hold less than one conversation, or that is not known.
         """
         host = open_host(described.root, limit)
         first = first_launch(model, host)

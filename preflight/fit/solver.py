@@ -108,7 +108,8 @@ class Solver:
         self._allowed: frozenset[tuple[str, str, Status]] = frozenset()
 
     def judge(self, values: SizeValues) -> Judgement:
-        """Return the judgement of ``values``, by the gates alone once these are known. It is kept.
+        """Return the judgement of ``values``, by the gates alone once these are known.
+        It is kept.
         """
         if values not in self._known:
             self._known[values] = judged_values(self._state, self._host, values, self.ids or None)
@@ -377,7 +378,8 @@ class _Search:
         return self.solver.without_arena(self._values(1))
 
     def learn_gates(self) -> Judgement:
-        """Learn which checks sizes change; return the judgement of the least sizes by every check.
+        """Learn which checks sizes change; return the judgement of the least sizes by
+        every check.
         """
         most = self.solver.without_arena(self._values(self._most(self._goal)))
         return self.solver.learn_gates(self.least, most)
