@@ -48,13 +48,19 @@ from preflight.sizing.launch_sizing import LaunchInputs, worst
 
 
 class SsdStream(NamedTuple):
-    """Tokens a second that fill all buckets in a heartbeat, 0 if none is lost; bytes of a token."""
+    """How fast new tokens fill the buckets that SSD offload writes, to tell what is lost.
+
+    filling: tokens a second that fill every client's bucket in one heartbeat; 0 if nothing is lost.
+    token_bytes: bytes of one token.
+    """
 
     filling: int
     token_bytes: int
 
     def part(self, speed: float) -> float:
-        """Return the part, 0 to 1, of ``speed`` tokens per second that reaches SSD."""
+        """Return the part (0 to 1) that reaches SSD if ``speed`` new tokens a second
+        are computed.
+        """
         return part_that_reaches_ssd(self.filling, speed) if self.filling else 1.0
 
 
@@ -64,7 +70,9 @@ def ssd_stream(
     objects: PageObjects,
     mooncake: MooncakeRelease,
 ) -> SsdStream:
-    """Return the tokens a second that fill the offload buckets of all SSD clients; 0: no loss."""
+    """Return how many tokens a second fill the offload buckets of all SSD clients. It is 0 if no
+    client loses what fills no bucket. counts: how many of each process run, by name.
+    """
     buckets = [(process.name, lossy_bucket(process, mooncake)) for process in processes]
     clients = sum(counts.get(name, 1) for name, bucket in buckets if bucket)
     for keys, seconds in [bucket for _, bucket in buckets if bucket][:1]:
@@ -75,7 +83,7 @@ def ssd_stream(
 
 
 def lost_note(ssd: SsdStream | None) -> Iterator[str]:
-    """Yield how much reaches SSD at two speeds, if tokens that fill no bucket are lost."""
+    """Yield one sentence on how much reaches SSD at two speeds; nothing if no tokens are lost."""
     if ssd is None or not ssd.filling:
         return
     rate = ssd.filling
@@ -98,7 +106,12 @@ def with_rates(
     ssd: SsdStream | None,
     evicted_alone: bool,
 ) -> Iterator[Tier]:
-    """Yield the tiers with the bytes per second written to each, and read in the last round."""
+    """Yield each tier with ``written`` and ``read``, in bytes a second.
+
+    rounds: of the workload; tokens are read as in the last one, and ``read`` is None without any,
+    and for L1. speed: new tokens a second. evicted_alone: SSD gets only what the store evicts. A
+    tier whose bytes of a token are not known gets neither.
+    """
     release, policy = deployment.sized.release, deployment.write_policy
     last = rounds[-1] if rounds else None
     cumulative = {name: (low, high) for name, low, high in last.hits} if last else {}
@@ -127,7 +140,9 @@ def with_rates(
 
 
 def rate_sentence(tier: Tier, speed: float) -> str:
-    """Say at which rate a tier is written and read, and how soon it is full."""
+    """Say how many bytes a second are written to a tier and read from it, and how soon it is full.
+    speed: new tokens a second, as the rates were computed for.
+    """
     if tier.written is None:
         return f"{tier.name} at {speed:,g} new tokens a second: not known"
     hour, size = tier.written.most * 3600, tier.bytes
@@ -144,7 +159,9 @@ def rate_sentence(tier: Tier, speed: float) -> str:
 
 
 class CapacityRequest(NamedTuple):
-    """What the command line adds to the launch. watermark: of a master that is elsewhere."""
+    """What the command line asks beside the launch. wanted: the workload. watermark: of a master
+    that runs elsewhere, 0 to 1; None for the launch's own, or the default.
+    """
 
     cluster: Cluster = Cluster()
     wanted: WorkloadOptions = WorkloadOptions()
@@ -153,7 +170,9 @@ class CapacityRequest(NamedTuple):
 
 
 class ServerCapacity(NamedTuple):
-    """One server, and what it follows from. page_tokens: None if a variable decides it."""
+    """What one server's tiers hold, and what it was computed from. subject: the process's name.
+    page_tokens: None if it is not known. ssd: None without SSD offload.
+    """
 
     subject: str
     model: str
@@ -167,10 +186,11 @@ class ServerCapacity(NamedTuple):
 
 
 class CapacityAnswer(NamedTuple):
-    """workload: None if none was asked about.
+    """What the tiers of all servers of a launch hold.
 
-    router: in front of the servers, if any. unread: what of the launch is not in it. source,
-    processes: the launch. new_tokens_per_second: as asked.
+    workload: None if there is none. router: in front of the servers, if any. unread: notes on what
+    of the launch was not counted. source: name of the launch; processes: all that it starts.
+    new_tokens_per_second: as asked.
     """
 
     servers: tuple[ServerCapacity, ...]
@@ -184,6 +204,9 @@ class CapacityAnswer(NamedTuple):
 
 
 class _StoreSetup(NamedTuple):
+    """Facts of the store that all servers share. folders: offload folders by path. counts: how many
+    of each process run, by name. evicted_alone: disks get only what the store evicts.
+    """
     segments: tuple[Segments, ...] | Unknown
     eviction: Eviction | Unknown
     folders: Mapping[str, Folder | Unknown]
@@ -195,7 +218,9 @@ class _StoreSetup(NamedTuple):
 def capacity_of(
     launch: LaunchWords, root: str, timeout_seconds: float, asked: CapacityRequest
 ) -> CapacityAnswer | Unknown:
-    """Compute a launch's capacity on a host; Unknown if that is not read. Raises UsageError."""
+    """Read a launch and a host, and compute what each server's tiers hold. Unknown if reading takes
+    longer than ``timeout_seconds``. Raises UsageError if no launch is given, or it has no server.
+    """
     host = open_host(root, timeout_seconds)
     sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):
@@ -216,7 +241,9 @@ def compute_capacity(
     asked: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> CapacityAnswer:
-    """Compute the capacity of each server, with the workload. Raises UsageError without servers."""
+    """Compute what each server's tiers hold, and what a workload finds in them. folders: offload
+    folders by path. Raises UsageError if the launch has no server.
+    """
     launched = deployments(inputs, options, root, asked.cluster)
     workload = workload_of(asked.wanted, inputs.processes)
     store = _store(inputs, options, asked, folders)
@@ -251,7 +278,9 @@ def _server(
     workload: MultiTurnWorkload | Unknown | None,
     asked: CapacityRequest,
 ) -> ServerCapacity:
-    """Compute one server's tiers and notes; its rounds too if the workload is known."""
+    """Compute one server's tiers and notes, and what each round of the workload finds, if it is
+    known.
+    """
     request = deployment.request
     objects: PageObjects | Unknown
     objects = request if isinstance(request, Unknown) else page_objects(request)
@@ -282,7 +311,9 @@ def _server(
 
 
 def prefetch_budget(deployment: Deployment, tiers: Tiers) -> Bounds | Unknown | None:
-    """Return the tokens of L3 that one cache may have under prefetch; None without L2 or L3."""
+    """Return how many tokens of L3 may be under prefetch at a time in one cache; None without L2 or
+    L3.
+    """
     if tiers.host is None or tiers.store is None:
         return None
     gpu, host, release = tiers.gpu.group_tokens, tiers.host.group_tokens, deployment.sized.release
@@ -301,7 +332,9 @@ def _budget_note(
     length: int | None,
     workload: MultiTurnWorkload | Unknown | None,
 ) -> Iterator[str]:
-    """Warn if the prefetch budget is 0, or smaller than one conversation or request (length)."""
+    """Yield a warning if the prefetch budget is 0, or smaller than ``length``, the tokens of one
+    conversation or request.
+    """
     if isinstance(budget, Bounds) and budget.most <= 0:
         yield "L3 is written and never read: no token may be under prefetch (L2 is too small)"
     elif isinstance(budget, Bounds) and length is not None and budget.least < length:
@@ -315,7 +348,9 @@ def _budget_note(
 def _conversation(
     workload: MultiTurnWorkload | Unknown | None, asked: CapacityRequest, page: int
 ) -> int | None:
-    """Return the cached tokens of one conversation, or of one request; None without a length."""
+    """Return the cached tokens of one conversation at its end, in whole pages. Without a workload
+    it is one request and its answer; None if no request length is asked about.
+    """
     if isinstance(workload, MultiTurnWorkload):
         return max(1, cached_tokens(workload, workload.rounds, page))
     length = asked.wanted.request_length or 0
@@ -333,7 +368,9 @@ def _counted(tier: Tier, length: int | None) -> Tier:
 def _server_notes(
     deployment: Deployment, tiers: Tiers, workload: MultiTurnWorkload | Unknown | None
 ) -> Iterator[str]:
-    """Yield notes on tiers that are unknown, on the cache, and on limits of the rounds shown."""
+    """Yield notes on unknown tiers and benchmarks, on the cache's settings, and on what the rounds
+    leave out.
+    """
     server = deployment.server
     for tier in tiers.shown:
         if isinstance(tier.tokens, Unknown):
@@ -365,7 +402,7 @@ def _server_notes(
 
 
 def _cache_notes(deployment: Deployment, tiers: Tiers) -> Iterator[str]:
-    """Yield notes on settings and sizes that decide how much L2 and L3 add to L1."""
+    """Yield notes on settings and sizes because of which L2 or L3 adds little to L1."""
     server = deployment.server
     if deployment.buffers:
         yield "buffer_only: L2 is staging for L3, and keeps nothing that is answered from it"
