@@ -25,7 +25,9 @@ from preflight.render.text import filled, fitted
 
 
 def capacity_text(answer: CapacityAnswer, width: int, paint: Paint, ascii_only: bool) -> str:
-    """Return the whole answer without a final newline. ascii_only: no other characters."""
+    """Return the whole answer as text, without a final newline. paint: colours a word, (text,
+    colour). ascii_only: draw with ASCII characters alone.
+    """
     blocks = (_server(each, answer, width, paint, ascii_only) for each in answer.servers)
     parts = ["\n\n".join(filter(None, block)) for block in blocks]
     parts += [filled(note, width) for note in (*answer.notes, *answer.unread)]
@@ -35,7 +37,9 @@ def capacity_text(answer: CapacityAnswer, width: int, paint: Paint, ascii_only: 
 def _server(
     server: ServerCapacity, answer: CapacityAnswer, width: int, paint: Paint, ascii_only: bool
 ) -> Iterator[str]:
-    """Yield one server's blocks of text: tiers, formulas, rounds, notes; some may be empty."""
+    """Yield one server's blocks of text: head, tiers, formulas, then rounds with their curve,
+    conclusions, notes. A block may be empty; the rounds are left out without a workload.
+    """
     capacity = server.capacity
     size = server.capacity.bytes_per_token
     each = "" if isinstance(size, Unknown) else f", {format_bytes(size)} per token"
@@ -62,7 +66,7 @@ def _server(
 
 
 def _tiers(tiers: Sequence[Tier], width: int) -> str:
-    """Format the table of tiers; it has a column of conversations if they were counted."""
+    """Return the table of tiers as text; it has a column of conversations if any were counted."""
     heads, rows = ["tier", "", "bytes", "tokens", "conversations"], []
     for tier in tiers:
         counted = "" if tier.conversations is None else _known(tier.conversations)
@@ -74,7 +78,9 @@ def _tiers(tiers: Sequence[Tier], width: int) -> str:
 
 
 def _rounds_table(rounds: Sequence[Round], width: int) -> str:
-    """Format the table of rounds; ``?`` after a tier's name: it may evict, but need not."""
+    """Return the table of rounds as text. A ``?`` after a tier's name says that it may evict, but
+    need not.
+    """
     heads = ["round", "tokens held", "seen before"]
     heads += [f"to {name}" if at else name for at, (name, _, _) in enumerate(rounds[0].hits)]
     rows: list[list[str]] = []
@@ -87,7 +93,7 @@ def _rounds_table(rounds: Sequence[Round], width: int) -> str:
 
 
 def _workload(workload: MultiTurnWorkload) -> str:
-    """Write the sentence above the table of rounds: the workload, and what the table shows."""
+    """Return the sentence above the table of rounds: the workload, and what the table shows."""
     length = f"{workload.first_tokens:,}"
     if workload.next_tokens != workload.first_tokens:
         length = f"{length}, then {workload.next_tokens:,}"
@@ -101,7 +107,9 @@ def _workload(workload: MultiTurnWorkload) -> str:
 def summarize_rounds(
     server: ServerCapacity, workload: MultiTurnWorkload | Unknown | None
 ) -> Iterator[str]:
-    """Yield one sentence for each tier, and one for what is lost first."""
+    """Yield a sentence for each tier of known size on when it starts to evict, then one or two on
+    what is lost. Nothing without rounds or workload.
+    """
     rounds, tiers = server.capacity.rounds, server.capacity.tiers
     if not rounds or not isinstance(workload, MultiTurnWorkload):
         return
@@ -110,17 +118,21 @@ def summarize_rounds(
 
 
 def first_evicting(rounds: tuple[Round, ...], name: str) -> int | None:
-    """Return the first round by whose end the tier has evicted, for certain."""
+    """Return the number of the first round by whose end the tier has evicted for certain; None if
+    none.
+    """
     return next((each.number for each in rounds if name in each.evicting), None)
 
 
 def first_maybe(rounds: tuple[Round, ...], name: str) -> int | None:
-    """Return the first round by whose end the tier may have evicted."""
+    """Return the number of the first round by whose end the tier may have evicted; None if none."""
     return next((each.number for each in rounds if name in each.may_evict), None)
 
 
 def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
-    """Say in which round the tier starts, or may start, to evict, or that it never does."""
+    """Say in which round the tier starts, or may start, to evict, or that it never does. tokens:
+    those that the tier holds.
+    """
     lead = f"{tier.name} ({tier.what}), {tokens.text()} tokens"
     maybe, certain = first_maybe(rounds, tier.name), first_evicting(rounds, tier.name)
     last = rounds[-1]
@@ -138,7 +150,9 @@ def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
 
 
 def _losses(rounds: tuple[Round, ...]) -> Iterator[str]:
-    """Yield the first round in which all tiers together no longer have everything, and the last."""
+    """Yield a sentence on the first and one on the last round in which not all reusable tokens are
+    certain to be still there; a single sentence if none is lost.
+    """
     lost = [each for each in rounds if each.hits and each.hits[-1][1] < 1 and each.reusable_tokens]
     if not lost:
         yield "no token that was seen before is computed again"
@@ -162,13 +176,13 @@ def _known(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format
 
 
 def share(least: float, most: float) -> str:
-    """Return ``40 to 79%``, or one number if both round to the same."""
+    """Return two parts (0 to 1) as ``40 to 79%``, or as one number if both round to the same."""
     low, high = whole_percent(least), whole_percent(most)
     return f"{low}%" if low == high else f"{low} to {high}%"
 
 
 def capacity_object(answer: CapacityAnswer) -> dict[str, Any]:
-    """Return the answer of ``schemas/capacity-v1.schema.json``."""
+    """Return the answer as the JSON object of ``schemas/capacity-v1.schema.json``."""
     servers = [_server_object(server, answer) for server in answer.servers]
     return {"servers": servers, **fields(answer, "workload", "notes", "unread")}
 
@@ -224,35 +238,41 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def tiers_of(rounds: Sequence[Round]) -> tuple[str, ...]:
-    """Return the names of the tiers that the rounds speak of, nearest to the GPU first."""
+    """Return the names of the tiers in the rounds' hits, nearest to the GPU first."""
     return tuple(dict.fromkeys(name for each in rounds for name, _, _ in each.hits))
 
 
 def drawn_tiers(rounds: Sequence[Round]) -> tuple[str, ...]:
-    """Return the tiers that have a line to draw: one that nothing is known of has none."""
+    """Return the names of the tiers to draw a line for: not those of which nothing is known."""
     return tuple(tier for tier in tiers_of(rounds) if not _open(rounds, tier))
 
 
 def spans_are_known(rounds: Sequence[Round], tier: str) -> bool:
-    """Return whether the most that tiers up to ``tier`` may serve is more than a guess."""
+    """Tell whether something is known of ``tier`` and of every nearer tier, so that their most is
+    more than a guess.
+    """
     names = tiers_of(rounds)
     return not any(_open(rounds, name) for name in names[: names.index(tier) + 1])
 
 
 def _open(rounds: Sequence[Round], tier: str) -> bool:
-    """Return whether nothing of a tier is certain or expected, though it may serve something."""
+    """Tell whether nothing is known of what a tier serves: it may serve something, but nothing is
+    certain or expected.
+    """
     expected = any(name == tier for each in rounds for name, _ in each.likely)
     spans = {(low, high) for each in rounds for name, low, high in each.hits if name == tier}
     return not expected and all(low == 0 for low, _ in spans) and any(high > 0 for _, high in spans)
 
 
 def reusing(rounds: Sequence[Round]) -> tuple[Round, ...]:
-    """Return rounds with anything to reuse: the first has nothing that was seen before."""
+    """Return the rounds in which something was seen before; the first has nothing."""
     return tuple(each for each in rounds if each.reusable_tokens > 0)
 
 
 def thinned(rounds: Sequence[Round], most: int) -> tuple[Round, ...]:
-    """Return at most so many of the rounds, evenly, the first and the last among them."""
+    """Return all rounds, or if they are more than ``most`` (2 or more) so many, evenly apart, with
+    the first and the last.
+    """
     if len(rounds) <= most:
         return tuple(rounds)
     return tuple(rounds[at * (len(rounds) - 1) // (most - 1)] for at in range(most))
@@ -264,7 +284,9 @@ def letter_of(tier: str) -> str:
 
 
 class Hit(NamedTuple):
-    """Parts of the reusable tokens, 0 to 1. expected: where it is not told, what is certain."""
+    """Parts of a round's reusable tokens, 0 to 1. expected: the mean for a random order of clients,
+    or the least if no mean is known.
+    """
 
     least: float
     expected: float
@@ -272,7 +294,9 @@ class Hit(NamedTuple):
 
 
 def hit_of(each: Round, tier: str) -> Hit:
-    """Return the parts that tiers up to ``tier`` serve in a round; zeros if that is not said."""
+    """Return the parts of a round's reusable tokens that ``tier`` and all nearer tiers serve; zeros
+    if the round does not have the tier.
+    """
     likely = dict(each.likely)
     nearer = 0.0
     for name, low, high in each.hits:
@@ -289,13 +313,15 @@ def _part(number: float) -> float:
 
 
 def whole_percent(part: float) -> int:
-    """Return a part in whole per cent, but 0 only for nothing and 100 only for everything."""
+    """Return a part (0 to 1) in per cent. It is 0 only for nothing, and 100 only for everything."""
     whole = round(part * 100)
     return min(99, max(1, whole)) if 0 < part < 1 else whole
 
 
 def hit_text(hit: Hit) -> str:
-    """Return ``96 %``, ``50 to 100 %`` or ``80 % (50 to 100 %)``."""
+    """Return ``96 %``, ``50 to 100 %``, or ``80 % (50 to 100 %)`` if more than the least is
+    expected.
+    """
     least, expected, most = map(whole_percent, hit)
     if least == most:
         return f"{least} %"
@@ -304,12 +330,14 @@ def hit_text(hit: Hit) -> str:
 
 
 def evicting_text(each: Round) -> str:
-    """Return ``L1, L2, perhaps L3``."""
+    """Return the tiers that evict in a round as ``L1, L2, perhaps L3``."""
     return ", ".join((*each.evicting, *(f"perhaps {name}" for name in each.may_evict_too)))
 
 
 def curve_text(rounds: Sequence[Round], paint: Paint, width: int, plain: bool) -> str:
-    """Return the plot without a final newline; a sentence if there is nothing to plot."""
+    """Return the plot of hits by round without a final newline; a sentence if there is nothing to
+    plot. plain: draw with ASCII characters alone.
+    """
     shown = reusing(rounds)
     if not shown:
         return textwrap.fill("Nothing is reused in these rounds: there is no curve to draw", width)
@@ -334,7 +362,7 @@ def curve_text(rounds: Sequence[Round], paint: Paint, width: int, plain: bool) -
 
 
 def caption(rounds: Sequence[Round]) -> str:
-    """Return the caption of a line: what it shows."""
+    """Return the sentence above the plot, which says what its lines show."""
     how = "where clients take turns at random" if any(r.likely for r in rounds) else "at least"
     return f"Reuse that is left, by round, with all tiers up to each, {how}"
 
@@ -342,7 +370,9 @@ def caption(rounds: Sequence[Round]) -> str:
 def _plot(
     rounds: Sequence[Round], tiers: Sequence[str], width: int, plain: bool
 ) -> list[list[tuple[str, int]]]:
-    """Return rows of (character, index of its tier, or -1 if it is of no tier)."""
+    """Return the plot's rows of (character, index of the character's tier, or -1 for a blank), the
+    top row first. width: most columns.
+    """
     across, down = (1, 1) if plain else (2, 4)
     columns = _columns(rounds, width)
     size = columns[-1] + 1
@@ -368,7 +398,7 @@ def _plot(
 
 
 def _columns(rounds: Sequence[Round], width: int) -> list[int]:
-    """Return the column of each round."""
+    """Return the plot's column of each round, evenly apart, below ``width``."""
     if len(rounds) == 1:
         return [0]
     step = max(1, min(8, (width - 1) // (len(rounds) - 1)))
@@ -377,7 +407,9 @@ def _columns(rounds: Sequence[Round], width: int) -> list[int]:
 
 
 def _axis(rounds: Sequence[Round], size: int) -> list[str]:
-    """Return the line below the plot, with as many round numbers as there is room for."""
+    """Return the two lines below the plot: the axis, and as many round numbers as fit. size: the
+    plot's columns.
+    """
     row = [" "] * (size + 8)
     free = 0
     for column, each in zip(_columns(rounds, size), rounds, strict=True):
