@@ -67,10 +67,10 @@ _DCP = Unknown("decode context parallelism: how tokens spread over ranks is not 
 
 
 class PageObjects(NamedTuple):
-    """The objects of one page, all writing ranks together, in bytes.
+    """Sizes in bytes of the store's objects for one page, of all writing ranks together.
 
-    whole: what every page has. beside: what some or all pages have on top (the keys of a sliding
-    window, a draft's cache): between none and all of that is stored.
+    whole: objects that every page has. beside: objects that only some pages may have: the keys of a
+    sliding window, or a draft's cache.
     """
 
     page_tokens: int
@@ -84,7 +84,9 @@ class PageObjects(NamedTuple):
 
 @or_unknown
 def page_objects(request: PoolRequest) -> PageObjects:
-    """Return the objects of a page of the server; Unknown if those of its model are not known."""
+    """Return the sizes of the objects that the store keeps for one page; Unknown if the model is
+    not known, or no layer keeps every token.
+    """
     geometry = model_of(request)
     whole: list[int] = []
     beside: list[int] = []
@@ -112,7 +114,9 @@ def model_of(request: PoolRequest) -> ModelGeometry:
 
 
 def _rows(request: PoolRequest) -> tuple[RowBytes, ...]:
-    """Return one rank's row in each pipeline stage. Raises UnknownFactError."""
+    """Return one rank's bytes of a token (a row) for each pipeline stage. Raises UnknownFactError
+    if the model is not known, or has states that do not follow tokens.
+    """
     geometry = model_of(request)
     if request.dcp > 1:
         raise UnknownFactError(_DCP)
@@ -124,7 +128,9 @@ def _rows(request: PoolRequest) -> tuple[RowBytes, ...]:
 
 @or_unknown
 def held_token_bytes(request: PoolRequest) -> Bounds:
-    """Return the bytes of a token on the ranks of a group; most: with sliding-window layers."""
+    """Return the bytes of one token on all ranks of a group. The most counts sliding-window layers
+    too.
+    """
     rows = _rows(request)
     row = sum(sum(row.parts) + row.index_per_layer * row.index_layers for row in rows)
     sliding = sum(row.sliding for row in rows)
@@ -132,7 +138,9 @@ def held_token_bytes(request: PoolRequest) -> Bounds:
 
 
 def _halves(parts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of K and V: halves of one tensor, or a tensor each where widths differ."""
+    """Return the sizes of K and V: a single tensor is halved, and two tensors of different widths
+    stay.
+    """
     return (parts[0] // 2, parts[0] // 2) if len(parts) == 1 else parts
 
 
@@ -142,7 +150,9 @@ _MOST_UNITS = 4026531840
 
 
 def occupied_bytes(object_bytes: int, segment_bytes: int) -> int | None:
-    """Return the bytes that an object takes in a segment; None if it is larger than any bin."""
+    """Return the bytes that an object takes in a segment of the store, rounded up to the
+    allocator's bin; None if it is larger than any bin.
+    """
     unit_bits = 0
     while segment_bytes >> unit_bits > _MOST_UNITS:
         unit_bits += 1
@@ -155,7 +165,7 @@ def occupied_bytes(object_bytes: int, segment_bytes: int) -> int | None:
 
 
 def objects_that_fit(object_bytes: int, segment_bytes: int) -> int:
-    """Return how many objects of one size a segment takes."""
+    """Return how many objects of one size fit into a segment; 0 if they are larger than any bin."""
     taken = occupied_bytes(object_bytes, segment_bytes)
     return 0 if not taken else segment_bytes // taken
 
@@ -166,7 +176,9 @@ _MOST_DEVICE_TOKENS = 1 << 40
 
 
 def gpu_tier(deployment: Deployment) -> Tier:
-    """Return the server's L1 tier."""
+    """Return the server's L1 tier. Its bytes and tokens are Unknown if the GPU or the model is not
+    known.
+    """
     request = deployment.request
     tokens = request if isinstance(request, Unknown) else ratio_tokens(deployment.sized, request)
     if isinstance(request, Unknown) or isinstance(tokens, Unknown):
@@ -184,7 +196,7 @@ def gpu_tier(deployment: Deployment) -> Tier:
 
 
 def host_tier(deployment: Deployment) -> Tier | None:
-    """Return the server's L2 tier; None if it has none."""
+    """Return the server's L2 tier; None without --enable-hierarchical-cache."""
     if not deployment.server.hicache:
         return None
     of_group, memory = _l2_tokens(deployment), deployment.memory
@@ -200,7 +212,7 @@ def host_tier(deployment: Deployment) -> Tier | None:
 
 
 def _spread(deployment: Deployment) -> str:
-    """Return in words how a token lies on the ranks."""
+    """Say how a token lies on the ranks: in shards, as whole copies, or on one rank."""
     ranks, groups = deployment.ranks, deployment.groups
     each = ranks // groups
     geometry = deployment.sized.hardware.geometry
@@ -217,7 +229,7 @@ def _spread(deployment: Deployment) -> str:
 
 @or_unknown
 def _l2_tokens(deployment: Deployment) -> Bounds:
-    """Return the L2 tokens of one group: what all of its ranks hold at once."""
+    """Return the tokens that L2 holds in one group of ranks, which share the same tokens."""
     request, memory = known(deployment.request), deployment.memory
     if memory.refused is not None:
         raise UnknownFactError(memory.refused)
@@ -243,7 +255,9 @@ def _l2_tokens(deployment: Deployment) -> Bounds:
 
 
 def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds:
-    """Return the tokens of ``--hicache-size``; bounds for sliding windows without a GPU's size."""
+    """Return the L2 tokens of one group for ``--hicache-size``. Least and most differ for sliding
+    windows if the GPU's size is not known exactly.
+    """
     counts: list[int | None] = [None]
     if model_of(request).sliding is not None:
         device, page = ratio_tokens(deployment.sized, request), request.page_tokens
@@ -266,7 +280,9 @@ def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds:
 
 
 def _tokens(pools: HostPools) -> Bounds:
-    """Return the main pool's tokens; at least those of a smaller pool for sliding windows."""
+    """Return the tokens of one rank's pools: at most the main pool's, and at least those of the
+    smallest sliding-window pool.
+    """
     main = pools.pools[0].tokens
     windows = [host_pool.tokens for host_pool in pools.pools if host_pool.kind is PoolKind.WINDOW]
     return Bounds(min([main, *windows]), main)
@@ -284,7 +300,9 @@ def pool_tier(
     of_store: tuple[Segments, ...] | Unknown,
     eviction: Eviction | Unknown,
 ) -> Tier | None:
-    """Compute L3 from the pages that the pool takes before its master evicts; None without one."""
+    """Return the store's pool, L3: what it holds before its master evicts. None if the server has
+    no store. objects: of a page. of_store: the segments of the pool.
+    """
     if deployment.server.store is None:
         return None
     try:
@@ -304,7 +322,9 @@ def pool_tier(
 
 
 def pages_held(objects: PageObjects, parts: tuple[Segments, ...], eviction: Eviction) -> int:
-    """Return how many whole pages the pool takes before its master evicts."""
+    """Return how many whole pages the pool takes before its master evicts, by its watermark or
+    because an object finds no place. parts: the pool's segments.
+    """
     total = sum(part.bytes * part.number for part in parts)
     by_watermark = int(total * eviction.watermark) // sum(objects.whole)
     if len(set(objects.whole)) == 1:
@@ -327,7 +347,9 @@ def _times(number: int) -> str:
 
 
 def _formula(objects: PageObjects, parts: tuple[Segments, ...], eviction: Eviction) -> str:
-    """Explain the pool's capacity: its segments, its watermark, and the objects of a page."""
+    """Return the text that explains the pool's size: its segments, its watermark, and a page's
+    objects.
+    """
     each = ", ".join(_occupied(size, parts[0].bytes) for size in sorted(set(objects.whole)))
     count = len(objects.whole)
     return (
@@ -350,7 +372,11 @@ def offload_tier(
     folders: Mapping[str, Folder | Unknown],
     mooncake: MooncakeRelease,
 ) -> Tier | None:
-    """Return the SSD tier; None if nothing is offloaded to disks. counts: of processes, by name."""
+    """Return the SSD tier; None if nothing is offloaded to disks.
+
+    counts: how many of each process run, by name. folders: offload folders by path. The tier is
+    Unknown if no limit binds a process and its disk was not read.
+    """
     limit, parts, unread = 0, [], None
     for process in processes:
         offload = offload_of(process)
@@ -392,7 +418,7 @@ NO_SEGMENT = (
 
 
 class Segments(NamedTuple):
-    """``number`` segments of ``bytes`` each. what: who contributes them."""
+    """``number`` equal segments of ``bytes`` each. what: who contributes them, in words."""
 
     what: str
     bytes: int
@@ -400,10 +426,11 @@ class Segments(NamedTuple):
 
 
 class Eviction(NamedTuple):
-    """When the master evicts. watermark: the part of the pool above which. origin: of that number.
+    """When the master evicts, and how much.
 
-    ratio: the part of all objects that goes at once. lease_seconds: how long an object that was
-    asked for stays. cachelib: the master's other allocator.
+    watermark: the filled part of the pool (0 to 1) above which it does. origin: where the watermark
+    comes from. ratio: the part of all objects that goes at once. lease_seconds: how long an object
+    that was asked for stays. cachelib: the master uses its other allocator.
     """
 
     watermark: float
@@ -414,14 +441,18 @@ class Eviction(NamedTuple):
 
 
 def _workers(consumer: Consumer, client: Client, inputs: LaunchInputs, number: int) -> int:
-    """Return how many workers of one host have a client. Raises UnknownFactError."""
+    """Return how many workers of a consumer on one host contribute as ``client`` does. number: of
+    the consumer's process. Raises UnknownFactError.
+    """
     alone = client.first_if_mla and known(inputs.geometry[number]).kind is AttentionKind.MLA
     return known(consumer.engines if alone else consumer.ranks)
 
 
 @or_unknown
 def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
-    """Return every segment of the cluster that is known of; Unknown if one process's is not."""
+    """Return all segments of the cluster's store. Unknown if any process's are not known, or none
+    contributes. Raises UsageError if the hosts are no multiple of a server's.
+    """
     hosts = cluster_hosts(inputs, cluster)
     every: list[Segments] = []
     for process in inputs.processes:
@@ -455,7 +486,10 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
 
 @or_unknown
 def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, wanted: float | None) -> Eviction:
-    """Return how the launch's own master evicts, else ``given``, else ``mooncake``'s default."""
+    """Return when the launch's master evicts. ``wanted`` is the watermark if given, else the
+    master's flag is, else the default of the release ``mooncake``. Unknown for an unresolved flag;
+    raises UsageError for an invalid one.
+    """
     release = mooncake_release(mooncake)
     watermark, ratio = release.eviction_watermark, release.eviction_ratio
     origin, lease = f"default of Mooncake {mooncake}", release.lease_seconds
@@ -478,7 +512,9 @@ def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, wanted: float 
 
 
 def _duration_seconds(word: Word, name: str) -> float:
-    """Return the seconds of ``10000`` (milliseconds), ``500ms``, ``10s``, ``5m`` or ``1h``."""
+    """Return the seconds of a master's flag: ``10000`` (milliseconds), ``500ms``, ``10s``, ``5m``
+    or ``1h``. Raises UnknownFactError if it is unresolved, and UsageError for other texts.
+    """
     if word.unresolved:
         raise UnknownFactError(unresolved(word))
     match = re.fullmatch(r"\s*([0-9]+)\s*(ms|s|m|h)?\s*", word.text, re.IGNORECASE)
@@ -490,7 +526,9 @@ def _duration_seconds(word: Word, name: str) -> float:
 
 
 def _ratio(word: Word, name: str) -> float:
-    """Parse a master's flag that is a part of the pool, 0 to 1. Raises UsageError for others."""
+    """Return a master's flag as a part of the pool, 0 to 1. Raises UnknownFactError if it is
+    unresolved, and UsageError for other texts.
+    """
     if word.unresolved:
         raise UnknownFactError(unresolved(word))
     if (part := part_of(word.text)) is None:
