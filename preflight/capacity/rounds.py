@@ -24,12 +24,13 @@ from preflight.traces.formats import Request
 
 
 class TierModel(NamedTuple):
-    """A tier as the model sees it.
+    """A tier as the model of rounds sees it.
 
-    fills: the tokens with which it begins to evict, those included that only a nearer tier has.
-    keeps: the tokens that this tier and all nearer tiers hold together once this one evicts.
+    fills: the tokens with which it begins to evict; tokens that so far only a nearer tier has count
+    too. keeps: the tokens that this tier and all nearer tiers hold together once this one evicts.
     sticky: a client's next request comes to the same cache. ordered: it evicts the least recently
-    used, the end of a conversation first. late: what a round adds arrives in it with the next one.
+    used, the end of a conversation first. late: what a round adds arrives here only in the next
+    round.
     """
 
     name: str
@@ -41,7 +42,7 @@ class TierModel(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """One round for all clients: tokens that each has cached before and after it."""
+    """One round for all clients: tokens that each client has cached before and after the round."""
 
     clients: int
     before: int
@@ -49,7 +50,9 @@ class Turn(NamedTuple):
 
 
 def rounds_requests(workload: MultiTurnWorkload, block_tokens: int, seed: int) -> Iterator[Request]:
-    """Yield the rounds: in each all clients ask once, in random order, in blocks of their own."""
+    """Yield the requests of a workload, round by round. In each round all clients ask once, in a
+    random order that ``seed`` decides. Clients share no blocks.
+    """
     rng = Random(seed)
     order, asked = list(range(workload.clients)), 0
     tokens = [0] * workload.clients
@@ -64,14 +67,18 @@ def rounds_requests(workload: MultiTurnWorkload, block_tokens: int, seed: int) -
 
 
 def cached_tokens(workload: MultiTurnWorkload, rounds_: int, page_tokens: int) -> int:
-    """Return the tokens that one client has in the cache after ``rounds_`` rounds: whole pages."""
+    """Return the tokens that one client has in the cache after ``rounds_`` rounds, in
+    whole pages.
+    """
     return max(0, workload.context_tokens(rounds_) - 1) // page_tokens * page_tokens
 
 
 def rounds(
     workload: MultiTurnWorkload, page_tokens: int, tiers: Sequence[TierModel]
 ) -> tuple[Round, ...]:
-    """Return each round with the least and the most that ``tiers`` serve, the nearest first."""
+    """Return for each round the least and the most that ``tiers``, the nearest first, still serve
+    of what was seen before, and which tiers evict.
+    """
     every = []
     for number in range(1, workload.rounds + 1):
         ends = (cached_tokens(workload, at, page_tokens) for at in (number - 1, number))
@@ -100,7 +107,9 @@ def rounds(
 
 
 def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
-    """Return whether the tier has had to evict by the end of the round."""
+    """Tell whether the tier has evicted by the end of the round: for certain, or with ``maybe``
+    possibly. False for a tier of unknown size.
+    """
     if isinstance(tier.fills, Unknown):
         return False
     if maybe:
@@ -110,7 +119,9 @@ def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
 
 
 def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
-    """Return the parts of the reusable tokens, least and most, and the mean of random orders."""
+    """Return the part of the reusable tokens (0 to 1) that the tier and all nearer ones serve:
+    least, most, and the mean over random orders. The mean is None if it is not known.
+    """
     reusable = turn.clients * turn.before
     if not reusable:
         return 1.0, 1.0, 1.0
@@ -142,7 +153,7 @@ def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
 
 
 def _before_full(turn: Turn, tier: TierModel) -> float:
-    """Return the reusable tokens of the clients whose turn comes before the tier is full."""
+    """Return how many reusable tokens are of clients whose turn comes before the tier is full."""
     step = turn.after - turn.before
     if isinstance(tier.fills, Unknown) or step <= 0 or tier.late:
         return 0.0
@@ -151,7 +162,9 @@ def _before_full(turn: Turn, tier: TierModel) -> float:
 
 
 def _random_order(turn: Turn, capacity: int) -> float:
-    """Return the reusable tokens that the tier keeps, the mean over all orders of clients."""
+    """Return how many reusable tokens a tier that holds ``capacity`` tokens keeps: the mean over
+    all orders of clients.
+    """
     total = 0.0
     for place in range(turn.clients):
         left = capacity - place * turn.after
@@ -188,7 +201,7 @@ _ANY_TOKENS = Bounds(0, 10**18)
 
 
 class Tiers(NamedTuple):
-    """The tiers of a server. evicted_alone: disks get the pages that leave the store alone."""
+    """The tiers of a server. evicted_alone: disks get only the pages that the store evicts."""
 
     gpu: Tier
     host: Tier | None
@@ -202,7 +215,7 @@ class Tiers(NamedTuple):
 
 
 def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
-    """Return the models of the tiers, nearest to the GPU first."""
+    """Return the models of the server's tiers, nearest to the GPU first."""
     sticky = deployment.groups == 1
     policy = deployment.server.value("radix_eviction_policy")
     ordered = policy in (None, "lru")
@@ -218,7 +231,9 @@ def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
 
 
 def _spread(tier: Tier) -> Bounds | Unknown:
-    """Return bounds over all groups: from one cache's tokens (all may hold the same) to the sum."""
+    """Return bounds on the tokens of all groups' caches: the least if all hold the same, the most
+    if all hold different ones.
+    """
     of_group, total = tier.group_tokens, tier.tokens
     if isinstance(of_group, Bounds) and isinstance(total, Bounds):
         return Bounds(of_group.least, total.most)
@@ -226,7 +241,9 @@ def _spread(tier: Tier) -> Bounds | Unknown:
 
 
 def _host(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> TierModel:
-    """Model L2, which the write policy fills beside or behind L1. gpu: tokens that L1 holds."""
+    """Return the model of L2, filled beside L1 or by what leaves it, as the write policy says. gpu:
+    tokens that L1 holds.
+    """
     holds = _spread(host)
     if isinstance(holds, Unknown):
         return TierModel("L2", holds, holds)
@@ -246,7 +263,7 @@ def _host(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> TierMode
 
 
 def _pool(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierModel:
-    """Model the store's pool (L3). nearer: the model of the tier in front."""
+    """Return the model of the store's pool (L3). nearer: the model of the tier in front."""
     holds = tier.tokens
     if isinstance(holds, Unknown):
         return TierModel("L3", holds, holds, ordered=False)
@@ -261,7 +278,9 @@ def _pool(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierModel:
 
 
 def _disk(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
-    """Model the SSD behind ``nearer``; with only what that evicts it may fill later."""
+    """Return the model of the SSD behind the tier ``nearer``. It may fill later if disks get only
+    what the store evicts.
+    """
     holds = disk.tokens
     if isinstance(holds, Unknown):
         return TierModel("SSD", holds, holds, ordered=False)
