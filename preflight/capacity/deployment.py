@@ -32,10 +32,10 @@ DEFAULT_WRITE_POLICY = "write_through"
 
 
 class Deployment(NamedTuple):
-    """One server, and how often it stands in the cluster.
+    """One server of the launch, and how many like it the cluster runs.
 
-    request: what its pools ask for, Unknown if a variable decides it. memory: its L2 pools. model:
-    what it is called. instances: servers like it.
+    request: what its pools ask for; Unknown if a variable decides it. memory: its L2 pools. model:
+    name of the model. instances: number of such servers.
     """
 
     process: LaunchProcess
@@ -51,13 +51,15 @@ class Deployment(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """Caches side by side: each holds other tokens, and answers other requests."""
+        """The number of caches side by side: each holds other tokens, and answers other
+        requests.
+        """
         ranks = self.sized.ranks
         return ranks.replicas * ranks.attention_dp * self.instances
 
     @property
     def ranks(self) -> int:
-        """All processes, over all hosts."""
+        """The number of rank processes of all such servers, over all hosts."""
         ranks = self.sized.ranks
         return ranks.tp * ranks.pp * ranks.replicas * self.instances
 
@@ -74,7 +76,7 @@ class Deployment(NamedTuple):
 
     @property
     def reuses(self) -> bool:
-        """Whether a request finds what an earlier one left."""
+        """Whether a request can use cached tokens of an earlier one."""
         if self.server.value("disable_radix_cache") is True:
             return False
         kept = self.server.value("disaggregation_decode_enable_radix_cache") is True
@@ -82,7 +84,9 @@ class Deployment(NamedTuple):
 
 
 class Router(NamedTuple):
-    """How the launch's router spreads requests over its servers. origin: where it says so."""
+    """How the launch's router spreads requests over its servers. origin: the flag that says so,
+    with file and line, or that it is the default.
+    """
 
     routing: Routing
     origin: str
@@ -101,7 +105,9 @@ _BALANCING = (
 
 
 def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
-    """Read how the launch's router spreads requests; None without a router. Raises UsageError."""
+    """Read how the launch's first router, or server with a router, spreads requests; None without
+    one. Raises UsageError for an invalid threshold.
+    """
     for process in processes:
         argv, prefix = process.arguments, ""
         if process.kind is not ProcessKind.ROUTER:
@@ -115,7 +121,9 @@ def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
 
 
 def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None) -> Router:
-    """Build the Router from these flags. Raises UsageError for a threshold beyond 0 to 1."""
+    """Return the Router for these flags; None is a flag that is not given. An unknown policy counts
+    as cache_aware, with a note. Raises UsageError for a threshold outside 0 to 1.
+    """
     origin = f"--policy at {policy.origin}" if policy else f"{process.name}'s default"
     name = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
     how, notes = _POLICIES.get(name), []
@@ -138,14 +146,16 @@ def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None)
 
 
 def part_of(text: str) -> float | None:
-    """Return a number from 0 to 1; None for any other text."""
+    """Return the number from 0 to 1 that ``text`` is; None for any other text."""
     with suppress(ValueError):
         return part if 0 <= (part := float(text)) <= 1 else None
     return None
 
 
 class Cluster(NamedTuple):
-    """hosts: that run this launch. other_bytes: what others contribute to the store."""
+    """The hosts beside this one. hosts: number of hosts that run this launch, None if not given.
+    other_bytes: what other processes contribute to the store.
+    """
 
     hosts: int | None = None
     other_bytes: int = 0
@@ -154,7 +164,9 @@ class Cluster(NamedTuple):
 def deployments(
     inputs: LaunchInputs, options: LaunchOptions, root: Root, cluster: Cluster
 ) -> tuple[Deployment, ...]:
-    """Return every server of the launch. Raises UsageError for none, or an invalid number."""
+    """Return every server of the launch. Raises UsageError if it has none, if a number in its flags
+    is invalid, or if the hosts are no multiple of its own.
+    """
     models = Models(root, options.model_config)
     elsewhere = options.available_bytes is not None
     gpu = gpu_memory(options.gpu_bytes, root, True, elsewhere)
@@ -181,7 +193,9 @@ def deployments(
 
 
 def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
-    """Return the number of hosts of the launch: as given, else those of its largest server."""
+    """Return the number of hosts that run the launch: as given, else those of its largest server,
+    else 1.
+    """
     if cluster.hosts is not None:
         return cluster.hosts
     counts = [process.server.number("nnodes") for process in inputs.processes if process.server]
@@ -189,7 +203,9 @@ def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
 
 
 def instances(cluster: Cluster, nnodes: int, process: LaunchProcess) -> int:
-    """Return how many servers there are like ``process``, on ``nnodes`` each. Raises UsageError."""
+    """Return how many servers like ``process``, each on ``nnodes`` hosts, the cluster runs. Raises
+    UsageError if the hosts are no multiple of ``nnodes``.
+    """
     hosts = nnodes if cluster.hosts is None else cluster.hosts
     if hosts % nnodes:
         raise UsageError(
@@ -200,7 +216,7 @@ def instances(cluster: Cluster, nnodes: int, process: LaunchProcess) -> int:
 
 
 class Bounds(NamedTuple):
-    """least and most; equal where the number is known exactly."""
+    """The least and the most of a number; equal if it is known exactly."""
 
     least: int
     most: int
@@ -211,7 +227,7 @@ class Bounds(NamedTuple):
         return least if least == most else f"{least} to {most}"
 
     def times(self, count: int) -> Bounds:
-        """Return the bounds of ``count`` such things together."""
+        """Return the bounds of ``count`` equal things together."""
         return Bounds(self.least * count, self.most * count)
 
 
