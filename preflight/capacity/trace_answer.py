@@ -30,10 +30,11 @@ _FIRST_SIZE = 125
 
 
 class TraceRequest(NamedTuple):
-    """What is asked of a trace. prefill_tokens_per_second: what one second of prefill computes.
+    """What is asked about a trace.
 
-    routing: as ``Routing.how``, in place of what the launch's router does. also: sizes to show on
-    the curve beside the tiers, by name, in tokens.
+    routing: a ``Routing.how`` to use in place of the router's. prefill_tokens_per_second: to turn
+    tokens into seconds; None to leave these out. curve: show the hit curve. hit_rate: tell the
+    cache that reaches this rate, 0 to 1. also: (name, tokens), more sizes to show on the curve.
     """
 
     routing: str | None = None
@@ -44,7 +45,9 @@ class TraceRequest(NamedTuple):
 
 
 class ServerReplay(NamedTuple):
-    """A server with the least and the most that its tiers hold. merged: L1 counts as L2."""
+    """The result of one server's replay, with the least and the most that its tiers hold. merged:
+    L1 is not known, and counted with L2.
+    """
 
     least: Flows
     most: Flows
@@ -54,12 +57,12 @@ class ServerReplay(NamedTuple):
 
 
 class TraceAnswer(NamedTuple):
-    """A trace as a whole, and each of the answer's servers on it, in their order.
+    """A trace as a whole, and the result of each server, in the order of the capacity's servers.
 
-    block_tokens: what hits are counted by: the trace's blocks, or pages where these are larger.
-    span_seconds: from the first request to the last; None if no time is recorded. best: by size in
-    blocks, the part of all accesses that the best cache of that size could answer, None if a sample
-    was followed.
+    block_tokens: what hits are counted by: the trace's blocks, or pages if these are larger.
+    span_seconds: from the first request to the last; None if no time is recorded. best: (size in
+    blocks, part of all accesses that the best possible cache of that size answers). The part is
+    None if only a sample of the blocks was followed.
     """
 
     trace: Trace
@@ -80,14 +83,16 @@ class TraceAnswer(NamedTuple):
 
 
 def page_of(answer: CapacityAnswer) -> int:
-    """Return the tokens of the pages by which tokens become blocks: the first server's."""
+    """Return the page size of the first server in tokens, or 64 if it is not known."""
     return answer.servers[0].page_tokens or DEFAULT_PAGE_TOKENS
 
 
 def trace_answers(
     sized: Sequence[CapacityAnswer], trace: Trace, asked: TraceRequest, tell: Callable[[str], None]
 ) -> tuple[TraceAnswer, ...]:
-    """Replay a trace, read once, on each answer. tell: gets progress. Raises UsageError."""
+    """Read a trace once, and replay it on the servers of each capacity in ``sized``. Return one
+    answer for each. tell: called with a line of progress. Raises UsageError for a bad record.
+    """
     page = page_of(sized[0])
     merge = max(1, page // trace.block_tokens) if page % trace.block_tokens == 0 else 1
     block = trace.block_tokens * merge
@@ -137,7 +142,9 @@ def _server_replays(
     span: float | None,
     ran: Iterable[tuple[ReplayPlan | Unknown, tuple[Replay, ...]]],
 ) -> Iterator[ServerReplay | Unknown]:
-    """Yield the result of each server's replays. span: seconds of the trace, if recorded."""
+    """Yield the result of each server, or why it was not replayed. ran: its plan with its replays,
+    the least sizes first. span: seconds of the trace; None if no time is recorded.
+    """
     for plan, replays in ran:
         if isinstance(plan, Unknown):
             yield plan
@@ -147,7 +154,9 @@ def _server_replays(
 
 
 def _doubling(curve: Curve) -> Iterator[int]:
-    """Yield sizes that double, to thousands of blocks, up to where nothing more is gained."""
+    """Yield cache sizes in blocks, each twice the one before, until a cache answers all that any
+    can.
+    """
     yield (size := _FIRST_SIZE)
     while size < (curve.size_for(curve.ceiling) or 1):
         yield (size := 2 * size)
@@ -161,7 +170,9 @@ def _held(answer: CapacityAnswer, block: int) -> Iterator[int]:
 
 
 class ReplayPlan(NamedTuple):
-    """What is replayed of one server. sizes: the least that its tiers hold, and the most."""
+    """How one server is replayed. sizes: with the least that its tiers hold and with the most; one
+    if both are the same. merged: L1 is not known, and counted with L2.
+    """
 
     sizes: tuple[TierSizes, ...]
     rules: Rules
@@ -174,7 +185,9 @@ class ReplayPlan(NamedTuple):
 
 
 def replay_plans(answer: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan | Unknown]:
-    """Return the replays: the first server stands for all that are alike behind one router."""
+    """Return how each server is to be replayed, in order. Behind a router, the first of several
+    equal servers is replayed with the caches of all; the others are Unknown.
+    """
     plans = [plan_of(server, answer.router, asked) for server in answer.servers]
     if answer.router is None:
         return plans
@@ -197,7 +210,9 @@ def replay_plans(answer: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan
 def plan_of(
     server: ServerCapacity, router: Router | None, asked: TraceRequest
 ) -> ReplayPlan | Unknown:
-    """Plan a server's replay; Unknown if nothing is reused, or neither L1 nor L2 is known."""
+    """Return how a server is to be replayed; Unknown if it reuses nothing, or neither L1 nor L2 is
+    known. Other unknown tiers are left out, with a note.
+    """
     deployment, tiers = server.deployment, server.tiers
     if not deployment.reuses:
         return Unknown("no request finds what an earlier one left: the radix cache is off")
@@ -243,14 +258,16 @@ def plan_of(
 
 
 def rules_of(release: SglangRelease, write_policy: str) -> Rules:
-    """Return the rules by which a release moves blocks (its radix cache, scheduler.py)."""
+    """Return the rules by which an SGLang release moves blocks between tiers."""
     rules = Rules(write_policy, unified=release.unified_cache, partial=release.partial_prefetch)
     stores = write_policy != "write_back" or release.write_back_stores
     return rules._replace(stores=stores, asks=release.asks_l3)
 
 
 def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -> Iterator[str]:
-    """Yield notes on the assumptions of a replay, and on what it leaves out."""
+    """Yield notes on what a replay assumes and leaves out. router: None if ``--routing`` replaces
+    it.
+    """
     rules, store = plan.rules, plan.rules.store
     if rules.caches > 1:
         why = f" ({router.origin})" if router else ""
@@ -280,7 +297,9 @@ def _why(tier: Tier | None) -> str:
 
 
 def _threshold(server: ServerCapacity) -> int:
-    """Return prefetch_threshold of --hicache-storage-backend-extra-config, in tokens."""
+    """Return the server's prefetch_threshold in tokens, or SGLang's default if it is not set as a
+    number.
+    """
     text = server.deployment.server.value("hicache_storage_backend_extra_config")
     try:
         config = json.loads(text) if isinstance(text, str) else None
@@ -291,7 +310,9 @@ def _threshold(server: ServerCapacity) -> int:
 
 
 def _trace_notes(trace: Trace, page: int, block: int, requests: int, tokens: int) -> Iterator[str]:
-    """Yield the trace's notes, and how far blocks that do not fit the pages change the hits."""
+    """Yield the trace's own notes, and one if its blocks do not fit the pages. page, block: in
+    tokens. tokens: of all prompts.
+    """
     yield from trace.notes
     if block > page and tokens:
         more = 100 * requests * (block - page) / tokens
