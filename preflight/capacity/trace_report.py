@@ -20,7 +20,9 @@ Row = list[str]
 
 
 def trace_text(capacity: CapacityAnswer, answer: TraceAnswer, width: int, plot: str) -> str:
-    """Return trace, tiers and curve (``plot`` is drawn already); no final newline."""
+    """Return the whole answer as text, without a final newline. plot: the drawn curve, shown if the
+    curve is asked for.
+    """
     parts = [filled(trace_head(answer), width)]
     for server, replay in zip(capacity.servers, answer.servers, strict=True):
         if isinstance(replay, Unknown):
@@ -41,7 +43,7 @@ def trace_text(capacity: CapacityAnswer, answer: TraceAnswer, width: int, plot: 
 
 
 def trace_head(answer: TraceAnswer) -> str:
-    """Describe the trace in a sentence."""
+    """Return a sentence that describes the trace."""
     curve, block = answer.curve, answer.block_tokens
     over = "" if answer.span_seconds is None else f" in {_duration(answer.span_seconds)}"
     distinct = "" if curve.distinct is None else f", {curve.distinct:,} of them distinct"
@@ -65,7 +67,9 @@ def percent(rate: float) -> str:
 
 
 def rate_span(least: float, most: float) -> str:
-    """Return ``4.9 to 5.0%``, or one number if both are the same."""
+    """Return two rates (0 to 1, in any order) as ``4.9 to 5.0%``, or as one number if both round to
+    the same.
+    """
     low, high = map(percent, sorted((least, most)))
     return low if low == high else f"{low.removesuffix('%')} to {high}"
 
@@ -77,7 +81,9 @@ def _counts(least: int, most: int) -> str:
 def tier_rows(
     server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer
 ) -> tuple[Row, list[Row]]:
-    """Return heads, and what each tier answers."""
+    """Return (headings, rows) of what each tier answers. After the tiers come the rows "all", for
+    all tiers together, and "none", for what no tier answers.
+    """
     speed = answer.asked.prefill_tokens_per_second
     heads = ["tier", "hits", "tokens not computed", "tokens evicted"]
     rows = []
@@ -105,7 +111,9 @@ def tier_rows(
 
 
 def _of(flows: Flows, name: str, merged: bool) -> tuple[float, int, int]:
-    """Return the part of accesses, tokens, and blocks evicted of a tier; of L1 and L2 as one."""
+    """Return a tier's part of all accesses, its tokens saved and its blocks evicted. If ``merged``,
+    hits of L1 count for L2.
+    """
     names = ("L1", "L2") if merged and name == "L2" else (name,)
     saved = sum(flows.saved[each] for each in names)
     return sum(map(flows.rate, names)), saved, flows.evicted[name]
@@ -115,7 +123,9 @@ _MOVES = (("L1", "L2"), ("L2", "L1"), ("L2", "L3"), ("L3", "L2"), ("L3", "SSD"),
 
 
 def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> Iterator[str]:
-    """Yield what has to move between the tiers."""
+    """Yield a sentence for each pair of tiers on the bytes moved between them, and one on requests
+    longer than L1. Nothing if the bytes of a token are not known.
+    """
     size = server.capacity.bytes_per_token
     if isinstance(size, Unknown):
         return
@@ -136,14 +146,18 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
 
 
 def tier_sizes(capacity: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, int]]:
-    """Return the tiers whose sizes are known, in blocks, of all caches; and what was asked."""
+    """Return (name, blocks) for each tier of known size, of all caches together and at most, and
+    for the sizes in ``asked.also``.
+    """
     every = (tier for server in capacity.servers for tier in server.capacity.tiers)
     tiers = [(each.name, each.tokens.most) for each in every if isinstance(each.tokens, Bounds)]
     return [(name, tokens // answer.block_tokens) for name, tokens in (*tiers, *answer.asked.also)]
 
 
 def curve_rows(capacity: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Row]]:
-    """Return heads, and what one cache answers by its size."""
+    """Return (headings, rows) of what one cache answers, by its size; a size near a tier's has its
+    name.
+    """
     size = capacity.servers[0].capacity.bytes_per_token
     known: dict[int, str] = {}
     for name, blocks in tier_sizes(capacity, answer):
@@ -162,7 +176,9 @@ def curve_rows(capacity: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list
 
 
 def curve_sentences(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
-    """Yield the ceiling, the knee, and what was asked for."""
+    """Yield sentences on the hit curve: its ceiling, its knee, the cache for the hit rate that was
+    asked about, and the sampling error if a sample was followed.
+    """
     curve, block = answer.curve, answer.block_tokens
     size = capacity.servers[0].capacity.bytes_per_token
 
@@ -192,7 +208,9 @@ def curve_sentences(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[s
 
 
 def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
-    """Yield the launch's own flags for so many tokens: for L2 or the pool alone, not both."""
+    """Yield flags with which L2 alone, or the pool alone, holds ``tokens``. Left out for a tier
+    that the server has not or whose size is not known.
+    """
     host, store, size = server.tiers.host, server.tiers.store, server.capacity.bytes_per_token
     if host is not None and server.deployment.groups == 1:
         l2_tokens, taken = host.tokens, host.bytes
@@ -207,7 +225,7 @@ def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
 
 
 def trace_object(capacity: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:
-    """Return the whole answer, as ``trace`` of ``schemas/capacity-v1.schema.json``."""
+    """Return the answer as the JSON object ``trace`` of ``schemas/capacity-v1.schema.json``."""
     curve, block, wanted = answer.curve, answer.block_tokens, None
     if (rate := answer.asked.hit_rate) is not None:
         need = curve.size_for(rate)
@@ -234,7 +252,9 @@ def trace_object(capacity: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any
 
 
 def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
-    """Build the JSON of one server's replay, with the least and the most its tiers may hold."""
+    """Return the JSON object of one server's replay, with the least and the most its tiers may
+    hold.
+    """
     rules = replay.rules
     return {
         "subjects": subjects([server.subject]),
@@ -248,7 +268,7 @@ def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
 
 
 def _flows(flows: Flows) -> dict[str, Any]:
-    """Build the JSON of one replay: hit rates, tokens saved, blocks evicted and moved."""
+    """Return the JSON object of one replay: hit rates, tokens saved, blocks evicted and moved."""
     keys = "name", "rate", "saved_tokens", "evicted_blocks"
     each = ((name, flows.rate(name), flows.saved[name], flows.evicted[name]) for name in TIERS)
     return {
