@@ -20,11 +20,12 @@ _MOST_TOKENS = 10**15
 
 
 class MultiTurnWorkload(NamedTuple):
-    """Clients that each hold one conversation.
+    """Clients that each hold one conversation of several rounds.
 
     first_tokens: of the first question. next_tokens: of each later one. output_tokens: of each
-    answer. barrier: a round begins when the last has ended for all. origin: where it was written.
-    shorter: questions and rounds may be fewer and shorter than these, which are the most.
+    answer. origin: where the workload was written. random_order: clients take turns at random.
+    barrier: a round begins when the last has ended for all. shorter: the numbers are the most, and
+    real questions and rounds may be fewer and shorter.
     """
 
     clients: int
@@ -45,7 +46,9 @@ class MultiTurnWorkload(NamedTuple):
 
 
 class WorkloadOptions(NamedTuple):
-    """The workload as the command line gives it: numbers, or another command line."""
+    """The workload as the command line gives it: numbers, or the command line of SGLang's
+    benchmark.
+    """
 
     clients: int | None = None
     rounds: int | None = None
@@ -66,7 +69,10 @@ _SWITCHES = tuple(
 def workload_of(
     wanted: WorkloadOptions, processes: Sequence[LaunchProcess]
 ) -> MultiTurnWorkload | Unknown | None:
-    """Return the workload of numbers, --workload or the launch; None: none. Raises UsageError."""
+    """Return the workload of ``wanted.command``, else of the launch's last benchmark; numbers in
+    ``wanted`` replace its own, or make one. None if nothing asks for a workload. Raises UsageError
+    for incomplete or invalid numbers.
+    """
     workload: MultiTurnWorkload | Unknown | None = None
     for process in processes if wanted.command is None else ():
         if process.kind is ProcessKind.BENCHMARK:
@@ -93,7 +99,9 @@ def workload_of(
 
 
 def _over(workload: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorkload:
-    """Replace the workload's values by the numbers that were given. Raises UsageError."""
+    """Return the workload with its values replaced by the numbers that are given; a request length
+    counts for all questions. Raises UsageError.
+    """
     length = numbers.request_length
     names = "clients", "rounds", "first_tokens", "next_tokens", "output_tokens"
     counts = numbers.clients, numbers.rounds, length, length, numbers.output_length
@@ -103,7 +111,9 @@ def _over(workload: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWor
 
 
 def read_command(text: str) -> MultiTurnWorkload:
-    """Read ``python3 bench_multiturn.py --num-clients 80 ...``, or its options alone."""
+    """Read a workload from ``python3 bench_multiturn.py --num-clients 80 ...``, or from its options
+    alone. Raises UsageError for another command line.
+    """
     try:
         argv = shlex.split(text, comments=True)
     except ValueError as error:
@@ -119,7 +129,9 @@ def read_command(text: str) -> MultiTurnWorkload:
 
 
 def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
-    """Read the workload of a benchmark of the launch. Raises UsageError."""
+    """Return the workload of a benchmark that the launch starts; Unknown if one of its options is
+    unresolved. Raises UsageError for an invalid value.
+    """
     before = ""
     for word in process.arguments:
         flags = before, word.text.partition("=")[0]
@@ -133,7 +145,9 @@ def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
 
 
 def _options(argv: Sequence[str], where: str) -> dict[str, str]:
-    """Return values by name; the last one wins, and options that decide nothing are left out."""
+    """Return the benchmark's options by name, with its defaults. The last of equal options wins,
+    and options that do not change the workload are left out. Raises UsageError for a missing value.
+    """
     values, left = dict(_DEFAULTS), iter(argv)
     for word in left:
         flag, equals, value = word.removeprefix("--").partition("=")
@@ -149,7 +163,9 @@ def _options(argv: Sequence[str], where: str) -> dict[str, str]:
 
 
 def _workload(options: Mapping[str, str], where: str) -> MultiTurnWorkload:
-    """Build a workload from the benchmark's options. Raises UsageError for an invalid value."""
+    """Return the workload of the benchmark's options. where: their origin, for messages. Raises
+    UsageError for an invalid value.
+    """
 
     def number(name: str) -> int:
         """Return an option as an integer; raise UsageError if it is not a whole number."""
