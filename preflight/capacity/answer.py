@@ -207,6 +207,7 @@ class _StoreSetup(NamedTuple):
     """Facts of the store that all servers share. folders: offload folders by path. counts: how many
     of each process run, by name. evicted_alone: disks get only what the store evicts.
     """
+
     segments: tuple[Segments, ...] | Unknown
     eviction: Eviction | Unknown
     folders: Mapping[str, Folder | Unknown]

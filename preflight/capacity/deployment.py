@@ -164,8 +164,8 @@ class Cluster(NamedTuple):
 def deployments(
     inputs: LaunchInputs, options: LaunchOptions, root: Root, cluster: Cluster
 ) -> tuple[Deployment, ...]:
-    """Return every server of the launch. Raises UsageError if it has none, if a number in its flags
-    is invalid, or if the hosts are no multiple of its own.
+    """Return every server of the launch. Raises UsageError if it has none, if a flag's number is
+    invalid, or if the hosts are no multiple of a server's.
     """
     models = Models(root, options.model_config)
     elsewhere = options.available_bytes is not None

@@ -151,7 +151,7 @@ def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
 
 def _losses(rounds: tuple[Round, ...]) -> Iterator[str]:
     """Yield a sentence on the first and one on the last round in which not all reusable tokens are
-    certain to be still there; a single sentence if none is lost.
+    certainly kept; a single sentence if all are kept.
     """
     lost = [each for each in rounds if each.hits and each.hits[-1][1] < 1 and each.reusable_tokens]
     if not lost:

@@ -91,7 +91,8 @@ def trace_answers(
     sized: Sequence[CapacityAnswer], trace: Trace, asked: TraceRequest, tell: Callable[[str], None]
 ) -> tuple[TraceAnswer, ...]:
     """Read a trace once, and replay it on the servers of each capacity in ``sized``. Return one
-    answer for each. tell: called with a line of progress. Raises UsageError for a bad record.
+    answer for each. tell: called with a line of progress. Raises UsageError for a bad record, or
+    for sticky routing if the trace names no conversations.
     """
     page = page_of(sized[0])
     merge = max(1, page // trace.block_tokens) if page % trace.block_tokens == 0 else 1

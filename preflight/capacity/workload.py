@@ -69,9 +69,9 @@ _SWITCHES = tuple(
 def workload_of(
     wanted: WorkloadOptions, processes: Sequence[LaunchProcess]
 ) -> MultiTurnWorkload | Unknown | None:
-    """Return the workload of ``wanted.command``, else of the launch's last benchmark; numbers in
-    ``wanted`` replace its own, or make one. None if nothing asks for a workload. Raises UsageError
-    for incomplete or invalid numbers.
+    """Return the workload of ``wanted.command``, else of the launch's last benchmark. Numbers in
+    ``wanted`` replace those of that workload, or make one by themselves. None if nothing asks for a
+    workload. Raises UsageError for incomplete or invalid numbers.
     """
     workload: MultiTurnWorkload | Unknown | None = None
     for process in processes if wanted.command is None else ():

@@ -362,8 +362,8 @@ _MARK = b"\xef\xbb\xbf"
 
 def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
     """Write each edited file, with the old text in a copy beside it (``COPY``); return the paths.
-    Raises UsageError before any is written if a file has changed since it was read, and where
-    writing fails.
+    Raises UsageError before any is written if a file has changed since it was read, and if writing
+    fails.
     """
     path = why = ""
     try:
