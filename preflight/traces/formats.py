@@ -31,7 +31,9 @@ Record = Mapping[str, Any]
 
 
 def read_records(name: str) -> Iterator[tuple[int, Record]]:
-    """Yield each record with its line: of JSON lines, a JSON list, a table of commas, or a log."""
+    """Read a trace file; yield (line number, record). It may hold JSON lines, one JSON list, a
+    table with commas, or a log of which only lines with token ids count. Raises UsageError.
+    """
     with closing(_open(name)) as file:
         lines = _lines(name, file)
         number, first = next(lines, (0, ""))
@@ -53,7 +55,9 @@ def read_records(name: str) -> Iterator[tuple[int, Record]]:
 
 
 def _open(name: str) -> TextIO:
-    """Open a trace, ``-`` for standard input. Raises UsageError if it cannot be opened in time."""
+    """Open a trace as text; ``-`` is standard input. Raises UsageError if it cannot be opened in
+    time.
+    """
     if name == "-":
         return sys.stdin
     try:
@@ -64,7 +68,9 @@ def _open(name: str) -> TextIO:
 
 
 def _unpacked(name: str) -> TextIO:
-    """Open a file as text and unpack .gz and .xz; .zst raises UsageError. Raises OSError."""
+    """Open a file as text, unpacking .gz and .xz. Raises UsageError for .zst, with a command that
+    unpacks it, and OSError.
+    """
     if module := {".gz": "gzip", ".xz": "lzma"}.get(name[-3:]):
         opened: TextIO = import_module(module).open(name, "rt", encoding="utf-8")
         return opened
@@ -77,7 +83,9 @@ def _unpacked(name: str) -> TextIO:
 
 
 def _object(name: str, number: int, read: Callable[[str], Any], text: str) -> Record:
-    """Parse one record with ``read``; raise UsageError if that fails or gives no object."""
+    """Parse ``text`` with ``read``, and return the record. Raises UsageError, with the line
+    ``number``, if that fails or gives no object.
+    """
     where = f"--trace {name}, line {number}"
     try:
         record = read(text)
@@ -90,7 +98,9 @@ def _object(name: str, number: int, read: Callable[[str], Any], text: str) -> Re
 
 
 def _listed(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Record]]:
-    """Yield the objects of one list, read as far as each needs."""
+    """Yield (line number, object) for each object of a JSON list, without reading the whole list
+    first. Raises UsageError.
+    """
     decoder, rest, number = json.JSONDecoder(), "", 0
     record: Any
     for number, text in lines:
@@ -118,7 +128,9 @@ _ENDED = "Finish: obj="
 
 
 def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
-    """Yield each line that is not blank, with its number from 1. Raises UsageError."""
+    """Yield (number from 1, text) for each line that is not blank. Raises UsageError for a line
+    that is too long, and for text that cannot be read.
+    """
     number = 0
     try:
         while text := file.readline(_LONGEST_LINE):
@@ -138,7 +150,9 @@ def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
 
 
 def _cells(heads: list[str], text: str) -> Record:
-    """Parse one line of a table as a record. Raises ValueError if a cell is missing or extra."""
+    """Parse one line of a table as a record. heads: the names of the columns. Raises ValueError if
+    a cell is missing or extra.
+    """
     import csv
 
     cells = next(csv.reader([text]))
@@ -163,7 +177,9 @@ Earlier = dict[Any, Any]
 
 
 class Request(NamedTuple):
-    """One prompt, as its blocks; the last may be short. seconds, session: None if not recorded."""
+    """One prompt as its blocks. A number in ``blocks`` names a block and all blocks before it; the
+    last block may be short. seconds: when it came. seconds, session: None if not recorded.
+    """
 
     blocks: list[int]
     input_tokens: int
@@ -173,7 +189,9 @@ class Request(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """requests: read as they are asked for, once. block_tokens: of each but a request's last."""
+    """A trace that is open. requests: can be read once, and are parsed as they are read.
+    block_tokens: of each block but a request's last.
+    """
 
     name: str
     format: str
@@ -183,9 +201,11 @@ class Trace(NamedTuple):
 
 
 class Format(NamedTuple):
-    """One format. fields: those that tell it from the others. block_tokens: 0 for the launch's.
+    """One format of traces.
 
-    read: a record's requests; given the tokens of a block, and what is known of earlier records.
+    fields: a record that has all of these is of this format. block_tokens: the format's own block
+    size; 0 if tokens are recorded, and pages decide. read: turns (record, block size, what earlier
+    records left) into requests. note: for the user.
     """
 
     name: str
@@ -196,14 +216,15 @@ class Format(NamedTuple):
 
 
 class LineError(ValueError):
-    """What a record says cannot be meant: the field, its value and the rule."""
+    """A record's field is invalid: its text tells the field, its value and the rule."""
 
 
 def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> Trace:
-    """Open ``name`` (``-`` for standard input) and tell its format by its first record.
+    """Open ``name`` (``-`` for standard input), and tell its format by its first record.
 
-    page_tokens: of the launch, by which tokens become blocks. block_tokens: of a trace that does
-    not say it. Raises UsageError, as the requests do when they are read.
+    page_tokens: the launch's page, used as the block size if nothing else says one. block_tokens:
+    given by the user; None to take it from the trace. Raises UsageError; reading the requests does
+    too.
     """
     records = read_records(name)
     first = list(islice(records, _LOOKED_AT))
@@ -223,7 +244,9 @@ def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> 
 def _requests(
     name: str, form: Format, size: int, records: Iterator[tuple[int, Record]]
 ) -> Iterator[Request]:
-    """Yield the requests of the records. Raises UsageError, which begins with file and line."""
+    """Yield the requests of all records. size: tokens of a block. Raises UsageError with file and
+    line.
+    """
     earlier: Earlier = {}
     where = ""
     try:
@@ -238,7 +261,9 @@ def _requests(
 
 
 def _count(record: Record, field: str, least: int) -> int:
-    """Return a field as a number of tokens, 0 if it is missing. Raises LineError."""
+    """Return a field as a number of tokens from ``least`` on; 0 stands for a missing field. Raises
+    LineError for other values.
+    """
     value = record.get(field, 0)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST_TOKENS:
         raise LineError(
@@ -248,7 +273,9 @@ def _count(record: Record, field: str, least: int) -> int:
 
 
 def _seconds(record: Record, per_second: int) -> float | None:
-    """Return ``timestamp / per_second``, in seconds; None without one. Raises LineError."""
+    """Return the record's timestamp in seconds; None without one. per_second: timestamp units in a
+    second, 1 or 1000. Raises LineError if it is no number.
+    """
     value = record.get("timestamp")
     if value is None:
         return None
@@ -266,7 +293,9 @@ def _list(record: Record, field: str) -> list[Any]:
 
 
 def chained(parts: list[Any], field: str) -> list[int]:
-    """Return a number for each part, which stands for it and all before it, in every run alike."""
+    """Return a number for each part that names the part and all parts before it, the same in every
+    run. field: for messages. Raises LineError if a part is neither a whole number nor a text.
+    """
     name, names = 0, []
     for part in parts:
         if type(part) is not int:
@@ -285,7 +314,9 @@ def chained(parts: list[Any], field: str) -> list[int]:
 
 
 def _told_size(form: Format, records: list[Record]) -> int:
-    """Return a block's tokens by the records, else by the format; 0 if tokens are recorded."""
+    """Return a block's tokens as the records say, or as their lengths allow, else the format's own;
+    0 if tokens are recorded.
+    """
     named = [size for each in records if isinstance(size := each.get("block_size"), int)]
     if named and 0 < named[0] <= _MOST_TOKENS:
         return named[0]
@@ -302,12 +333,16 @@ def _told_size(form: Format, records: list[Record]) -> int:
 
 
 def _fits(length: int, count: int, size: int) -> bool:
-    """Return whether ``count`` blocks make a prompt, with or without a last one that is short."""
+    """Tell whether a prompt of ``length`` tokens has ``count`` blocks of ``size`` tokens. A short
+    last block may count or not.
+    """
     return count in (length // size, -(-length // size))
 
 
 def _hashed(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Read a record that names its blocks by ``hash_ids`` as one request. Raises LineError."""
+    """Read a record of the Mooncake or Qwen-Bailian format, which names its blocks by ``hash_ids``,
+    as one request. A turn has the session of its parent in ``earlier``. Raises LineError.
+    """
     length = _count(record, "input_length", 1)
     hashes = _list(record, "hash_ids")
     unit = record.get("block_size")
@@ -335,7 +370,9 @@ def _session(record: Record) -> int | None:
 
 
 def _tokens(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Read token ids as one request, in pages of ``size`` tokens. Raises LineError."""
+    """Read a record of token ids as one request, in whole pages of ``size`` tokens. Raises
+    LineError.
+    """
     field = next((name for name in _TOKEN_FIELDS if name in record), _TOKEN_FIELDS[0])
     tokens = _list(record, field)
     wrong = next((each for each in tokens if type(each) is not int), None if tokens else tokens)
@@ -348,7 +385,9 @@ def _tokens(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
 
 
 def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Read --log-requests-format json of SGLang: "request.received", and the same at its end."""
+    """Read a record of SGLang's --log-requests-format json as one request: none unless it is the
+    event "request.received". Raises LineError.
+    """
     if record.get("event") != "request.received":
         return ()
     obj, came = record.get("obj"), record.get("timestamp")
@@ -370,7 +409,9 @@ def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Reques
 
 
 def _said(turn: Any, field: str) -> tuple[str, str]:
-    """Return a turn's speaker and text. Raises LineError."""
+    """Return (speaker, text) of a turn of a conversation. Raises LineError if it has none. field:
+    for messages.
+    """
     if isinstance(turn, dict):
         who, what = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
         if isinstance(who, str) and isinstance(what, str):
@@ -382,7 +423,9 @@ def _said(turn: Any, field: str) -> tuple[str, str]:
 
 
 def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Read a conversation: one request for each answer, its prompt being all text before."""
+    """Read a conversation: one request for each answer, whose prompt is all text before. Without
+    answers it is one request with all text; none without text. Raises LineError.
+    """
     field = "conversations" if "conversations" in record else "messages"
     turns = [_said(turn, field) for turn in _list(record, field)]
     earlier["talks"] = session = earlier.get("talks", 0) + 1
@@ -397,7 +440,9 @@ def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Reque
 
 
 def _text_request(text: str, size: int, answer: int, session: int | None) -> Request:
-    """Return the request of a text, in pages without its tokenizer."""
+    """Return the request of a text without a tokenizer, at ``LETTERS_PER_TOKEN``. size: tokens of a
+    page. answer: letters of the answer.
+    """
     wide = size * LETTERS_PER_TOKEN
     pages = [text[at - wide : at] for at in range(wide, len(text) + 1, wide)]
     length = max(1, len(text) // LETTERS_PER_TOKEN)
@@ -405,7 +450,9 @@ def _text_request(text: str, size: int, answer: int, session: int | None) -> Req
 
 
 def _event(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Return the requests in KV events of vLLM and SGLang, as the blocks they add to a prefix."""
+    """Read a KV event of vLLM or SGLang as one request: the blocks that it stored, behind those
+    before them in ``earlier``. None for other events. Raises LineError.
+    """
     if record.get("type") != "BlockStored":
         return ()
     unit, at = record.get("block_size"), record.get("parent_block_hash")

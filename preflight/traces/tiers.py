@@ -47,10 +47,10 @@ BUFFERED_PART = 0.9
 
 
 class TierSizes(NamedTuple):
-    """Tokens that each tier holds; None for a tier that there is not.
+    """Tokens that each tier holds; None for a tier that does not exist.
 
-    l1, l2: of one cache, of which ``caches`` stand side by side. store, disk: which all
-    caches share: the memory of the store up to its watermark.
+    l1, l2: of one cache; ``Rules.caches`` such caches stand side by side. store, disk: shared by
+    all caches; of the store its memory up to the watermark.
     """
 
     l1: int
@@ -60,10 +60,11 @@ class TierSizes(NamedTuple):
 
 
 class StoreRules(NamedTuple):
-    """When the store evicts: watermark, ratio: of all of its memory, of its objects (Mooncake's
-    defaults, types.h). lease_seconds: how long what was asked for stays.
+    """When the store evicts; the defaults are Mooncake's (types.h).
 
-    disk_gets_evicted: disks get what leaves the memory, in place of all that is written to it.
+    watermark: the filled part of its memory (0 to 1) above which it does. ratio: the part of all
+    objects that goes at once. lease_seconds: how long an object that was asked for stays.
+    disk_gets_evicted: disks get only what leaves the memory, not all that is written to it.
     """
 
     watermark: float = 0.9
@@ -76,9 +77,9 @@ class Routing(NamedTuple):
     """How requests are routed to caches side by side.
 
     how: round-robin (by the requests' order), cache-aware (to the cache that got most of the prompt
-    before), sticky (by the conversation) or random. cache_threshold: with less of a prompt than
-    that routed to one before, the one that got the least does (sglang_router's
-    --cache-threshold).
+    before), sticky (by the conversation) or random. cache_threshold: for cache-aware only. If no
+    more than this part of a prompt (0 to 1) was routed before, the cache that got the least takes
+    it.
     """
 
     how: str = "round-robin"
@@ -86,15 +87,23 @@ class Routing(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """How blocks move. whole_nodes: L1 and L2 evict nodes of the tree, not single blocks.
+    """How blocks move between tiers.
 
-    unified: SGLang's UnifiedRadixCache. HiRadixCache before it makes room for a whole copy in L2,
-    or for all that it loads into L1, whatever is free; and keeps copies of what L1 holds too.
-    buffers: L2 is staging for the store (buffer_only), of which a part may be under prefetch.
-    stores: what L2 gets goes to the store (with write_back from 0.5.9 on). asks: the store is asked
-    where L2 has the end of what is found (copied), if it has the end of what L1 has (loaded, up to
-    0.5.9), or always, if only L1 has that for keys that nothing has (to 0.5.18). partial: where L2
-    has no room for all that is asked for, less is.
+    caches: how many stand side by side. prefetch_threshold: fewer tokens are not fetched from the
+    store. whole_nodes: what a request adds becomes one node, which L1 and L2 evict as a whole; else
+    every block is a node.
+
+    unified: SGLang's UnifiedRadixCache. HiRadixCache, which came before, makes room in L2 for a
+    whole copy, or in L1 for all that it loads, whatever is free; it also keeps copies of what L1
+    holds.
+
+    buffers: L2 is staging for the store (buffer_only), and a part of it may be under prefetch.
+    stores: what L2 gets goes to the store too. partial: if L2 has no room for all that is asked
+    for, less is.
+
+    asks: when the store is asked for more. ``copied``: if L2 has the end of what was found, or nothing was.
+    ``loaded``: if L2 has the end of what L1 had. ``always``: in any case, but nothing is found if
+    only L1 has that end.
     """
 
     write_policy: str = "write_through"
@@ -112,11 +121,11 @@ class Rules(NamedTuple):
 
 @dataclass
 class Flows:
-    """What a replay comes to, by tier: accesses that hit, tokens that are not computed again, and
-    blocks that were evicted; and blocks moved from tier to tier, as ("L1", "L2").
+    """The sums of a replay, by tier: accesses that hit, tokens that need no computing, blocks
+    evicted, and blocks moved from tier to tier, as ("L1", "L2").
 
-    saved: whole pages at most, and not the last token of a prompt, which is always computed.
-    too_long: requests that L1 cannot hold. asked: blocks that the store was asked for.
+    too_long: requests that L1 cannot hold. asked: blocks that the store was asked for. saved:
+    tokens in whole pages, and never the last token of a prompt, which is always computed.
     """
 
     requests: int = 0
@@ -130,20 +139,24 @@ class Flows:
     moved: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def rate(self, tier: str) -> float:
-        """Return the part of all accesses that a tier answers."""
+        """Return the part of all accesses (0 to 1) that this tier answers."""
         return self.hits[tier] / self.accesses if self.accesses else 0.0
 
     @property
     def missed(self) -> float:
-        """The part of all accesses that no tier answers."""
+        """The part of all accesses (0 to 1) that no tier answers."""
         return 1 - sum(map(self.rate, TIERS)) if self.accesses else 0.0
 
 
 class StorePool:
-    """Memory (in blocks, to the watermark) and disks of the store. Times: seconds that rise."""
+    """The store of a replay: its memory and its disks. ``now`` is a time in seconds that never
+    falls.
+    """
 
     def __init__(self, memory: int, disk: int | None, rules: StoreRules, flows: Flows) -> None:
-        """Begin empty. disk: blocks that the disks hold; None without disks."""
+        """Begin empty. memory: blocks that the memory holds up to the watermark. disk: blocks that
+        the disks hold; None without disks. flows: where moves and evictions are counted.
+        """
         # When each was written, where none asked for it since; when it was last asked for.
         self._written: OrderedDict[int, float] = OrderedDict()
         self._asked: OrderedDict[int, float] = OrderedDict()
@@ -158,7 +171,9 @@ class StorePool:
         return block in self._asked or block in self._written
 
     def find(self, blocks: Sequence[int], now: float) -> list[str]:
-        """Return the tier of each block up to the first that is missing; lease those found."""
+        """Return the tier ("L3" or "SSD") of each block, up to the first that is missing. Blocks in
+        memory get a new lease.
+        """
         tiers: list[str] = []
         for block in blocks:
             if block in self:
@@ -171,7 +186,9 @@ class StorePool:
         return tiers
 
     def put(self, blocks: Iterable[int], now: float) -> None:
-        """Write the blocks that the store does not have; renew the leases of the others."""
+        """Write the blocks that the memory does not have; renew the leases of the others. Evicts if
+        the memory is then above its watermark.
+        """
         written, asked, new, count = self._written, self._asked, 0, len(self)
         writes_through = not self._rules.disk_gets_evicted
         for block in blocks:
@@ -195,7 +212,9 @@ class StorePool:
         self._asked.move_to_end(block)
 
     def _evict(self, now: float) -> None:
-        """Run one round of the master's eviction, of blocks whose leases have ended."""
+        """Run one round of the master's eviction. It stops at the first block whose lease has not
+        ended.
+        """
         count, lease = len(self), self._rules.lease_seconds
         above = count / self._capacity - self._rules.watermark if self._capacity else 1.0
         for _ in range(ceil(count * min(1.0, max(0.0, above) + self._rules.ratio))):
@@ -220,10 +239,11 @@ class StorePool:
 
 
 class _Node:
-    """Blocks that one request added, until another one ends or parts within them.
+    """A node of the tree: blocks that one request added, cut if a later request ends or differs
+    within.
 
-    l1, l2: whether each tier holds it. in_l1: how many of its children L1 holds. left: requests
-    that left it in L1. used: later uses are larger.
+    l1, l2: whether each tier holds the node. in_l1: how many children L1 holds. left: how many
+    requests left the node in L1. used: when it was last used, as a count that rises.
     """
 
     __slots__ = ("blocks", "children", "in_l1", "l1", "l2", "left", "parent", "used")
@@ -239,12 +259,14 @@ _IN_L1, _IN_L2 = ["L1"], ["L2"]
 
 
 class _Cache:
-    """L1 and L2 of one instance: SGLang's tree of prefixes."""
+    """L1 and L2 of one cache: SGLang's tree of prefixes."""
 
     def __init__(
         self, l1: int, l2: int | None, store: StorePool | None, rules: Rules, flows: Flows
     ) -> None:
-        """Begin empty. l1, l2: blocks that each tier holds; l2 None: there is no L2."""
+        """Begin empty. l1, l2: blocks that each tier holds; None for no L2. store: None for no
+        store.
+        """
         self._root, self._uses, self._now = _Node((), None), 0, 0.0
         # Blocks, and how many of them are free.
         self._size, self._free1 = l1, l1
@@ -260,7 +282,9 @@ class _Cache:
         self._after = 2 if rules.write_policy == "write_through_selective" else 1
 
     def take(self, blocks: Sequence[int], block_tokens: int, now: float) -> list[str]:
-        """Serve one request; returns the tier of each block that is found, from the first on."""
+        """Serve one request: look its blocks up, fetch from the store, add what is new. Return the
+        tier of each block that was found, from the first block on.
+        """
         self._now = now
         blocks = blocks[: self._size]  # what is longer than L1 does not run at all
         tiers = self._match(blocks)
@@ -294,7 +318,9 @@ class _Cache:
         return tiers
 
     def _match(self, blocks: Sequence[int]) -> list[str]:
-        """Return the tiers of the blocks that are found; split a node that matches in part."""
+        """Return the tier of each block that L1 or L2 has, from the first on. A node that matches
+        in part is split; the nodes of the path are kept in ``_held``.
+        """
         part, tiers, at = self._root, list[str](), 0
         self._held = path = list[_Node]()
         while at < len(blocks) and (child := part.children.get(blocks[at])) is not None:
@@ -311,7 +337,9 @@ class _Cache:
         return tiers
 
     def _split(self, part: _Node, at: int) -> _Node:
-        """Return the front of a node; the rest counts as used now."""
+        """Split a node before its block ``at``; return the front, and count the rest as
+        used now.
+        """
         front = _Node(part.blocks[:at], part.parent)
         front.children[part.blocks[at]] = part
         front.l1, front.l2, front.left, front.in_l1 = part.l1, part.l2, part.left, int(part.l1)
@@ -331,7 +359,9 @@ class _Cache:
                 self._may_go(part)
 
     def _may_go(self, part: _Node) -> None:
-        """Queue a node in the tier that may evict it, which holds nothing behind the node."""
+        """Queue a node for eviction if it is a leaf of the tier that may evict it: of L1, or of L2
+        if L1 does not hold it.
+        """
         if part.l1:
             if not part.in_l1:
                 heappush(self._leaves1, (part.used, part))
@@ -339,7 +369,7 @@ class _Cache:
             heappush(self._leaves2, (part.used, part))
 
     def _add(self, blocks: Sequence[int]) -> _Node:
-        """Add a node behind those that the request holds, and return it."""
+        """Add a node with ``blocks`` behind the last one that the request holds, and return it."""
         parent = self._held[-1] if self._held else self._root
         part = parent.children[blocks[0]] = _Node(blocks, parent)
         self._held.append(part)
@@ -357,7 +387,10 @@ class _Cache:
     def _fetch(
         self, store: StorePool, wanted: Sequence[int], block_tokens: int, loaded: Sequence[_Node]
     ) -> list[str]:
-        """Prefetch from the store into L2; return tiers, [] if few. loaded: nodes L2 gave L1."""
+        """Prefetch ``wanted`` blocks from the store into L2. Return the tier of each block that is
+        fetched; [] if none is, or fewer than the threshold. loaded: nodes that this request moved
+        from L2 to L1.
+        """
         rules = self._rules
         least = max(1, -(-rules.prefetch_threshold // block_tokens))
         path = self._held
@@ -384,7 +417,9 @@ class _Cache:
         return stored
 
     def _write_through(self) -> None:
-        """Copy to L2 each node that enough requests left in L1, its parents first."""
+        """Copy to L2 each node of the request that enough requests left in L1, its parents first.
+        With ``buffers`` it goes to the store alone.
+        """
         room = True
         for at, part in enumerate(self._held):
             part.left += 1
@@ -411,7 +446,9 @@ class _Cache:
             self._pool.put(part.blocks, self._now)
 
     def _room(self, wanted: int, whole: bool = False) -> bool:
-        """Make ``wanted`` blocks of L2 free; return success. whole: so many go in any case."""
+        """Evict from L2 if fewer than ``wanted`` blocks are free, until so many are; tell whether
+        they are. whole: evict ``wanted`` blocks, though some are free already.
+        """
         if self._free2 >= wanted:
             return True
         enough = wanted + self._free2 if whole or not self._rules.unified else wanted
@@ -427,7 +464,9 @@ class _Cache:
         return self._free2 >= wanted
 
     def _give_up_doubles(self, enough: int) -> None:
-        """Drop L2 copies of nodes that L1 holds too; leaves last, since L1 evicts them next."""
+        """Drop L2 copies of nodes that L1 holds too, until ``enough`` blocks are free. Leaves go
+        last, for L1 evicts them next.
+        """
         for leaves in (False, True):
             gone = []
             for part in self._doubles:
@@ -450,7 +489,9 @@ class _Cache:
         self._doubles.pop(part, None)
 
     def _evict(self, enough: int) -> None:
-        """Evict leaves of L1, copied now with write_back, until so many blocks are free."""
+        """Evict leaves of L1, the least recently used first, until ``enough`` blocks are free. With
+        ``write_back`` a leaf without a copy is written to L2 now.
+        """
         leaves, freed = self._leaves1, self._free1
         while self._free1 < enough and leaves:
             used, part = heappop(leaves)
@@ -474,10 +515,12 @@ class _Cache:
 
 
 class Replay:
-    """Takes requests one after the other; ``flows`` is what they have come to."""
+    """Replays requests one after the other through all tiers; ``flows`` holds the sums so far."""
 
     def __init__(self, sizes: TierSizes, rules: Rules, block_tokens: int, page_tokens: int) -> None:
-        """Begin with empty caches. sizes: in tokens."""
+        """Begin with empty caches. block_tokens: tokens of a request's block. page_tokens: tokens
+        are saved in whole pages of so many.
+        """
         self._block, self._page, self._rules, self._sizes = block_tokens, page_tokens, rules, sizes
         self.flows = Flows()
         l1, l2, memory, disk = (None if size is None else size // block_tokens for size in sizes)
@@ -492,7 +535,9 @@ class Replay:
         self._random = Random(0)
 
     def take(self, request: Request) -> list[str]:
-        """Serve one request; returns the tier of each block that was found."""
+        """Serve one request; return the tier of each block that was found, from the first block on.
+        Raises UsageError as routing does.
+        """
         flows = self.flows
         if self._rules.store.lease_seconds and request.seconds is not None:
             self._now = max(self._now, request.seconds)
@@ -514,7 +559,9 @@ class Replay:
         return tiers
 
     def _route(self, request: Request) -> int:
-        """Return the request's cache; raises UsageError if sticky routing finds no conversation."""
+        """Return the index of the cache that gets the request. Raises UsageError for sticky routing
+        if the trace names no conversation.
+        """
         count, (how, threshold) = len(self._caches), self._rules.routing
         if how == "random":
             return self._random.randrange(count)
