@@ -33,11 +33,12 @@ Runs = list[list[tuple[int, int]]]
 
 
 class Curve(NamedTuple):
-    """Hits of a cache by its size: straight lines between the points.
+    """Hits of one cache by its size: straight lines between the points.
 
-    sizes: in blocks, rising, from 0; hits: accesses that a cache of so many blocks answers.
-    accesses: blocks of all requests. distinct: different ones, None if a sample was followed.
-    sampled: the part of all blocks that was followed. error: one standard error of a rate, at most.
+    sizes: in blocks, rising, from 0. hits: for each size, the accesses that such a cache answers.
+    accesses: blocks of all requests. distinct: number of different blocks; None if a sample was
+    followed. sampled: the part of all blocks (0 to 1) that was followed. error: the largest
+    standard error of a rate (0 to 1).
     """
 
     sizes: Sequence[int]
@@ -76,7 +77,9 @@ class Curve(NamedTuple):
 
     @property
     def knee(self) -> int:
-        """The size at which the curve stands highest above a straight line to 99% of its end."""
+        """The size in blocks at which the curve is highest above a straight line from 0 to its end.
+        The end is the size that answers 99% of the ceiling.
+        """
         end = self.size_for(0.99 * self.ceiling) or 1
         return int(
             max(self.sizes, key=lambda size: self.rate(size) - self.ceiling * min(1, size / end))
@@ -84,7 +87,7 @@ class Curve(NamedTuple):
 
 
 class _Stack:
-    """Requests by last touch. scale: so many blocks stand for each that is followed."""
+    """Counts at which distance each access finds its block: how many blocks were used since."""
 
     def __init__(self, scale: int = 1) -> None:
         """Begin with no request counted. scale: blocks that each followed block stands for."""
@@ -96,7 +99,9 @@ class _Stack:
         self.steps: dict[int, float] = {}
 
     def take(self, blocks: Sequence[int], uses: Runs | None = None) -> None:
-        """Count one request. uses: to each earlier request, who uses what it touched last."""
+        """Count one request. uses: if given, the entry of each earlier request gets (this request,
+        blocks that it takes from that one).
+        """
         last, tree, steps, scale = self.last, self.tree, self.steps, self.scale
         now, size, at, seen = len(tree) - 1, len(blocks), 0, len(self.last)
         touched_by = list(map(last.get, blocks))
@@ -134,7 +139,9 @@ class _Stack:
         self.tree.append(count)
 
     def thinned(self, divisor: int, part: int, scale: int) -> _Stack:
-        """Return a new one that follows the blocks of ``part`` alone and has counted nothing."""
+        """Return a new stack without counts that follows only this one's blocks whose name, modulo
+        ``divisor``, is ``part``. scale: of the new stack.
+        """
         thin = _Stack(scale)
         kept = {block: at for block, at in self.last.items() if block % divisor == part}
         touched: dict[int, int] = {}
@@ -148,14 +155,14 @@ class _Stack:
 
 
 class CurveCounter:
-    """Takes requests one after the other; ``curve`` says what they come to.
+    """Takes requests one after the other; ``curve`` returns the hit curve so far.
 
-    Follows all blocks as long as they are ``most_blocks`` at most, then a part chosen by their
-    names, which is halved each time that they are too many again: memory stays bounded.
+    All blocks are followed up to ``most_blocks``, then a sample chosen by the blocks' names. The
+    sample is halved each time that it is too large again, so memory stays bounded.
     """
 
     def __init__(self, most_blocks: int = MOST_BLOCKS) -> None:
-        """Begin without requests; all blocks are followed until they are too many."""
+        """Begin without requests. most_blocks: how many blocks may be followed."""
         self._most = max(2 * PARTS, most_blocks)
         self._stacks = [_Stack()]
         # Accesses by their distances (see ``_Stack.steps``): of the time when all blocks were
@@ -172,7 +179,7 @@ class CurveCounter:
         return None if self.uses is None else len(self._stacks[0].last)
 
     def take(self, blocks: Sequence[int]) -> None:
-        """Count one request's blocks, the first of the prompt first."""
+        """Count one request. blocks: those of the prompt, from its first on."""
         self.accesses += len(blocks)
         if self.uses is not None:
             self.uses.append([])
@@ -191,7 +198,9 @@ class CurveCounter:
             self._thin()
 
     def _thin(self) -> None:
-        """Follow half of the blocks from here on; at first, as many in each of the parts."""
+        """Follow fewer blocks from now on. The first time all blocks are replaced by ``PARTS``
+        samples, later each sample is halved.
+        """
         if self.uses is not None:
             self._whole, old, self.uses = self._stacks[0].steps, self._stacks * PARTS, None
             scale = 2 * PARTS
@@ -202,7 +211,9 @@ class CurveCounter:
         self._stacks = [each.thinned(scale, part, scale) for part, each in enumerate(old)]
 
     def _steps(self, part: int) -> dict[int, float]:
-        """Return the steps that a part has counted since it is followed."""
+        """Return the steps (see ``_Stack.steps``) that a sample has counted so far, corrected for
+        accesses that it missed.
+        """
         stack = self._stacks[part]
         # A block that every request has is followed by one part or none: what its accesses are
         # more or fewer than all accesses was, or would have been, found at once.
@@ -210,7 +221,7 @@ class CurveCounter:
         return _sum(self._counted[part], stack.steps, {1: missed, 2: -missed} if missed else {})
 
     def curve(self) -> Curve:
-        """Return the curve of all that was taken so far."""
+        """Return the curve of all requests taken so far, with its error if a sample is followed."""
         if self.uses is not None:
             curve = _curve(self._stacks[0].steps, self.accesses)
             return curve._replace(distinct=self.distinct)
@@ -235,7 +246,9 @@ def _sum(*every: dict[int, float]) -> dict[int, float]:
 
 
 def _curve(steps: dict[int, float], accesses: int) -> Curve:
-    """Return the curve: a cache of n blocks answers what is found at distances 1 to n."""
+    """Return the curve of these steps (see ``_Stack.steps``): a cache of n blocks answers what is
+    found at distances 1 to n.
+    """
     sizes, hits, rate = [0], [0.0], 0.0
     for distance in sorted(steps):
         if distance > 1:
@@ -246,11 +259,11 @@ def _curve(steps: dict[int, float], accesses: int) -> Curve:
 
 
 def optimum(uses: Runs, size: int) -> int:
-    """Return the hits of the best cache of ``size`` blocks.
+    """Return the hits of the best possible cache of ``size`` blocks. uses: ``CurveCounter.uses``.
 
-    It knows all later requests, keeps what is used soonest, and does not take up what is used later
-    than all it holds (L. A. Belady, A study of replacement algorithms, 1966). What one request uses
-    next is one run, whose end goes first.
+    The cache knows all later requests and keeps what is used soonest (L. A. Belady, A study of
+    replacement algorithms, 1966). It does not take up what is used later than all that it holds.
+    What one request uses next is one run, whose end goes first.
     """
     hits, kept_blocks = 0, 0
     kept: dict[int, int] = {}

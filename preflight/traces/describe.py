@@ -29,7 +29,9 @@ _STEP = 1.02
 
 
 class Spread(NamedTuple):
-    """Of a length in tokens: about half are below ``median``, 95% below ``p95``."""
+    """How a length in tokens is spread: about half are up to ``median``, 95% up to ``p95``. most:
+    the longest.
+    """
 
     mean: float
     median: int
@@ -38,7 +40,9 @@ class Spread(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A part of the trace, its requests in their order. new: blocks that none before it had."""
+    """A part of the trace, its requests in order. accesses: blocks of its requests. new: blocks
+    that no request before had.
+    """
 
     requests: int
     accesses: int
@@ -46,10 +50,11 @@ class Window(NamedTuple):
 
 
 class Described(NamedTuple):
-    """span_seconds: None if no time is recorded. conversations: None if none is named.
+    """What a trace is like.
 
-    windows: ten to twenty parts with as many requests each, and the rest; () where a sample of the
-    blocks was followed.
+    input, output: lengths of prompts and answers. span_seconds: None if no time is recorded.
+    conversations: None if none is named. windows: ten to twenty parts with as many requests each,
+    and the rest; fewer for a trace of few requests, () if only a sample of the blocks was followed.
     """
 
     trace: Trace
@@ -63,7 +68,7 @@ class Described(NamedTuple):
 
 
 class _Lengths:
-    """Counts of lengths, by steps of 2%."""
+    """Counts lengths in tokens, in steps of 2%: any number of lengths takes little memory."""
 
     def __init__(self) -> None:
         self._steps, self._counts, self._sum, self._most = [0.0], [0], 0, 0
@@ -90,7 +95,9 @@ class _Lengths:
 
 
 def described(trace: Trace, tell: Callable[[str], None]) -> Described:
-    """Read the whole trace, once. tell: called now and then with progress. Raises UsageError."""
+    """Read the whole trace, once, and return what it is like. tell: called with a line of progress.
+    Raises UsageError for a bad record.
+    """
     counter = CurveCounter()
     inputs, outputs = _Lengths(), _Lengths()
     sessions: set[int] = set()
@@ -126,7 +133,9 @@ def described(trace: Trace, tell: Callable[[str], None]) -> Described:
 
 
 def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
-    """Yield each request in Mooncake's format: blocks by hashes, secret if ``salt`` is."""
+    """Yield each request as a JSON line of Mooncake's format. Blocks and sessions are hashed with
+    ``salt``, so their names cannot be guessed if it is secret.
+    """
     for request in trace.requests:
         record: dict[str, Any] = {
             "timestamp": None if request.seconds is None else round(request.seconds * 1000),
@@ -140,14 +149,16 @@ def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
 
 
 def salted(name: int, salt: bytes) -> int:
-    """Return a hash as a number of 53 bits: more are not whole in every reader of JSON."""
+    """Return a keyed hash of ``name``, a number of 53 bits. A larger one is not exact in every JSON
+    reader.
+    """
     size = max(8, name.bit_length() // 8 + 1)
     digest = blake2b(name.to_bytes(size, "big", signed=True), digest_size=7, key=salt).digest()
     return int.from_bytes(digest, "big") >> 3
 
 
 def described_text(about: Described, width: int) -> str:
-    """Return the description for a person; no final newline."""
+    """Return the description as text, without a final newline."""
     curve, block = about.curve, about.trace.block_tokens
     lines = [f"{about.trace.name} ({about.trace.format}): {about.requests:,} requests"]
     if about.span_seconds:
@@ -183,7 +194,7 @@ def described_text(about: Described, width: int) -> str:
 
 
 def described_object(about: Described) -> dict[str, Any]:
-    """Return the answer of ``schemas/trace-v1.schema.json``."""
+    """Return the description as the JSON object of ``schemas/trace-v1.schema.json``."""
     return {
         **fields(about.trace, "name", "format", "block_tokens"),
         **fields(about, "requests", "input", "output", "span_seconds", "conversations"),
@@ -194,7 +205,9 @@ def described_object(about: Described) -> dict[str, Any]:
 
 
 class Lengths(NamedTuple):
-    """Tokens of a log-normal distribution: half are below ``median``. spread: of its logarithm."""
+    """Log-normal lengths in tokens: half are below ``median``. spread: the standard deviation of
+    the logarithm; 0 if all are the same.
+    """
 
     median: int
     spread: float = 0.0
@@ -206,13 +219,14 @@ class Lengths(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """One kind of traffic.
+    """One kind of generated traffic.
 
-    shared: tokens that all prompts begin with. documents: how many there are for a conversation to
-    begin with, the n-th asked for 1/n as often as the first (0: each conversation has another),
-    document: tokens of each, chosen: how many a question takes, anew each time. turns: mean
-    questions of a conversation. pause_seconds: mean from an answer to the next question.
+    shared: tokens that all prompts begin with. turns: mean number of questions in a conversation.
+    question, answer: lengths of each. pause_seconds: mean time from a question to the next.
     per_second: conversations that begin.
+
+    documents: how many exist; the n-th is chosen about 1/n as often as the first. document: length
+    of each. chosen: how many a conversation begins with.
     """
 
     about: str
@@ -229,7 +243,7 @@ class Profile(NamedTuple):
 
 @cache
 def profiles() -> dict[str, Profile]:
-    """Return the kinds of traffic by name. Of a row a list is the median and spread of lengths."""
+    """Return the kinds of generated traffic by name, from ``workloads.json``."""
     with open(data_file("workloads.json"), encoding="utf-8") as file:
         rows: dict[str, dict[str, Any]] = json.load(file)
     for row in rows.values():
@@ -238,14 +252,18 @@ def profiles() -> dict[str, Profile]:
 
 
 class _Talk:
-    """A prompt that grows, as names of its pages."""
+    """The text of one conversation so far, as its blocks: each names a page and all
+    pages before.
+    """
 
     def __init__(self, page: int) -> None:
         self._page, self.tokens, self._parts = page, 0, [0]
         self.blocks: list[int] = []
 
     def add(self, part: int, tokens: int) -> None:
-        """Add ``tokens`` to the text: the same part in the same place is the same text."""
+        """Add ``tokens`` tokens of the text that the number ``part`` names. The same part behind
+        the same text gives the same blocks.
+        """
         self.tokens += tokens
         self._parts.append(hash((part, self._parts[-1], tokens)))
         while len(self.blocks) < self.tokens // self._page:
@@ -257,7 +275,9 @@ class _Talk:
 
 
 def profile_trace(name: str, page_tokens: int, requests: int, seed: int) -> Trace:
-    """Return the same trace for a seed: of ``profiles()[name]``, made and not recorded."""
+    """Return a generated trace of ``requests`` requests of the traffic ``profiles()[name]``. The
+    same seed gives the same trace.
+    """
     profile = profiles()[name]
     note = f"made, not recorded: {profile.about} (seed {seed})"
     every = islice(_profile_requests(profile, page_tokens, seed), requests)
