@@ -48,7 +48,9 @@ PAGE_TOPICS = (*MAP_TOPICS, "system", "limits", "pci", "gpus", "rdma", "storage"
 
 
 def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
-    """Write the whole document. A picture whose facts are missing says so in its place."""
+    """Return the HTML document of an answer of ``check``. A picture whose facts are missing is
+    replaced by a sentence that says so.
+    """
     launch = seen.launch
     facts, needs = seen.facts, seen.needs
     sections = [
@@ -67,7 +69,9 @@ def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
 
 
 def _capacity(seen: JudgedHost, sized: Sized) -> Html:
-    """Draw every server's tiers, and the curve of the benchmark that the launch starts."""
+    """Return each server's tiers as pictures, with the curve of the benchmark that the launch
+    starts, if any. Raises UsageError as computing the capacity does.
+    """
     folders = seen.facts.storage.folders
     inputs, root = sized.sizing.inputs, seen.host.root
     answer = compute_capacity(inputs, sized.options, root, CapacityRequest(), folders)
@@ -85,7 +89,9 @@ NAME = "mooncake-preflight check"
 
 
 class PagePart(NamedTuple):
-    """A part that ``draw`` makes, or the reason why not. on_paper: it is printed, too."""
+    """A part of the page under ``heading``. draw: returns its content, or why there is none.
+    on_paper: it is printed too.
+    """
 
     heading: str
     draw: Callable[[], Html | Unknown]
@@ -93,7 +99,7 @@ class PagePart(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What made the page: by whom, and when, as a person reads it."""
+    """What made the page: the toolkit's version, and the time as a person reads it."""
 
     version: str
     time: str
@@ -102,7 +108,9 @@ class Made(NamedTuple):
 def report_page(
     report: Report, sections: Iterable[PagePart], made: Made, about: Mapping[str, str] = {}
 ) -> str:
-    """Return the whole document. about: id -> the text of its page."""
+    """Return the HTML document. sections: parts beside the findings. made: for the foot. about:
+    check id to the text that explains the check.
+    """
     place = "this host" if report.root == "/" else report.root
     launch = "" if report.needs is None else f"{report.needs.source} on "
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
@@ -124,7 +132,7 @@ def report_page(
 
 
 def error_page(message: str, made: Made) -> str:
-    """Write the page of a command that gave no answer."""
+    """Return the HTML document of a command that gave no answer. message: the error."""
     texts = (element("strong", "No answer"), element("p", message))
     box = element("section", *texts, class_="verdict fail")
     body = join([element("h1", NAME), box, _foot(made)], "\n")
@@ -132,7 +140,7 @@ def error_page(message: str, made: Made) -> str:
 
 
 def page_style() -> str:
-    """Return the style that the pictures of a page need beside the page's own."""
+    """Return the style sheet of the pictures, to be added to the page's own."""
     with open(data_file("pictures.css"), encoding="utf-8") as file:
         return file.read()
 
@@ -147,7 +155,9 @@ def _verdict(report: Report) -> Html:
 
 
 def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[Row]) -> Html:
-    """Return a line for each finding that is not fine, with a link to its card."""
+    """Return the list of all that is not fine, then unused waivers. Each group of findings is a
+    line, linked to the card of its first. wanting: all rows that are not fine.
+    """
     unused = [
         element("p", f"waiver of {check}: nothing is found that it would waive")
         for check in report.unused_waivers
@@ -187,14 +197,18 @@ def _to_do(groups: Sequence[Sequence[Row]]) -> Html:
 
 
 def _commands(lines: Sequence[str]) -> Html:
-    """Return the lines as markup; those with something to type get a button that copies them."""
+    """Return command lines as markup; empty without any. If one is more than a comment, the page
+    adds a button that copies them.
+    """
     typed = any(not line.startswith("#") for line in lines)
     text = "\n".join(lines)
     return element("pre", text, class_="copied" if typed else None) if lines else Html("")
 
 
 def _card(row: Row, anchor: str, about: str) -> Html:
-    """Return the card of one finding: quantities, advice, commands, evidence, explanation."""
+    """Return the card of one finding: quantities, advice, commands, evidence, explanation. anchor:
+    its id on the page. about: the explanation of the check, "" for none.
+    """
     finding = row.finding
     word = label(row)
     follows = finding.text
@@ -223,7 +237,9 @@ def _card(row: Row, anchor: str, about: str) -> Html:
 
 
 def _listed(report: Report, status: Status, heading: str, columns: Mapping[str, str]) -> Html:
-    """Return the findings of a status, folded. columns: headings, each with a field's name."""
+    """Return the table of the findings of one status, folded; empty without any. columns: heading
+    to the field of a finding.
+    """
     rows = report.of(status)
     if not rows:
         return Html("")
@@ -236,7 +252,9 @@ def _listed(report: Report, status: Status, heading: str, columns: Mapping[str, 
 
 
 def _section(section: PagePart) -> Html:
-    """Draw one part of the page; a failure is shown in its place."""
+    """Return one part of the page with its heading. If drawing fails, the reason is shown in its
+    place.
+    """
     try:
         drawn = section.draw()
     except (UsageError, UnreadTopicError) as error:
@@ -255,7 +273,9 @@ def _foot(made: Made) -> Html:
 
 
 def launch_tables(needs: LaunchNeeds, sizing: LaunchSizing) -> Html:
-    """Draw processes with their memory, and settings with their origins; no environment."""
+    """Return two tables: processes with their memory, and settings with their origins. The second
+    is left out if the launch is not sized.
+    """
 
     def size(size: int | Unknown) -> str:
         return "unknown" if isinstance(size, Unknown) else format_bytes(size) if size else ""
@@ -287,7 +307,9 @@ def _value(value: object) -> str:
 
 
 def host_table(facts: Facts) -> Html:
-    """Return the host in a few lines; an unread fact says so."""
+    """Return the host's kernel, distribution, container, memory and huge pages in a few lines. A
+    fact that is not known says why.
+    """
 
     def memory() -> str:
         sizes = [facts.memory.value(key) for key in ("MemTotal", "MemAvailable")]
@@ -316,7 +338,7 @@ def _text(read: Callable[[], str]) -> str:
 
 
 def _pools(facts: Facts) -> Iterable[tuple[str, str]]:
-    """Return a row for each page size: pages, free pages, promised pages."""
+    """Return (page size, counts of all, free and promised pages) as texts, for each page size."""
 
     def text(size: int) -> str:
         counts = known(pools[size])

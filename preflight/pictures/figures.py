@@ -39,13 +39,15 @@ _PALE = ("pool", "free", "reserve", "closed", "unknown")
 
 
 def memory_figure(memory_map: MemoryMap) -> Html:
-    """Draw every bar with its notes, and one table of all parts in bytes."""
+    """Draw the bars of every place with their notes, and one table of all parts in bytes."""
     places = (_place(memory_map, place) for place in memory_map.places)
     return join([_patterns(), *places, _table(memory_map)], "\n")
 
 
 def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
-    """Draw the bars of one place: now, and with the launch."""
+    """Draw the two bars of one place, now and with the launch, with notes. A bar that is not known
+    is a sentence.
+    """
     if isinstance(place.now, Unknown):
         return element("p", element("strong", place.name), f": unknown: {place.now.reason}")
     total = place.now.total_bytes
@@ -64,7 +66,9 @@ def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
 
 
 def _svg(label: str, bar: Bar, share: float) -> Html:
-    """Draw a bar with widths in per cent, so that letters are not stretched."""
+    """Draw one bar. share: how wide, as a part of the page (0 to 1). Widths are in per cent, so
+    that letters are not stretched.
+    """
     size = bar.parts_bytes
     parts = ", ".join(f"{KINDS[p.key].name} {format_bytes(p.bytes)}" for p in bar.parts)
     shapes, at = [], 0
@@ -85,14 +89,18 @@ def _svg(label: str, bar: Bar, share: float) -> Html:
 
 
 def _membar(label: str, share: float, shapes: Sequence[Html]) -> Html:
-    """Draw a bar that is ``share`` of the page wide, and two pixels at least."""
+    """Draw a bar from its shapes. share: how wide, as a part of the page (0 to 1), 1% at least.
+    label: its text for a screen reader.
+    """
     width = f"{max(1.0, share * 100):.4f}%"
     about = {"role": "img", "aria_label": label}
     return element("svg", *shapes, class_="membar", width=width, height=BAR_HEIGHT, **about)
 
 
 def _over(end: int, size: int) -> list[Html]:
-    """Draw what is over the end, and the end."""
+    """Draw what exceeds the memory, and a line at its end. end, size: bytes of the memory, and of
+    all parts.
+    """
     place = _percent(end, size)
     line = element("line", x1=place, x2=place, y1=0, y2=BAR_HEIGHT, class_="end")
     return [_rect(end, size - end, size, "p-over"), line]
@@ -139,7 +147,7 @@ def _swatch(key: str) -> Html:
 
 
 def _patterns() -> Html:
-    """Return the patterns that the page's fills refer to; once on a page."""
+    """Return the patterns that the fills of the page refer to; they must be on a page once."""
 
     def pattern(name: str, *inner: Html) -> Html:
         # Presentation attributes keep their capitals in HTML's parser.
@@ -157,7 +165,11 @@ def _patterns() -> Html:
 
 
 class Locked(NamedTuple):
-    """What processes alike register, and may lock: bytes. may_bytes: None for no limit."""
+    """What equal processes register, and may lock.
+
+    names: of the processes. wanted: bytes to register. may_bytes: bytes they may lock; None for no
+    limit. have: the limit in words.
+    """
 
     names: tuple[str, ...]
     wanted: Demand | Unknown
@@ -166,7 +178,9 @@ class Locked(NamedTuple):
 
 
 def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[Locked]:
-    """Return each process's registered memory, as memlock.limit judges it; alike ones as one."""
+    """Return the memory that each process registers and may lock, as memlock.limit judges it. Equal
+    processes share one entry. [] without a launch.
+    """
     by_key: dict[object, Locked] = {}
     if needs is None:
         return []
@@ -183,7 +197,9 @@ def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[Locked]:
 
 
 def locked_figure(locked: Sequence[Locked]) -> Html:
-    """Draw the registered memory and the limit of each process, to one scale."""
+    """Draw the registered memory and the limit of each process, all to one scale; a sentence if no
+    process registers any.
+    """
     if not locked:
         return element("p", "No process of the launch registers memory with a NIC.")
     sizes = [each.wanted.bytes for each in locked if isinstance(each.wanted, Demand)]
@@ -191,7 +207,9 @@ def locked_figure(locked: Sequence[Locked]) -> Html:
 
 
 def _locked(each: Locked, whole: int) -> Html:
-    """Draw the registered memory of one process, and the end of its limit."""
+    """Draw the registered memory of equal processes, and the end of their limit. whole: bytes that
+    fill the width.
+    """
     name = fold(each.names)
     head = element("h3", name)
     if isinstance(each.wanted, Unknown):
@@ -215,7 +233,9 @@ _CURVE_WIDTH, _CURVE_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 230, 42, 12, 10
 
 
 def capacity_figure(capacity: Capacity) -> Html:
-    """Draw tiers, and with a workload the curve and its numbers."""
+    """Draw a server's tiers, then the curve and the table of a workload's rounds. Without rounds a
+    sentence says why no curve is drawn.
+    """
     parts = [_tiers(capacity)]
     if not capacity.rounds:
         caption_text = (
@@ -234,7 +254,7 @@ def capacity_figure(capacity: Capacity) -> Html:
 
 
 def _tiers(capacity: Capacity) -> Html:
-    """Return the list of tiers with their formulas, too long for a table."""
+    """Return the list of tiers, each with its size and its formula."""
     items = []
     for tier in capacity.tiers:
         holds = [_bounds(tier.bytes, format_bytes)]
@@ -256,7 +276,9 @@ def _bounds(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".forma
 
 
 def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
-    """Draw the curves, the nearest tier last: it shows where lines meet."""
+    """Draw one line for each of ``tiers`` over the rounds, with its span as a pale area. The
+    nearest tier is drawn last, so it is on top if lines meet.
+    """
     shapes = _grid(rounds)
     for tier in reversed(tiers):
         at = _colour(rounds, tier)
@@ -289,18 +311,20 @@ def svg_text(
 
 
 def _colour(rounds: Sequence[Round], tier: str) -> int:
-    """Return the number of a tier's colour, whichever others are drawn."""
+    """Return the number (0 to 3) of a tier's colour, the same whichever tiers are drawn."""
     return tiers_of(rounds).index(tier) % 4
 
 
 def _spread(rounds: Sequence[Round], tier: str) -> bool:
-    """Return whether least and most differ, and both are known."""
+    """Tell whether least and most differ in any round, and are known."""
     hits = [hit_of(each, tier) for each in rounds]
     return any(hit.least != hit.most for hit in hits) and spans_are_known(rounds, tier)
 
 
 def _grid(rounds: Sequence[Round]) -> list[Html]:
-    """Return the lines and the numbers of the curve's axes."""
+    """Return the grid lines of the curve, with per cent on one axis and round numbers
+    on the other.
+    """
     shapes = []
     for percent in (0, 25, 50, 75, 100):
         y = _y(percent / 100)
@@ -328,7 +352,9 @@ def _points(points: Iterable[tuple[float, float]]) -> str:
 
 
 def _curve_key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
-    """Return the key of the curve: mark and name of each tier, in the colours of ``rounds``."""
+    """Return the key of the curve: mark and name of each tier. rounds: all that are drawn, from
+    which colours follow.
+    """
     items = []
     for name in tiers:
         at = _colour(rounds, name)
@@ -342,7 +368,7 @@ def _curve_key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
 
 
 def _rounds(rounds: Sequence[Round]) -> Html:
-    """Return the table of all rounds."""
+    """Return the table of all rounds: tokens, hits up to each tier, and tiers that evict."""
     tiers = tiers_of(rounds)
     rows = []
     for each in rounds:
@@ -371,7 +397,9 @@ _LETTERS = 22
 
 
 def topology_figure(topology: Topology) -> Html:
-    """Draw boxes, the key of the lines, the devices, and the matrix as a table."""
+    """Draw a box for each NUMA node with its GPUs and NICs, the key of the lines, and tables of the
+    devices and of their paths.
+    """
     groups: list[tuple[str, int | None]] = [
         (f"node {x.numa_node}", x.numa_node) for x in topology.nodes
     ]
@@ -383,13 +411,17 @@ def topology_figure(topology: Topology) -> Html:
 
 
 def _box_of(topology: Topology, device: TopologyDevice) -> int | None:
-    """Return the node whose box a device stands in; None if that node is not shown."""
+    """Return the NUMA node in whose box a device is drawn; None if its node is unknown or not
+    shown.
+    """
     shown = any(numa_node.numa_node == device.numa_node for numa_node in topology.nodes)
     return device.numa_node if shown and isinstance(device.numa_node, int) else None
 
 
 def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
-    """Return the nearest level of a GPU's paths, and the NICs at that level; None if unknown."""
+    """Return the nearest level (a key of ``LEVELS``) of a GPU's paths to NICs, and the NICs at that
+    level. None if no path is known.
+    """
     paths = {nic: path for (its, nic), path in topology.paths.items() if its == gpu}
     known = [path for path in paths.values() if isinstance(path, str)]
     for level in (level for level in LEVELS if level in known):
@@ -398,7 +430,9 @@ def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _node(topology: Topology, name: str, numa_node: int | None) -> Html:
-    """Draw the box of one NUMA node: its GPUs, its NICs, and lines to the nearest."""
+    """Draw the box of one NUMA node: its GPUs, its NICs, and lines to the nearest. numa_node: None
+    for devices on no known node.
+    """
     gpus = [gpu for gpu in topology.gpus if _box_of(topology, gpu) == numa_node]
     nics = [nic for nic in topology.nics if _box_of(topology, nic) == numa_node]
     about = [name]
@@ -423,14 +457,18 @@ def _node(topology: Topology, name: str, numa_node: int | None) -> Html:
 
 
 def _top(at: int, count: int, rows: int) -> float:
-    """Return the upper edge of a box, of devices that are spread evenly over more rows."""
+    """Return the upper edge of device number ``at`` of ``count`` in a box with room for ``rows``.
+    Devices are spread evenly.
+    """
     return (at + 0.5) * rows * _ROW / count - _BOX / 2
 
 
 def _lines(
     topology: Topology, gpus: Sequence[TopologyDevice], nics: Sequence[TopologyDevice]
 ) -> tuple[list[Html], list[str]]:
-    """Draw lines from each GPU to its nearest NICs in this box, and say the same in words."""
+    """Return lines from each GPU to its nearest NICs among ``nics``, and a sentence for each GPU.
+    GPUs without a known path are left out.
+    """
     rows = max(len(gpus), len(nics))
     lines, sentences = [], []
     for at, gpu in enumerate(gpus):
@@ -468,7 +506,9 @@ def _short(text: str) -> str:
 
 
 def _key(topology: Topology) -> Html:
-    """Explain the lines that are drawn, and name GPUs whose nearest NIC is in another box."""
+    """Return the key of the lines that are drawn, then sentences on GPUs whose nearest NICs are all
+    on another node.
+    """
     drawn, far = set(), []
     for gpu in topology.gpus:
         best = nearest(topology, gpu.name)
@@ -492,7 +532,7 @@ def _key(topology: Topology) -> Html:
 
 
 def _devices(topology: Topology) -> Html:
-    """Return the table of all GPUs and NICs."""
+    """Return the table of all GPUs and NICs, folded; a sentence if no device is seen."""
     rows = []
     for device in (*topology.gpus, *topology.nics):
         numa_node = str(device.numa_node) if isinstance(device.numa_node, int) else "unknown"
@@ -506,7 +546,9 @@ def _devices(topology: Topology) -> Html:
 
 
 def _matrix(topology: Topology) -> Html:
-    """Return the table of the paths between each GPU and each NIC."""
+    """Return the table of the path from each GPU to each NIC, folded; empty without
+    GPUs or NICs.
+    """
     if not topology.gpus or not topology.nics:
         return Html("")
     rows = []

@@ -35,7 +35,9 @@ _MARK = 7  # the radius of a tier's mark
 
 
 class _Mark(NamedTuple):
-    """A tier of the launch. across: 0 to 1 of the axis of sizes."""
+    """A tier of the launch on the plot. letter: its sign. across: its size, as a place from 0 to 1
+    on the axis. rate: hits of one cache of that size, 0 to 1.
+    """
 
     letter: str
     name: str
@@ -44,7 +46,9 @@ class _Mark(NamedTuple):
 
 
 class _Plot(NamedTuple):
-    """least, most: blocks at the ends of the axis. top: the rate at its upper end."""
+    """The hit curve with its axes. least, most: blocks at the left and right end. top: the rate at
+    the upper end. marks: the launch's tiers.
+    """
 
     answer: TraceAnswer
     least: int
@@ -64,14 +68,16 @@ class _Plot(NamedTuple):
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Every second doubling, in tokens."""
+        """Return (place from 0 to 1, tokens in words) of every second doubling of the axis."""
         count = round(log2(self.most / self.least))
         sizes = [self.least << at for at in range(0, count + 1, 2)]
         return [(self.across(size), _short(size * self.answer.block_tokens)) for size in sizes]
 
 
 def _plot(capacity: CapacityAnswer, answer: TraceAnswer) -> _Plot | None:
-    """Return the plot; None if nothing hits, or there is one size alone."""
+    """Return the plot of the curve with the tiers' marks; None if nothing hits, or only one size is
+    known.
+    """
     sizes = [size for size, _ in answer.best]
     ceiling = answer.curve.ceiling
     if not ceiling or len(sizes) < 2:
@@ -98,7 +104,9 @@ def _short(tokens: int) -> str:
 def plot_text(
     capacity: CapacityAnswer, answer: TraceAnswer, paint: Paint, width: int, plain: bool
 ) -> str:
-    """Return the curve for a terminal; "" if there is nothing to draw."""
+    """Return the curve as text for a terminal; "" if there is nothing to draw. paint: colours a
+    mark, (text, colour). width: in columns. plain: use ASCII characters alone.
+    """
     plot = _plot(capacity, answer)
     if plot is None:
         return ""
@@ -143,7 +151,9 @@ def plot_text(
 
 
 def _between(points: Sequence[tuple[float, float]], across: float) -> float:
-    """Return the height at ``across`` on the straight lines between points."""
+    """Return the height at ``across`` on the straight lines between points, each (across, height),
+    in rising order.
+    """
     before = points[0]
     for point in points:
         if point[0] >= across:
@@ -157,7 +167,9 @@ def _between(points: Sequence[tuple[float, float]], across: float) -> float:
 def plot_figure(
     capacity: CapacityAnswer, answer: TraceAnswer, *style: Html, **attributes: str
 ) -> Html:
-    """Return the curve as an SVG element; empty if there is nothing to draw."""
+    """Return the curve as an SVG element; empty if there is nothing to draw. style, attributes:
+    elements and attributes to put into it.
+    """
     plot = _plot(capacity, answer)
     if plot is None:
         return Html("")
@@ -218,7 +230,9 @@ svg { font-family: system-ui, sans-serif; background: #fff; --text: #1f2328; --l
 
 
 def trace_parts(capacity: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
-    """Return the parts of a page about a trace: each server's tiers, curve and notes."""
+    """Return the parts of a page about a trace: its sentence, each server's tiers, then the curve
+    with its table and notes.
+    """
     parts = [element("p", trace_head(answer))]
     for server, replay in zip(capacity.servers, answer.servers, strict=True):
         parts.append(element("h2", server.subject))
@@ -240,7 +254,9 @@ def trace_parts(capacity: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
 
 
 def say_picture(format_: str, capacity: CapacityAnswer, answer: TraceAnswer) -> None:
-    """Print the page with all that the text says, or the curve by itself: ``html`` or ``svg``."""
+    """Print the answer to standard output: as ``html`` the page with all that the text says, as
+    ``svg`` the curve alone. An empty curve is told on standard error.
+    """
     if format_ == "html":
         title = f"{answer.trace.name.rpartition('/')[2]}: hits by tier"
         body = join([element("h1", title), *trace_parts(capacity, answer)], "\n")

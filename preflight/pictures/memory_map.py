@@ -30,10 +30,10 @@ MAP_TOPICS = ("memory", "hugetlb", "numa")
 
 
 class PartName(NamedTuple):
-    """A part's letter and name; capitals are on huge pages.
+    """How a part of a bar is named and drawn. letter: a capital for huge pages.
 
-    shade: its fill in a terminal; neighbours differ. colour: in a terminal. pattern: over the
-    colour on a page (page.css has it too), for memory that nobody has.
+    shade: the character that fills it in a terminal, unlike its neighbours'. colour: in a terminal.
+    pattern: over the colour on a page (page.css has it too), for memory that no process uses.
     """
 
     letter: str
@@ -69,15 +69,16 @@ OVER = "less: asked for, and not there"
 
 
 class BarPart(NamedTuple):
+    """One part of a bar. key: of ``KINDS``."""
     key: str
     bytes: int
 
 
 class Bar(NamedTuple):
-    """The memory of one place.
+    """The memory of one place, in parts.
 
-    over_bytes: the parts exceed ``total_bytes`` by so much, which does not exist. total_bytes:
-    MemTotal; None for memory that may come from any NUMA node.
+    total_bytes: MemTotal; None for memory that may come from any NUMA node. over_bytes: by how much
+    the parts exceed ``total_bytes``, so by how much memory is missing.
     """
 
     total_bytes: int | None
@@ -94,7 +95,7 @@ class Bar(NamedTuple):
 
 
 class MemoryPlace(NamedTuple):
-    """The host or a NUMA node. after: with the launch on it, None if none was given."""
+    """The memory of the host or of a NUMA node. after: with the launch; None without a launch."""
 
     name: str
     now: Bar | Unknown
@@ -106,12 +107,16 @@ class MemoryPlace(NamedTuple):
 
 
 class MemoryMap(NamedTuple):
-    """places: the NUMA nodes, memory that is bound to no node, and last the host."""
+    """Where memory goes. places: the NUMA nodes, then memory that is bound to no node, and last the
+    whole host. Only the host if it has a single node, or its nodes are unknown.
+    """
 
     places: tuple[MemoryPlace, ...]
 
     def share(self, bar: Bar) -> float:
-        """Return the share of the host that ``bar`` is drawn as, 0 to 1."""
+        """Return how wide ``bar`` is drawn, from 0 to 1. Only memory that is bound to no node is
+        narrower than 1: its part of the host's memory.
+        """
         host = self.places[-1].now
         if bar.total_bytes is not None or isinstance(host, Unknown) or not host.total_bytes:
             return 1.0
@@ -123,7 +128,9 @@ class MemoryMap(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """A row of the table. key: of KINDS, or None for a sum. sizes: of each place, or 0."""
+    """A row of the table of parts. key: of ``KINDS``, or None for a sum. sizes: bytes in each
+    place.
+    """
 
     key: str | None
     name: str
@@ -131,7 +138,9 @@ class TableRow(NamedTuple):
 
 
 def known_bars(places: Iterable[MemoryPlace]) -> dict[str, Bar]:
-    """Return the bar of each place: with the launch or, if that is unknown, as it is."""
+    """Return the bar of each place by name: with the launch, or if that is unknown, as it is now.
+    Places of which neither is known are left out.
+    """
     bars = {}
     for place in places:
         bar = place.now if isinstance(place.shown, Unknown) else place.shown
@@ -141,7 +150,9 @@ def known_bars(places: Iterable[MemoryPlace]) -> dict[str, Bar]:
 
 
 def table_rows(bars: Collection[Bar]) -> list[TableRow]:
-    """Return the parts in bytes, the excess and the whole; nothing if no part is known."""
+    """Return a row for each kind of part, then one for the excess, if any, and one for the whole
+    memory. Nothing if no part is known.
+    """
     rows = [
         TableRow(key, KINDS[key].name, tuple(bar.bytes_of(key) for bar in bars))
         for key in KINDS
@@ -155,7 +166,9 @@ def table_rows(bars: Collection[Bar]) -> list[TableRow]:
 
 
 class _Memory(NamedTuple):
-    """A place as read. pools: page size -> pages that others hold, pages free."""
+    """A place as it was read. pools: by page size (pages that others hold, free pages).
+    allowed_bytes: what the memory cgroup still allows. reserve_bytes: to be left for the system.
+    """
 
     total_bytes: int
     available_bytes: int
@@ -166,7 +179,9 @@ class _Memory(NamedTuple):
 
 
 def memory_map(facts: Facts, takes: Sequence[Take] | Unknown | None) -> MemoryMap:
-    """Map the host's memory. takes: the launch's, None without one."""
+    """Return where the host's memory goes. takes: what the launch takes, Unknown if that is not
+    known; None without a launch.
+    """
     topic = facts.topic("hugetlb")
     hugetlb = topic if isinstance(topic, Unknown) else topic.hugetlb
     host = _place("host", _host(facts, hugetlb), takes)
@@ -192,7 +207,7 @@ def _bound(takes: Sequence[Take], numa_node: int | None) -> tuple[Take, ...]:
 def _place(
     name: str, memory: _Memory | Unknown, takes: Sequence[Take] | Unknown | None
 ) -> MemoryPlace:
-    """Return one place: its memory now, and with the launch."""
+    """Return one place with its memory now and with the launch. takes: None without a launch."""
     if isinstance(memory, Unknown):
         return MemoryPlace(name, memory, None if takes is None else memory)
     now = _bar(memory, ())
@@ -202,7 +217,9 @@ def _place(
 
 
 def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
-    """Return the bar of a memory with ``takes`` on top."""
+    """Return the bar of a memory once ``takes`` are taken from it. Unknown if its huge page pools
+    are unknown or larger than the memory.
+    """
     available = memory.available_bytes
     rest = memory.total_bytes - available
     pools: Mapping[int, tuple[int, int]] = {}
@@ -262,7 +279,7 @@ def _ordered(parts: Iterable[BarPart]) -> tuple[BarPart, ...]:
 
 @or_unknown
 def _host(facts: Facts, hugetlb: HugeTlb | Unknown) -> _Memory | Unknown:
-    """Return the memory of the whole host, as far as the memory cgroup allows."""
+    """Return the memory of the whole host, with the memory cgroup's limit if that is less."""
     topic: MemoryFacts = known(facts.topic("memory"))
     total, available = known(topic.value("MemTotal")), known(topic.value("MemAvailable"))
     if available > total:
@@ -286,7 +303,7 @@ def _host(facts: Facts, hugetlb: HugeTlb | Unknown) -> _Memory | Unknown:
 def _node(
     numa_node: int, total: int | Unknown, available: int | Unknown, hugetlb: HugeTlb | Unknown
 ) -> _Memory | Unknown:
-    """Return the memory of one NUMA node."""
+    """Return the memory of one NUMA node. total, available: in bytes."""
     total, available = known(total), known(available)
     if available > total:
         return Unknown(f"node {numa_node}: more is available than there is ({total} bytes)")
@@ -312,7 +329,9 @@ def _node(
 def _pools(
     hugetlb: HugeTlb | Unknown, share: Callable[[Pool], tuple[int, int] | Unknown]
 ) -> Mapping[int, tuple[int, int]] | Unknown:
-    """Return pages held by others and pages free, by page size."""
+    """Return by page size (pages that others hold, free pages). share: returns the two numbers for
+    a pool. Empty without huge pages.
+    """
     pools = known(hugetlb).pools
     if isinstance(pools, Unknown) and pools.absent:
         return {}
@@ -339,7 +358,7 @@ class Take(NamedTuple):
 
 
 def memory_of(seen: JudgedHost) -> MemoryMap:
-    """Return the host's memory, with the launch on it if there is one."""
+    """Return where the host's memory goes, with the launch if there is one."""
     takes: tuple[Take, ...] | Unknown | None = None
     if seen.launch is not None:
         takes = seen.launch if isinstance(seen.launch, Unknown) else launch_takes(seen.launch)
@@ -347,7 +366,9 @@ def memory_of(seen: JudgedHost) -> MemoryMap:
 
 
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
-    """Return the memory of every mapping (of two bounds the upper), or why it is Unknown."""
+    """Return what each mapping of the launch takes, or why that is Unknown. If two bounds are
+    known, the upper one counts.
+    """
     for process in sized.needs.processes:
         for size in (process.regular_bytes, process.hugetlb_bytes):
             if isinstance(size, Unknown):
@@ -378,12 +399,16 @@ LETTERED = 3
 
 
 def draws_blocks(encoding: str | None) -> bool:
-    """Return whether an encoding has the shades and the curve's dots."""
+    """Tell whether an encoding has the characters of the bars and the curve's dots; None counts as
+    ASCII.
+    """
     return can_encode("█▓▒░·╳─┃⣿", encoding)
 
 
 def bars_text(memory_map: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
-    """Return bars, their notes, and a table of all parts in bytes; no final newline."""
+    """Return the bars with their notes, and a table of all parts in bytes, as text without a final
+    newline. plain: draw with ASCII characters alone.
+    """
     lines = ["Memory after this launch" if memory_map.with_launch else "Memory of this host"]
     for place in memory_map.places:
         lines += _place_text(memory_map, place, paint, width, plain)
@@ -398,7 +423,9 @@ def bars_text(memory_map: MemoryMap, paint: Paint, width: int, plain: bool) -> s
 def _place_text(
     memory_map: MemoryMap, place: MemoryPlace, paint: Paint, width: int, plain: bool
 ) -> list[str]:
-    """Write a line that names the place, its bar, and its notes."""
+    """Return the lines of one place: its name and size, its bar, and its notes. plain:
+    ASCII alone.
+    """
     if isinstance(place.now, Unknown):
         return _lines(f"{place.name}: unknown: {clean(place.now.reason)}", width)
     bar = place.shown
@@ -425,7 +452,9 @@ def _lines(text: str, width: int) -> list[str]:
 
 
 def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
-    """Return a bar to scale between brackets; missing memory stands behind the end."""
+    """Return a bar to scale between brackets, ``width`` columns wide. Memory that is missing stands
+    behind an end mark.
+    """
     inside = width - 2 - bool(bar.over_bytes)
     counts = columns_of([part.bytes for part in bar.parts], inside)
     cells = [
@@ -443,7 +472,9 @@ def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
 
 
 def _filled(key: str, count: int, plain: bool) -> str:
-    """Return the characters of one part: its shade with its letter, or letters alone."""
+    """Return the ``count`` characters of one part: its shade with its letter within, or if
+    ``plain`` its letter alone.
+    """
     letter = KINDS[key].letter
     if plain:
         return letter * count
@@ -455,7 +486,9 @@ def _filled(key: str, count: int, plain: bool) -> str:
 
 
 def _coloured(cells: Sequence[tuple[str, str]], paint: Paint) -> str:
-    """Return the text with each run of one part in its colour."""
+    """Return the characters as text, each run of one part in its colour. cells: (character, part's
+    key).
+    """
     text = ""
     for key, run in groupby(cells, key=lambda cell: cell[1]):
         chars, colour = "".join(char for char, _ in run), KINDS[key].colour
@@ -469,7 +502,7 @@ _SIZE_COLUMNS = 13
 
 
 def _table(places: Sequence[MemoryPlace], width: int) -> str:
-    """Return a table of all parts in bytes; empty if no part is known."""
+    """Return the table of all parts in bytes for some places; "" if no part is known."""
     bars = known_bars(places)
     rows = [
         [
@@ -489,10 +522,10 @@ def _table(places: Sequence[MemoryPlace], width: int) -> str:
 
 
 def columns_of(sizes: Sequence[int], width: int) -> list[int]:
-    """Return columns in proportion to ``sizes``, ``width`` in all; every size above 0 has one or
-    more.
+    """Return columns in proportion to ``sizes``, ``width`` in all. Every size above 0 has at least
+    one.
 
-    Where more than ``width`` sizes are above 0, the largest have a column each.
+    If more than ``width`` sizes are above 0, only the largest have a column, one each.
     """
     filled = [at for at, size in enumerate(sizes) if size > 0]
     first = sorted(filled, key=lambda at: (-sizes[at], at))[: max(0, width)]

@@ -101,9 +101,9 @@ class Rules(NamedTuple):
     stores: what L2 gets goes to the store too. partial: if L2 has no room for all that is asked
     for, less is.
 
-    asks: when the store is asked for more. ``copied``: if L2 has the end of what was found, or nothing was.
-    ``loaded``: if L2 has the end of what L1 had. ``always``: in any case, but nothing is found if
-    only L1 has that end.
+    asks: when the store is asked for more. ``copied``: if L2 has the end of what was found, or
+    nothing was. ``loaded``: if L2 has the end of what L1 had. ``always``: in any case, but nothing
+    is found if only L1 has that end.
     """
 
     write_policy: str = "write_through"
