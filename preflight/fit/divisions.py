@@ -231,7 +231,7 @@ class Chooser:
         return min(least, size) if capped else least
 
     def capacity(self, values: SizeValues) -> CapacityAnswer:
-        """Return what each tier of the launch holds with ``values``, scaled from the sizes of
+        """Return the tokens of each tier of the launch with ``values``, scaled from the sizes of
         ``begin``.
         """
         base = self._values

@@ -522,8 +522,8 @@ def _more(larger: SizeValues, answer: FitAnswer) -> bool:
 
 
 def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib]:
-    """Yield, for each size that ``goal`` is about, what 1 GiB more would take of this host, and how
-    many tokens it would hold.
+    """Yield, for each size that ``goal`` is about, the cost of 1 GiB more on this host, and the
+    tokens that it would hold.
     """
     shown = judgement.sizing.shown
     if shown is None:
@@ -541,10 +541,10 @@ def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib
 def _share(
     size: str, mapped: list[Allocation], what: MemoryKind, times: int, tokens: int | None
 ) -> NextGib:
-    """Return what 1 GiB more of a size takes of this host, in bytes and huge pages.
+    """Return the cost of 1 GiB more of a size: bytes and huge pages of this host.
 
     what: the kind of memory of that size. times: 1 for a segment, the number of ranks for L2.
-    tokens: passed on.
+    tokens: what 1 GiB more holds, passed on.
     """
     of_size = [a for a in mapped if a.what == what and a.backing is not Backing.ARENA]
     of_size = of_size or [a for a in mapped if a.what == MemoryKind.ARENA]

@@ -334,7 +334,7 @@ class NextGib(NamedTuple):
 
 
 class FitAnswer(NamedTuple):
-    """The sizes that fit, with what was judged of them.
+    """The sizes that fit, and how they were judged.
 
     fits: the judgement of these sizes; None if nothing fits. Then ``blocking`` says why, for the
     sizes in ``values``, or ``reason`` says why no size can be given.

@@ -193,8 +193,8 @@ def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iter
 
 
 def _like(content: str, other: str, name: str, text: str) -> Iterator[str]:
-    """Yield candidate texts of a launch file with a new variable ``name`` of value ``text``,
-    written the way ``other`` is: on a line of its own below, or beside it on the same line.
+    """Yield candidate texts of a launch file with a new variable ``name`` of value ``text``. It is
+    written the way ``other`` is: on the line below, or beside it on the same line.
     """
     for match in re.finditer(rf"(?m)^(?P<line>[^\n#]*\b{other}\b[^\n]*)\n?", content):
         whole = match["line"]

@@ -397,8 +397,8 @@ _LETTERS = 22
 
 
 def topology_figure(topology: Topology) -> Html:
-    """Draw a box for each NUMA node with its GPUs and NICs, the key of the lines, and tables of the
-    devices and of their paths.
+    """Draw a box for each NUMA node with its GPUs and NICs, and the key of the lines. Tables of the
+    devices and of their paths follow.
     """
     groups: list[tuple[str, int | None]] = [
         (f"node {x.numa_node}", x.numa_node) for x in topology.nodes

@@ -70,6 +70,7 @@ OVER = "less: asked for, and not there"
 
 class BarPart(NamedTuple):
     """One part of a bar. key: of ``KINDS``."""
+
     key: str
     bytes: int
 
@@ -366,8 +367,8 @@ def memory_of(seen: JudgedHost) -> MemoryMap:
 
 
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
-    """Return what each mapping of the launch takes, or why that is Unknown. If two bounds are
-    known, the upper one counts.
+    """Return the memory that each mapping of the launch takes, or why that is Unknown. If two
+    bounds are known, the upper one counts.
     """
     for process in sized.needs.processes:
         for size in (process.regular_bytes, process.hugetlb_bytes):

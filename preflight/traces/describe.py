@@ -95,8 +95,8 @@ class _Lengths:
 
 
 def described(trace: Trace, tell: Callable[[str], None]) -> Described:
-    """Read the whole trace, once, and return what it is like. tell: called with a line of progress.
-    Raises UsageError for a bad record.
+    """Read the whole trace, once, and describe it. tell: called with a line of progress. Raises
+    UsageError for a bad record.
     """
     counter = CurveCounter()
     inputs, outputs = _Lengths(), _Lengths()
