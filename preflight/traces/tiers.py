@@ -97,7 +97,7 @@ class Rules(NamedTuple):
     whole copy, or in L1 for all that it loads, whatever is free; it also keeps copies of what L1
     holds.
 
-    buffers: L2 is staging for the store (buffer_only), and a part of it may be under prefetch.
+    buffers: L2 is staging for the store (buffer_only), nine tenths of which may be under prefetch.
     stores: what L2 gets goes to the store too. partial: if L2 has no room for all that is asked
     for, less is.
 
