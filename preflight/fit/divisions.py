@@ -175,7 +175,9 @@ class Answered(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What the divisions are compared by, for a person."""
+        """Return in words what the divisions are compared by: the trace, or the
+        workload's numbers.
+        """
         if self.workload is None:
             return f"hits of {self.trace}"
         clients, rounds, length = self.workload[:3]
@@ -186,7 +188,9 @@ class Answered(NamedTuple):
 
 
 class Chooser:
-    """Orders divisions of a launch's memory by what is answered with them."""
+    """Orders divisions of a launch's memory by the cache hits of a replayed workload or trace. Call
+    ``begin`` first.
+    """
 
     def __init__(
         self, asked: Asked, now: SizeValues, options: LaunchOptions, root: Root, tell: Tell

@@ -195,8 +195,8 @@ def fitted(
     Writes no file. Unknown if the launch was not read in time.
 
     goal: name of a ``Goal``; None for "best", or for the only size that the launch has. keep_bytes:
-    memory to stay available. write: refuse a launch whose file could not be edited. chosen: which
-    checks count. asked: what the best division is chosen by. Raises UsageError.
+    memory to stay available. write: the files are to be written, so refuse a launch that is no
+    file. chosen: which checks count. asked: what the best division is chosen by. Raises UsageError.
     """
     selection = selection_of(chosen)
     sized = size_within(launch_words, host, timeout_seconds)
@@ -284,8 +284,8 @@ def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
 
 
 def _of_description(answer: FitAnswer, machine: HostState, topics: frozenset[str]) -> FitAnswer:
-    """For a host that was described, keep the failures beside the gates, and those findings whose
-    facts the description has or that the launch needs.
+    """Drop findings beside the gates that a host that was only described cannot answer. Failures
+    stay, and findings that are of no check of the host, or have a need and miss a fact.
 
     topics: topics of facts that the description leaves out; their checks become ``not_described``.
     """
@@ -301,7 +301,9 @@ def _of_description(answer: FitAnswer, machine: HostState, topics: frozenset[str
 
 
 def _exit_code(answer: FitAnswer) -> int:
-    """Return the exit code: docs/fit.md says what each means."""
+    """Return the exit code of an answer: 0 fits, 1 fits but fails, 2 nothing fits, 3 unknown
+    (docs/fit.md).
+    """
     if answer.fits is None and not answer.reason:
         return exit_codes.FAIL
     if answer.fits is None or answer.undecided:
@@ -315,7 +317,7 @@ def _edited(
     launch: LaunchWords, state: LaunchState, host: Host, answer: FitAnswer
 ) -> tuple[Edited | None, str]:
     """Return the launch's files with the new sizes, or (None, its new command line). If neither can
-    be made, the files are none and every size is an advice to change by hand.
+    be made, nothing is edited, and every size is an advice to change by hand.
     """
     launch_words = launch.words
     changed = with_values(state.launch, answer.sizes, answer.values)
@@ -396,7 +398,7 @@ def _write(edit: Edit) -> None:
 
 def launch_hosts(sizing: LaunchSizing, gpus: int) -> tuple[int, str]:
     """Return how many hosts like this one run the launch's servers with one shared store, at least
-    1, and a sentence for the user. The sentence is "" for one host.
+    1, and a sentence for the user. The sentence is "" if nothing is to be told.
 
     gpus: GPUs of this host; 0 if not known. Copies of a server are counted as one host each if two
     do not fit the GPUs of one. Otherwise it is not known how many share a host, and one host is
@@ -447,8 +449,8 @@ _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 
 def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield sentences on changes, other than the sizes, with which larger sizes would fit. None for
-    the goal "best", or if no size could be given.
+    """Yield sentences on changes, other than the sizes, with which larger sizes would fit. Nothing
+    for the goal "best", or if no size could be given.
     """
     if not answer.reason and answer.goal is not Goal.BEST:
         yield from _released(state, host, answer)
@@ -555,7 +557,7 @@ def _share(
 
 def _tokens(judgement: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
     """Return the tokens that 1 GiB more holds: with ``of_one_rank`` if each rank of a server gets
-    it as L2, else if the store of all ranks does. None if the model's geometry is not known.
+    it as L2, else if the store of all ranks does. None if the model or its pools are not known.
     """
     for process in judgement.sizing.inputs.processes:
         memory = judgement.sizing.inputs.memory.get(process.number)

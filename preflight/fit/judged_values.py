@@ -289,7 +289,7 @@ class Judgement(NamedTuple):
 
 
 class Goal(Enum):
-    """What gets the memory."""
+    """Which size gets as much memory as fits."""
 
     BEST = "best"
     L2 = "l2"
@@ -322,8 +322,8 @@ class SizeBound(NamedTuple):
 class NextGib(NamedTuple):
     """What 1 GiB more of one size costs and buys, if the host had room for it.
 
-    host_bytes: memory of this host. pages: of ``page_bytes``. tokens: None if the model's
-    geometry is not known.
+    size: "l2" or "segment". host_bytes: memory of this host. pages: number of huge pages, each of
+    ``page_bytes``; 0 on regular pages. tokens: None if the model's geometry is not known.
     """
 
     size: str
@@ -502,7 +502,7 @@ _NO_GATES = {"rdma.fork-safe", "l3-repeats-l2"}
 
 def sensitive_ids(first: Judgement, second: Judgement) -> frozenset[str]:
     """Return the ids of the gates: ``GATES``, and the checks whose findings differ between two
-    judgements of the launch with different sizes.
+    judgements of the launch with different sizes, except ``_NO_GATES``.
     """
     low, high = Counter(first.findings), Counter(second.findings)
     changed = (finding.check for finding in (low - high) + (high - low))

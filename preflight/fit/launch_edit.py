@@ -81,7 +81,7 @@ def launch_texts(
 
 def command_line(before: Reading, after: Reading) -> str:
     """Return the launch as one shell command: variables that differ from ``before``, or stood in
-    front, then wrappers and words, without secrets. "" if it has not exactly one command.
+    front, then wrappers, then words without secrets. "" if it has not exactly one command.
     """
     if len(after.commands) != 1:
         return ""
@@ -106,7 +106,7 @@ def proposals(
     texts: Mapping[str, str], place: ValuePlace, text: str | None
 ) -> Iterator[tuple[str, str]]:
     """Yield (path, edited text) candidates that may set ``place`` to ``text``, or remove it for
-    None. The file and lines nearest to the place's origin come first. None is known to be right.
+    None. The file and lines nearest to the place's origin come first. A candidate may be wrong.
     """
     for path in sorted(texts, key=lambda path: path != (place.origin or Origin("")).source):
         line = place.origin.line if place.origin and place.origin.source == path else None
@@ -135,7 +135,9 @@ def _replaced(content: str, place: ValuePlace, text: str, line: int | None) -> I
 
 
 def _places(content: str, old: str, line: int | None) -> list[tuple[int, int]]:
-    """Return (start, end) of each ``old`` that is a whole token, the nearest to ``line`` first."""
+    """Return (start, end) of each ``old`` in ``content`` that is a whole token, the nearest to
+    ``line`` first. [] if ``old`` is "".
+    """
     if not old:
         return []
     lead = _BEFORE if old[0].isalnum() else ""
@@ -305,7 +307,7 @@ def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | 
 
 
 def _why(place: ValuePlace) -> str:
-    """Return why editing a value in the launch is not safe, as a clause of a sentence."""
+    """Return why no edit of a value is made, as a clause of a sentence."""
     if place.written and _COMPUTED.search(place.old):
         return "it is computed when the launch runs"
     if place.origin is not None and place.origin.source == "environment":

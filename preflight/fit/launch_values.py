@@ -93,7 +93,7 @@ class SizeValues(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As a person reads them: ``--hicache-size 30 and a segment of 8.00 GiB``."""
+        """Return L2 and segment in words: ``--hicache-size 30 and a segment of 8.00 GiB``."""
         parts = []
         if self.l2_bytes is not None:
             parts.append(f"--hicache-size {gigabytes(self.l2_bytes)}")
@@ -195,7 +195,7 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
 
 def _segment_of(process: LaunchProcess) -> int | Unknown | None:
     """Return the segment bytes of one process as written: 0 if it contributes nothing, None if it
-    is no client of a store.
+    is no client of a store. Unknown if its settings do not tell.
     """
     if process.server is not None:
         store = process.server.store

@@ -50,7 +50,7 @@ class HostRow(NamedTuple):
     if no memory is enough. kept: the part (0 to 1) kept with that memory, with half and with twice
     as much; None if the launch does not fit into half, or no memory is enough. values: L2 and
     segment on one host. buffered_bytes: the memory that is enough with L2 as staging alone; None if
-    not less.
+    that is not less, or if the memory is fixed.
     """
 
     kinds: tuple[str, ...]
@@ -330,7 +330,7 @@ def machines_text(answer: Machines, width: int) -> str:
 
 
 def _notes(answer: Machines) -> Iterator[str]:
-    """Yield the sentences below the table."""
+    """Yield the notes below the table, on its columns and on the hosts."""
     yield (
         "half, twice: what half of that memory keeps, and twice of it; 2% of it is in use by an "
         f"idle host, and {format_bytes(KEEP_BYTES)} stay available"

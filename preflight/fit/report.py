@@ -132,8 +132,8 @@ def _less(answer: FitAnswer, ids: Collection[str]) -> str:
 
 
 def _verdict(answer: FitAnswer, paint: Paint) -> str:
-    """Return the coloured verdict on sizes that fit: FITS only if nothing fails or is unknown
-    beside them.
+    """Return the coloured verdict on sizes that fit. It is FITS only if nothing fails, no gate is
+    unknown, and nothing may end the server.
     """
     failed = [finding for finding in answer.beside if finding.status is Status.FAIL]
     if failed and all(map(is_mended, failed)):

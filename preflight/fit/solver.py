@@ -148,7 +148,7 @@ class Solver:
 
     def stopping(self, judgement: Judgement) -> tuple[Finding, ...]:
         """Return the findings of gates that keep sizes from passing, the worst first. Left out are
-        those that the least sizes have as well (no failures), and those that a setting mends.
+        warnings and unknowns that the least sizes have too, and all that a setting mends.
         """
         every = (finding for status in _WANTING for finding in judgement.of(self.ids, status))
         rest = (
