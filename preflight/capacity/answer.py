@@ -243,7 +243,7 @@ def compute_capacity(
     folders: Mapping[str, Folder | Unknown],
 ) -> CapacityAnswer:
     """Compute what each server's tiers hold, and what a workload finds in them. folders: offload
-    folders by path. Raises UsageError if the launch has no server.
+    folders by path. Raises UsageError if the launch has no server, or a number in it is invalid.
     """
     launched = deployments(inputs, options, root, asked.cluster)
     workload = workload_of(asked.wanted, inputs.processes)
@@ -262,7 +262,9 @@ def _store(
     asked: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> _StoreSetup:
-    """Gather the facts of the store that all servers share: pool, eviction, offload folders."""
+    """Return the facts of the store that all servers share: its segments, eviction and offload
+    folders.
+    """
     release, mooncake, _ = choose_mooncake(options.mooncake_version, options.installed)
     hosts = cluster_hosts(inputs, asked.cluster)
     counts = {process.name: hosts for process in inputs.processes}

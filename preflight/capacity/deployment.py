@@ -153,8 +153,8 @@ def part_of(text: str) -> float | None:
 
 
 class Cluster(NamedTuple):
-    """The hosts beside this one. hosts: number of hosts that run this launch, None if not given.
-    other_bytes: what other processes contribute to the store.
+    """The size of the cluster. hosts: how many run this launch, None if not given. other_bytes:
+    memory that processes outside the launch contribute to the store.
     """
 
     hosts: int | None = None
@@ -232,14 +232,14 @@ class Bounds(NamedTuple):
 
 
 class Tier(NamedTuple):
-    """One tier, over the whole deployment.
+    """One cache tier of a server, over all hosts that it runs on.
 
-    name: ``L1``, ``L2``, ``L3``, ``SSD``. what: in words (``GPU memory``, ``host memory``). bytes
-    and tokens: what it holds before it evicts; Unknown with the input that is missing. formula: how
-    that comes about, as ``8 x 4.00 GiB x 0.95 (eviction watermark)``. conversations: of the length
-    that was asked about, None without one. group_tokens: of a server's own tiers, what one cache of
-    those side by side holds. keys: of the store's pool, what its master keeps. written, read: bytes
-    a second, None if no speed was given.
+    name: ``L1``, ``L2``, ``L3``, ``SSD``. what: in words (``GPU memory``, ``host memory``). bytes,
+    tokens: the size before it evicts; Unknown says which input is missing. formula: how the size is
+    computed, as ``8 x 4.00 GiB x 0.95 (eviction watermark)``. conversations: how many it holds, of
+    the length that was asked about; None without one. group_tokens: tokens of one of several caches
+    side by side, for L1 and L2. keys: what the master keeps, for L3. written, read: bytes a second;
+    None if no speed was given.
     """
 
     name: str
@@ -257,13 +257,13 @@ class Tier(NamedTuple):
 class Round(NamedTuple):
     """One round of a multi-turn workload.
 
-    number: from 1. held_tokens: all clients' contexts at its end, which a cache of everything would
-    hold. reusable_tokens: what of the round's prompts was seen in earlier rounds. hits: by tier
-    name, cumulative from L1 down, the part of ``reusable_tokens`` (0 to 1) that tiers up to it can
-    still serve, (least, most). evicting: names of the tiers that are full by its end.
-    may_evict: those that are if they hold the least that they may hold. likely: by tier name, the
-    part to expect where the clients take turns at random, of tiers that are known exactly and evict
-    the least recently used.
+    number: from 1. held_tokens: all clients' contexts at its end, which an unlimited cache would
+    hold. reusable_tokens: tokens of the round's prompts that were seen in earlier rounds. hits:
+    (tier, least, most), the part of ``reusable_tokens`` (0 to 1) that this tier and all nearer ones
+    still serve. evicting: names of tiers that have evicted for certain by its end. may_evict: those
+    that have if they hold the least that they may hold. likely: (tier, the part to expect if
+    clients take turns at random). It has only tiers that are known exactly and evict the least
+    recently used.
     """
 
     number: int
@@ -288,10 +288,11 @@ class Keys(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """tiers: nearest to the GPU first. rounds: () without a workload.
+    """What one server's tiers hold. tiers: nearest to the GPU first. rounds: of the workload, ()
+    without.
 
     bytes_per_token: of one copy of the cache, the shards of all ranks together, as the store keeps
-    it. keys: None without a store. prefetch: the tokens of L3 that one cache may have under
+    it. keys: None without a store. prefetch: how many tokens of L3 one cache may have under
     prefetch at a time; None if L3 is not read.
     """
 

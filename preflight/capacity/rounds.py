@@ -176,7 +176,7 @@ def _random_order(turn: Turn, capacity: int) -> float:
 
 
 def _falling(first: int, step: int, count: int, most: int) -> float:
-    """Return the sum of min(most, max(0, first - i * step)) for i below ``count``."""
+    """Return the sum of min(most, max(0, first - i * step)) for i from 0 to ``count`` - 1."""
     if first < most:
         full = 0
     elif step <= 0:
