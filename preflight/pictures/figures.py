@@ -120,7 +120,7 @@ def _percent(part: int, total: int) -> str:
 
 
 def _table(memory_map: MemoryMap) -> Html:
-    """Return a table of all parts in bytes; empty if no part is known."""
+    """Return the table of all parts of the memory in bytes; empty if no part is known."""
     bars = known_bars(memory_map.places)
     rows = [
         [
@@ -487,7 +487,9 @@ def _lines(
 
 
 def _device(device: TopologyDevice, left: float, top: float, width: int) -> Html:
-    """Draw one device as a box with its name."""
+    """Draw one GPU or NIC as a box with its name and kind; devices that the launch uses look
+    different.
+    """
     used = f", used by {fold(device.used_by)}" if device.used_by else ""
     address = f", {device.address}" if device.address else ""
     style = f"device {device.device_kind}{' taken' if device.used_by else ''}"

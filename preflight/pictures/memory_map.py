@@ -311,7 +311,9 @@ def _node(
     promised: list[int] = []
 
     def share(counts: Pool) -> tuple[int, int] | Unknown:
-        """Return the held and the free pages of a pool on this node."""
+        """Return (pages held by others, free pages) of a pool on this node; Unknown if the kernel
+        shows no numbers per node. Notes the pool's reserved bytes.
+        """
         promised.append(counts.page_size_bytes * counts.reserved_pages)
         if numa_node in counts.nodes:
             here = counts.nodes[numa_node]
@@ -348,8 +350,9 @@ OWNERS |= {MemoryKind.ARENA: "arena", MemoryKind.LOCAL_BUFFER: "buffer"}
 class Take(NamedTuple):
     """Memory that a process takes and keeps.
 
-    owner: l2, segment, arena, buffer or other. page_bytes: of the HugeTLB pool that it comes from,
-    None for regular memory. numa_node: the node that it is bound to, None if to none.
+    owner: l2, segment, arena, buffer or other. page_bytes: page size of the HugeTLB pool that it
+    comes from, None for regular memory. numa_node: the node that it is bound to, None if it is not
+    bound.
     """
 
     owner: str

@@ -64,7 +64,9 @@ class Curve(NamedTuple):
         return self.hits[-1] / self.accesses if self.accesses else 0.0
 
     def size_for(self, rate: float) -> int | None:
-        """Return the smallest cache with that hit rate, in blocks; None above the ceiling."""
+        """Return the smallest cache with the hit rate ``rate`` (0 to 1), in blocks; None above the
+        ceiling.
+        """
         if rate > self.ceiling:
             return None
         wanted = min(rate * self.accesses, self.hits[-1])  # a rate is rounded

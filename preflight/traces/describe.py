@@ -85,7 +85,9 @@ class _Lengths:
         return Spread(self._sum / max(1, total), self._at(0.5), self._at(0.95), self._most)
 
     def _at(self, part: float) -> int:
-        """Return the length in tokens, within 2%, that ``part`` (0 to 1) of all do not exceed."""
+        """Return the length in tokens, within 2%, up to which the part ``part`` (0 to 1) of all
+        lengths are.
+        """
         wanted, seen = part * sum(self._counts), 0
         for step, number in zip(self._steps, self._counts, strict=True):
             seen += number

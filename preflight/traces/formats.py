@@ -451,7 +451,7 @@ def _text_request(text: str, size: int, answer: int, session: int | None) -> Req
 
 def _event(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     """Read a KV event of vLLM or SGLang as one request: the blocks that it stored, behind those
-    before them in ``earlier``. None for other events. Raises LineError.
+    before them in ``earlier``. Other events give no request. Raises LineError.
     """
     if record.get("type") != "BlockStored":
         return ()
