@@ -73,8 +73,8 @@ class Fitted(NamedTuple):
     limits of the host. assumptions: about a host that was described. state, machine: launch and
     host that were asked about. hints: what would let more fit. ignored: (check, reason) that count
     for nothing; waivers_over: waivers that ended, so their checks count again. unread: notes on
-    what no number includes. processes: what the launch starts. answered: how the best division was
-    chosen.
+    parts of the launch that the numbers leave out. processes: what the launch starts. answered: how
+    the best division was chosen.
     """
 
     launch: str
@@ -284,10 +284,10 @@ def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
 
 
 def _of_description(answer: FitAnswer, machine: HostState, topics: frozenset[str]) -> FitAnswer:
-    """Drop findings beside the gates that a host that was only described cannot answer. Failures
-    stay, and findings that are of no check of the host, or have a need and miss a fact.
+    """For a host that was only described, drop from ``beside`` the warnings and unknowns of host
+    checks. One with a need stays if the description leaves out a topic of its check.
 
-    topics: topics of facts that the description leaves out; their checks become ``not_described``.
+    topics: those of devices that the description leaves out; their checks become ``not_described``.
     """
     asked = {check.id: topics.intersection(check.topics) for check, _ in machine.checks}
 

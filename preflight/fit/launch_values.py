@@ -53,7 +53,8 @@ class ValuePlace(NamedTuple):
 
 class Knob(NamedTuple):
     """One size of a launch that can be set. now_bytes: the largest value that it has now, None if
-    none is written or known. step_bytes: its grain. spell: writes bytes as the launch does.
+    none is written or known. step_bytes: the smallest change. spell: writes bytes as the launch
+    does.
     """
 
     name: str
