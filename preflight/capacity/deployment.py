@@ -293,7 +293,7 @@ class Capacity(NamedTuple):
 
     bytes_per_token: of one copy of the cache, the shards of all ranks together, as the store keeps
     it. keys: None without a store. prefetch: how many tokens of L3 one cache may have under
-    prefetch at a time; None if L3 is not read.
+    prefetch at a time; None without L2 or L3.
     """
 
     tiers: tuple[Tier, ...]

@@ -149,9 +149,7 @@ class Division(NamedTuple):
 
     @property
     def kept(self) -> float:
-        """Return the rate of this division as one number: the mean over servers, and of least and
-        most.
-        """
+        """The rate of this division as one number: the mean over servers, and of least and most."""
         return sum(least + most for least, most in self.rates) / 2 / len(self.rates)
 
 
@@ -175,8 +173,8 @@ class Answered(NamedTuple):
 
     @property
     def what(self) -> str:
-        """Return in words what the divisions are compared by: the trace, or the
-        workload's numbers.
+        """The things that the divisions are compared by, in words: hits of the trace, or of the
+        workload.
         """
         if self.workload is None:
             return f"hits of {self.trace}"

@@ -284,8 +284,8 @@ def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
 
 
 def _of_description(answer: FitAnswer, machine: HostState, topics: frozenset[str]) -> FitAnswer:
-    """For a host that was only described, drop from ``beside`` the warnings and unknowns of host
-    checks. One with a need stays if the description leaves out a topic of its check.
+    """Drop the warnings and unknowns of host checks from ``beside``, for a host that was only
+    described. One with a need stays if the description leaves out a topic of its check.
 
     topics: those of devices that the description leaves out; their checks become ``not_described``.
     """

@@ -94,7 +94,9 @@ class SizeValues(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return L2 and segment in words: ``--hicache-size 30 and a segment of 8.00 GiB``."""
+        """L2 and segment in words: ``--hicache-size 30 and a segment of 8.00 GiB``; sizes of None
+        are left out.
+        """
         parts = []
         if self.l2_bytes is not None:
             parts.append(f"--hicache-size {gigabytes(self.l2_bytes)}")

@@ -68,7 +68,7 @@ class _Plot(NamedTuple):
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Return (place from 0 to 1, tokens in words) of every second doubling of the axis."""
+        """The marks of the axis: (place from 0 to 1, tokens as text), for every second doubling."""
         count = round(log2(self.most / self.least))
         sizes = [self.least << at for at in range(0, count + 1, 2)]
         return [(self.across(size), _short(size * self.answer.block_tokens)) for size in sizes]
