@@ -111,8 +111,8 @@ def tier_rows(
 
 
 def _of(flows: Flows, name: str, merged: bool) -> tuple[float, int, int]:
-    """Return a tier's part of all accesses, its tokens saved and its blocks evicted. If ``merged``,
-    hits of L1 count for L2.
+    """Return a tier's part of all accesses (0 to 1), its tokens saved and its blocks evicted. If
+    ``merged``, L2 has the hits and tokens of L1 too.
     """
     names = ("L1", "L2") if merged and name == "L2" else (name,)
     saved = sum(flows.saved[each] for each in names)
@@ -155,8 +155,8 @@ def tier_sizes(capacity: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str,
 
 
 def curve_rows(capacity: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Row]]:
-    """Return (headings, rows) of what one cache answers, by its size; a size near a tier's has its
-    name.
+    """Return (headings, rows) of what one cache answers, by its size. The first column names the
+    tier, if any, that has this size.
     """
     size = capacity.servers[0].capacity.bytes_per_token
     known: dict[int, str] = {}

@@ -218,8 +218,8 @@ def _place(
 
 
 def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
-    """Return the bar of a memory once ``takes`` are taken from it. Unknown if its huge page pools
-    are unknown or larger than the memory.
+    """Return the bar of a memory once ``takes`` are taken from it. Unknown if huge pages are taken
+    from pools that are unknown, or if the pools are larger than the memory.
     """
     available = memory.available_bytes
     rest = memory.total_bytes - available
