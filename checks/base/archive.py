@@ -28,8 +28,7 @@ class ArchiveError(Exception):
 
 class Archive(NamedTuple):
     """A tar's members by absolute name ("/proc/meminfo"). If one folder held all members, it is cut
-    off the names.
-    """
+    off the names."""
 
     files: dict[str, bytes]
     links: dict[str, str]
@@ -64,8 +63,7 @@ def read_archive(path: str) -> Archive:
 
 def _unpacked(path: str) -> bytes:
     """Read a file and return the tar in it, decompressed. Raises ArchiveError if it is larger than
-    ``MOST_BYTES`` or has a sparse file. Errors of the decompressor are not caught.
-    """
+    ``MOST_BYTES`` or has a sparse file. Errors of the decompressor are not caught."""
     import bz2
     import gzip
     import lzma
@@ -104,8 +102,7 @@ class _Bounds:
 
     def header(self, member: tarfile.TarInfo) -> None:
         """Count a header before what it announces is read. Raises ArchiveError if no recorded host
-        has such a header: a sparse file, a negative size, or too many bytes of names and links.
-        """
+        has such a header: a sparse file, a negative size, or too many bytes of names and links."""
         if member.size < 0:
             raise ArchiveError(f"not a whole tar archive: {member.name} of {member.size} bytes")
         if member.type == tarfile.GNUTYPE_SPARSE:
@@ -118,9 +115,7 @@ class _Bounds:
                 raise ArchiveError(f"{_TOO_MUCH}a header of over {most}, or many")
 
     def member(self, name: str) -> None:
-        """Count a member of the archive. Raises ArchiveError if they are too many, or if ``name``
-        has ".." and so may lead out of the archive.
-        """
+        """Count a member. Raises ArchiveError for too many, and for a name outside."""
         if ".." in name.split("/"):
             raise ArchiveError(f"has a member outside of itself: {name!r}")
         self.entries += 1
@@ -131,8 +126,7 @@ class _Bounds:
 
 def _members(content: bytes) -> Archive:
     """Read the members of a tar into memory; devices and pipes are left out. Raises ArchiveError if
-    it is no whole tar or exceeds the bounds, and the errors of tarfile.
-    """
+    it is no whole tar or exceeds the bounds, and the errors of tarfile."""
     archive = Archive({}, {}, {}, frozenset())
     folders: set[str] = set()
     bounds = _Bounds()
@@ -179,8 +173,7 @@ def _absolute(name: str) -> str:
 
 def _without_top(archive: Archive) -> Archive:
     """Return the archive with its one top folder cut off the names, as hwloc's archives have one.
-    Unchanged if there are several, or if the only one is a file or proc, sys, etc or dev.
-    """
+    Unchanged if there are several, or if the only one is a file or proc, sys, etc or dev."""
     names = {*archive.files, *archive.links, *archive.folders}
     tops = {name.split("/", 2)[1] for name in names}
     if len(tops) != 1 or tops & {"proc", "sys", "etc", "dev"}:
@@ -202,8 +195,7 @@ def _without_top(archive: Archive) -> Archive:
 
 def archive_bytes(files: Mapping[str, bytes]) -> bytes:
     """Return a gzipped tar of ``files`` (content by relative name), in their order. The same files
-    give the same bytes.
-    """
+    give the same bytes."""
     import gzip
 
     plain = io.BytesIO()
@@ -220,8 +212,7 @@ def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
     """Write a file completely, or not at all. Raises OSError. mode: used if the file is new.
 
     A file that exists keeps its mode, and its owner if that is permitted. A pipe or a device is
-    written to, never replaced. Of a link, the file that it leads to is written.
-    """
+    written to, never replaced. Of a link, the file that it leads to is written."""
     import tempfile
 
     if is_stream(path):
@@ -245,8 +236,7 @@ def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
 
 def _as_before(path: str, handle: int, mode: int) -> None:
     """Give a new file the owner and mode of the file at ``path``, which it will replace. handle:
-    the new file's descriptor; mode: used if no file is at ``path``.
-    """
+    the new file's descriptor; mode: used if no file is at ``path``."""
     from contextlib import suppress
 
     try:
@@ -284,8 +274,7 @@ class TreeRoot(Root):
         folders: frozenset[str] = frozenset(),
     ) -> None:
         """Keep the files, links and modes, all by absolute name, and list the entries of each
-        folder. folders: those that may be empty.
-        """
+        folder. folders: those that may be empty."""
         super().__init__(NOWHERE)
         self._files = files
         self._links = links
@@ -297,9 +286,8 @@ class TreeRoot(Root):
             self._enter(name)
 
     def _enter(self, name: str) -> None:
-        """Add ``name`` to the entries of its folder, then each folder to those of the
-        folder above.
-        """
+        """Add ``name`` to the entries of its folder, then each folder to those of the folder
+        above."""
         while name != "/":
             folder, _, entry = name.rpartition("/")
             folder = folder or "/"
@@ -331,8 +319,7 @@ class TreeRoot(Root):
 
     def link(self, name: str) -> str | Unknown:
         """Return the real path of ``name``: links, "." and ".." are followed as realpath does.
-        Unknown if it does not exist, or after more than ``MOST_LINKS`` links.
-        """
+        Unknown if it does not exist, or after more than ``MOST_LINKS`` links."""
         parts = [part for part in reversed(name.split("/")) if part]
         real: list[str] = []
         followed = 0

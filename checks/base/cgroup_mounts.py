@@ -31,17 +31,14 @@ class CgroupMount(NamedTuple):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Return the folder of the process's cgroup, then of each ancestor up to the
-        mount point.
-        """
+        """The process's cgroup, then each ancestor that the mount shows."""
         parts = self.parts
         return tuple("/".join((self.point, *parts[:n])) for n in range(len(parts), -1, -1))
 
 
 def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
     """Return where the cgroup is mounted that limits this process by ``controller`` ("memory",
-    "pids"). None if no cgroup does; Unknown if the files do not tell where.
-    """
+    "pids"). None if no cgroup does; Unknown if the files do not tell where."""
     memberships = _read_memberships(root)
     if isinstance(memberships, Unknown):
         return none_if_absent(memberships, None)
@@ -87,9 +84,7 @@ def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
 
 @or_unknown
 def _read_memberships(root: Root) -> str | Unknown:
-    """Return /proc/self/cgroup, which is empty if no hierarchy is mounted. Unknown if it cannot be
-    read, or if a line is not ``hierarchy:controllers:path``.
-    """
+    """Read /proc/self/cgroup, empty if nothing mounted a hierarchy; Unknown if a line is none."""
     content = known(root.text(MEMBERSHIPS))
     lines = filter(str.strip, content.splitlines())
     if not all(_MEMBERSHIP.fullmatch(line) for line in lines):
@@ -104,16 +99,12 @@ def cgroup_limit(root: Root, name: str) -> int | Unknown | None:
 
 
 def no_limit(name: str) -> str:
-    """Return the text that removes the limit in the file ``name``. This is "-1" for version 1,
-    which answers ``max`` with EINVAL (seen), else "max".
-    """
+    """Return the text that removes a limit: version 1 answers ``max`` with EINVAL (seen)."""
     return "-1" if name.endswith("limit_in_bytes") else "max"
 
 
 def _paths_of(memberships: str, controller: str) -> dict[str, str]:
-    """Return the process's path in each hierarchy that can hold the controller, by file system
-    (``cgroup``, ``cgroup2``).
-    """
+    """Return the process's path in each hierarchy that can hold the controller, by file system."""
     paths = {}
     for line in memberships.splitlines():
         _, _, rest = line.partition(":")
@@ -127,8 +118,7 @@ def _paths_of(memberships: str, controller: str) -> dict[str, str]:
 
 def _mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount | Unknown | None:
     """Read a line of mountinfo; None if it mounts no hierarchy with the controller. Unknown if the
-    process's cgroup lies outside of what is mounted. paths: as ``_paths_of`` returns them.
-    """
+    process's cgroup lies outside of what is mounted. paths: as ``_paths_of`` returns them."""
     before, dash, after = line.partition(" - ")
     fields, filesystem = before.split(), after.split()
     if not dash or len(fields) < 5 or len(filesystem) < 3 or filesystem[0] not in paths:

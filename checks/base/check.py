@@ -60,8 +60,7 @@ class PageError(Exception):
 def read_page(folder: str, check: str) -> Page:
     """Read and parse the page of a check, the file ``<folder>/<check>.md``; cached. Raises
     PageError if the file or a required section is missing, or if a status or consequence is not a
-    known one.
-    """
+    known one."""
     head, *parts = re.split(r"^## ", _page_text(folder, check), flags=re.MULTILINE)
     path = os.path.join(folder, f"{check}.md")
     sections = {name: body for name, _, body in (part.partition("\n") for part in parts)}
@@ -138,10 +137,7 @@ class Check(NamedTuple):
 
     @property
     def consequence(self) -> Consequence:
-        """Return the consequence that the page names first. Raises PageError.
-
-        Parses that one section only, because each start of the program asks this of some 80 checks.
-        """
+        """The consequence that the page names first; a start reads 80 and no whole page."""
         if isinstance(self.at, Page):
             return self.at.consequence
         section = _page_text(self.at, self.id).partition("\n## What follows\n")[2]
@@ -175,8 +171,7 @@ class CheckSet:
         The function's first parameter is ``takes(needs)``, unless ``takes`` is None. The other
         parameters are topics of the facts, by name (``memory``, ``limits``). ``takes`` raises
         UnjudgedError if a launch has nothing to judge. The function yields findings without an id;
-        the id is added to them.
-        """
+        the id is added to them."""
 
         def add(function: JudgeByName) -> JudgeByName:
             """Register ``function`` and return it unchanged."""
@@ -188,8 +183,7 @@ class CheckSet:
 
                 If it raises UnjudgedError, the error's finding is added as the last one.
                 UnknownFactError or UnreadTopicError replaces all findings by one unknown of the
-                host.
-                """
+                host."""
                 findings: list[Finding] = []
                 try:
                     part = () if takes is None else (takes(needs),)
@@ -212,8 +206,7 @@ class CheckSet:
 
 def _judges_hosts(takes: Callable[[LaunchNeeds | None], Any] | None) -> bool:
     """Tell whether a check judges a host without a launch too. It does if ``takes`` is None or
-    accepts None.
-    """
+    accepts None."""
     try:
         if takes is not None:
             takes(None)

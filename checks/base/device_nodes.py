@@ -18,9 +18,7 @@ NVIDIA = "0x10de"
 
 @or_unknown
 def device_nodes(root: Root) -> dict[str, int | None] | Unknown:
-    """Return the NUMA node of every RDMA device, by device name; None for a device without a node
-    (soft-RoCE). Unknown if a device cannot be read.
-    """
+    """Return the NUMA node of every RDMA device; None for those that name none, as soft-RoCE."""
     return {name: known(device_node(root, name)) for name in known(device_names(root))}
 
 
@@ -41,9 +39,7 @@ def driver_gpus(root: Root) -> frozenset[str]:
 
 
 def pci_addresses(root: Root) -> tuple[str, ...] | Unknown:
-    """Return the addresses of all PCI functions and of the NVIDIA driver's GPUs, in PCI order.
-    Unknown if the folder of PCI devices cannot be read and the driver has no GPU.
-    """
+    """Return the address of every PCI function and of the driver's GPUs, in PCI order."""
     addresses, driven = root.entries(PCI_DEVICES), driver_gpus(root)
     if isinstance(addresses, Unknown):
         return tuple(sorted(driven)) or addresses
@@ -53,8 +49,7 @@ def pci_addresses(root: Root) -> tuple[str, ...] | Unknown:
 @or_unknown
 def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
     """Return the NUMA node of each NVIDIA GPU, in PCI order; None for a GPU without a node. Unknown
-    if a PCI device cannot be read.
-    """
+    if a PCI device cannot be read."""
     nodes: list[int | None] = []
     driven = driver_gpus(root)
     for address in known(pci_addresses(root)):
@@ -68,7 +63,5 @@ def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
 
 
 def _if_there(fact: T | Unknown) -> T | None:
-    """Return a fact, None if its file does not exist. Raises UnknownFactError if it is Unknown for
-    another reason.
-    """
+    """Return a file's content, None if there is no file. Raises UnknownFactError else."""
     return known(none_if_absent(fact, None))

@@ -25,9 +25,7 @@ def read_docker_config(root: Root) -> dict[str, Any] | Unknown:
 
 
 def docker_text(config: dict[str, Any] | Unknown, name: str) -> str | Unknown:
-    """Return the text of the key ``name`` in daemon.json, "" if the key is not set. Unknown if
-    ``config`` is Unknown or the value is not a text.
-    """
+    """Return a text of the configuration, "" if it is not set."""
     if isinstance(config, Unknown):
         return config
     value = config.get(name, "")

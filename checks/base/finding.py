@@ -135,32 +135,24 @@ class Finding(NamedTuple):
     def failed(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
     ) -> "Finding":
-        """Return this finding as a failure. Empty ``advice`` or ``settings`` keep those of this
-        finding. more: other fields to replace.
-        """
+        """Return the same subject as a failure."""
         return self._judged(Status.FAIL, text, advice, settings, more)
 
     def warned(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
     ) -> "Finding":
-        """Return this finding as a warning. Empty ``advice`` or ``settings`` keep those of this
-        finding. more: other fields to replace.
-        """
+        """Return the same subject as a warning."""
         return self._judged(Status.WARN, text, advice, settings, more)
 
     def unknown(self, why: str | Unknown, **more: Any) -> "Finding":
-        """Return this finding as unknown: the subject could not be judged. why: the fact that could
-        not be read, or a reason; it becomes the text. more: other fields to replace.
-        """
+        """Return that the same subject could not be judged, and what stood in the way."""
         why = Unknown(why) if isinstance(why, str) else why
         more.setdefault("cause", why.cause)
         more.setdefault("sets", why.sets)
         return self._judged(Status.UNKNOWN, why.reason, why.advice, (), more)
 
     def skipped(self, text: str, **more: Any) -> "Finding":
-        """Return this finding as a skip: there is nothing to judge. text: why; more: other fields
-        to replace.
-        """
+        """Return that there is nothing to judge of the same subject, and why."""
         return self._judged(Status.SKIP, text, "", (), more)
 
     def _judged(
@@ -172,16 +164,13 @@ class Finding(NamedTuple):
         more: dict[str, Any],
     ) -> "Finding":
         """Return this finding with another status and text. Empty ``advice`` or ``settings`` keep
-        those of this finding. more: other fields to replace.
-        """
+        those of this finding. more: other fields to replace."""
         more.setdefault("advice", advice or self.advice)
         more.setdefault("settings", settings or self.settings)
         return self._replace(status=status, text=text, **more)
 
     def known(self, fact: T | Unknown, why: str = "") -> T:
-        """Return the fact. If it is Unknown, raise UnjudgedError with this finding as unknown. why:
-        prefix of the reason.
-        """
+        """Return the fact; raise UnjudgedError if it is Unknown. why: prefix of the reason."""
         if isinstance(fact, Unknown):
             raise UnjudgedError(self.unknown(fact.of(why)))
         return fact
@@ -194,9 +183,7 @@ class UnjudgedError(Exception):
 
 
 def or_unjudged(function: Callable[P, Finding]) -> Callable[P, Finding]:
-    """Decorate a function that judges one subject: if it raises UnjudgedError, the decorated
-    function returns the finding of that error.
-    """
+    """Decorate a function that judges one subject: what ``Finding.known`` raises is returned."""
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> "Finding":

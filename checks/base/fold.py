@@ -13,9 +13,7 @@ _COUNTED = regex(r"(.*?(?<!\d))(0|[1-9]\d{0,8})", re.DOTALL | re.ASCII)
 
 
 def fold(findings: Iterable[Finding]) -> list[Finding]:
-    """Join findings that are equal except for their subject into one finding, whose subject names
-    all of theirs. Each joined finding stands where the first of its findings stood.
-    """
+    """Join findings that differ in their subject alone, in the order of the first of each."""
     subjects: dict[Finding, list[str]] = {}
     for finding in findings:
         subjects.setdefault(finding._replace(subject=""), []).append(finding.subject)
@@ -26,9 +24,7 @@ def fold(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def fold_names(names: Sequence[str]) -> Subject:
-    """Return one subject for several names, as ``rank 0-7 (each of 8)``. It has the ranks of all,
-    and their kind if all are Subjects of one kind.
-    """
+    """Return ``rank 0-7 (each of 8)`` as one subject for eight ranks."""
     known = [name for name in names if isinstance(name, Subject)]
     kinds = {name.kind for name in known} if len(known) == len(names) else {""}
     ranks = tuple(dict.fromkeys(rank for name in known for rank in name.ranks))
@@ -38,8 +34,7 @@ def fold_names(names: Sequence[str]) -> Subject:
 
 def folded(names: Iterable[str]) -> str:
     """Return the names as one text, in their order: ``mlx5_0-3, mlx5_8, rank 0``. Neighbours whose
-    number at the end counts up by one become a range; equal parts are written once.
-    """
+    number at the end counts up by one become a range; equal parts are written once."""
     runs: list[tuple[str, list[int]]] = []  # what stands before the number, and the numbers
     for name in names:
         match = _COUNTED.fullmatch(name)
@@ -53,9 +48,7 @@ def folded(names: Iterable[str]) -> str:
 
 
 def fold_alike(names: Sequence[str], most: int) -> str:
-    """Return names as one text: ``mlx5_0-3,8 port 1`` if they differ in one number alone. Else list
-    them; of more than ``most`` names, the first ``most`` and how many more.
-    """
+    """Fold names that differ in one number, ``mlx5_0-3,8 port 1``; else name the first ``most``."""
     folded_names = one_of(names)
     if folded_names is not None:
         return folded_names
@@ -66,8 +59,7 @@ def fold_alike(names: Sequence[str], most: int) -> str:
 
 def one_of(names: Sequence[str]) -> str | None:
     """Return ``mlx5_0-3,8 port 1`` for names that differ in exactly one number. None if they differ
-    otherwise or not at all, or if such a number has leading zeros.
-    """
+    otherwise or not at all, or if such a number has leading zeros."""
     split = [re.split(r"(\d+)", name) for name in names]
     if len({tuple(parts[::2]) for parts in split}) == 1:
         varying = [

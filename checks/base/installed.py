@@ -66,8 +66,7 @@ def _installed(
 def _distributions(folder: str, changed: tuple[int, int, int]) -> list[tuple[str, str]]:
     """Return (name, version) of each distribution in a folder, from the file names alone; cached.
     Raises OSError. changed: the folder's device, inode and time of change, so that a changed folder
-    is read again.
-    """
+    is read again."""
     names = os.listdir(folder)
     editable = [name for name in names if "editable" in name]
     every = (distribution_of(name, editable) for name in sorted(names))
@@ -75,11 +74,8 @@ def _distributions(folder: str, changed: tuple[int, int, int]) -> list[tuple[str
 
 
 def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | None:
-    """Return ``(name, version)`` of a ``.dist-info`` entry; None for any other entry.
-
-    beside: the folder's entries with "editable" in their names: such an install is
-    ``0.5.12+editable``.
-    """
+    """Return ``(name, version)`` of a ``.dist-info`` entry; None for any other entry. beside: the
+    folder's entries with "editable" in their names: such an install is ``0.5.12+editable``."""
     stem, dot, suffix = name.rpartition(".")
     distribution, _, version = stem.rpartition("-")
     if not dot or suffix != "dist-info" or not distribution:

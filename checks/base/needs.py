@@ -36,10 +36,7 @@ class RunAs(NamedTuple):
     origin: str = ""  # where it is written, "" if nothing of it is
 
     def then(self, other: "RunAs") -> "RunAs":
-        """Return who runs a program that this setting starts through ``other``, as sudo in a unit.
-        The user of ``other`` counts; if it names none, the user of this setting, with the
-        capabilities of both.
-        """
+        """Return who runs what is started through both: through this one first, then ``other``."""
         if other.user == "":
             other = other._replace(user=self.user, gained=(*self.gained, *other.gained))
         return other._replace(origin=other.origin or self.origin)
@@ -138,9 +135,7 @@ T = TypeVar("T", bound=Started)
 
 
 def running_with_last(started: Sequence[T]) -> list[T]:
-    """Return the commands that run once the last one is started, in order: the last one, and the
-    earlier ones except those that the launch waits for. ``started`` is in order of start.
-    """
+    """Return the last of what is started in this order, with what still runs beside it."""
     return [*(command for command in started[:-1] if not command.waited), *started[-1:]]
 
 
@@ -185,9 +180,7 @@ class ProcessNeeds(NamedTuple):
 
     @property
     def runtime(self) -> str:
-        """Return the runtime of the process's container (docker, kubernetes ...), "" if the launch
-        describes no container.
-        """
+        """Return who describes its container in the launch, "" if nobody does."""
         return "" if self.container is None else self.container.runtime
 
     @property
@@ -203,9 +196,7 @@ _SIZED = ("sglang", "store_service", "mooncake_client")
 
 
 def sizes_taken(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
-    """Return words for the settings that a person may lower, as ``--hicache-size or the segment``:
-    those that take memory on huge pages if ``huge``, else on regular pages.
-    """
+    """Name the sizes that a person may lower: those on huge pages if ``huge``, else regular."""
     sizes = ((p.program, p.hugetlb_bytes if huge else p.regular_bytes) for p in processes)
     taking = dict.fromkeys(program for program, size in sizes if size != 0)
     parts = ["--hicache-size"] * ("sglang" in taking)
@@ -218,8 +209,7 @@ class Service(NamedTuple):
     """Something that the launch talks to.
 
     kind: master, master-admin (its HTTP health), metadata-http, -etcd, -redis, client
-    (mooncake_client), worker (a router's server), dist-init, advertised (a store's own name).
-    """
+    (mooncake_client), worker (a router's server), dist-init, advertised (a store's own name)."""
 
     kind: str
     host: str | Unknown

@@ -21,15 +21,12 @@ class Spot(NamedTuple):
 
     def gives(self, other: "Spot") -> bool:
         """Tell whether pages of ``other`` count as pages of this spot too. They do if their size is
-        equal, and this spot is on any node or on exactly the same nodes.
-        """
+        equal, and this spot is on any node or on exactly the same nodes."""
         return (other.page_size_bytes == self.page_size_bytes) and self.nodes in ((), other.nodes)
 
     @property
     def where(self) -> str:
-        """Return the place as words to write after the pages, with a blank in front: ``" on node
-        1"``. "" if any node may give the pages.
-        """
+        """``" on node 1"``, ``" on nodes 0, 2"`` or nothing, as words after the pages."""
         listed = ", ".join(map(str, self.nodes))
         return f" on node{'s' * (len(self.nodes) > 1)} {listed}" if listed else ""
 

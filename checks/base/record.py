@@ -18,9 +18,7 @@ else:
     from collections import namedtuple
 
     def _first_record(cls, *values, **named):
-        """Make the first record of a class; before that, give the class the methods of
-        ``collections.namedtuple``, so that later records are made by the class's new ``__new__``.
-        """
+        """Give the class its methods, ``__new__`` among them, and make the record."""
         owner = next(base for base in cls.__mro__ if "_fields" in vars(base))
         defaults = owner._field_defaults.values()
         model = namedtuple(owner.__name__, owner._fields, defaults=defaults)

@@ -84,8 +84,7 @@ class RecordingRoot(Root):
 
         In a folder of files, an answer "does not exist" may only mean that a whole part was not
         recorded. It becomes Unknown "not recorded" if the name that shows this part (``_SIGNS``,
-        ``_ONES``) is missing too. Answers of the live machine are never changed.
-        """
+        ``_ONES``) is missing too. Answers of the live machine are never changed."""
         answer = ask(name)
         if self.live or not isinstance(answer, Unknown) or not answer.absent:
             return answer
@@ -100,7 +99,5 @@ class RecordingRoot(Root):
 
 
 def _once(known: dict[str, Answer], key: str, ask: Callable[[str], Answer]) -> Answer:
-    """Return the answer that ``known`` has for ``key``; if it has none, ask and store the answer.
-    If two threads ask at the same time, both get the answer that was stored first.
-    """
+    """Return the known answer for ``key``, or ask; of two threads both get the first answer."""
     return known[key] if key in known else known.setdefault(key, ask(key))

@@ -60,8 +60,7 @@ class Root:
 
     def text(self, name: str) -> str | Unknown:
         """Return a file's whole content, with undecodable bytes replaced. Unknown if it cannot be
-        read or is a device or a pipe; NoFile for a folder.
-        """
+        read or is a device or a pipe; NoFile for a folder."""
         try:
             with open(
                 self.locate(name), encoding="utf-8", errors="replace", opener=without_waiting
@@ -78,9 +77,7 @@ class Root:
     def integer(
         self, name: str, parse: Callable[[str], int | None] = kernel_number
     ) -> int | Unknown:
-        """Read a file that holds one decimal number, as sysfs counters do. parse: returns the
-        number in the file's text, or None if the text is no number; the result is then Unknown.
-        """
+        """Read a file that holds one decimal number, as sysfs counters do."""
         content = known(self.text(name))
         number = parse(content)
         wrong = Unknown(f"{name}: not a number: {content.strip()[:40]!r}")
@@ -96,18 +93,14 @@ class Root:
         return known(self.text(name)).strip()
 
     def names(self, name: str) -> tuple[str, ...] | Unknown:
-        """Return the entries of a folder, sorted; Unknown if it does not exist or
-        cannot be read.
-        """
+        """Return the entries of a folder, sorted."""
         try:
             return tuple(sorted(os.listdir(self.locate(name))))
         except (OSError, ValueError) as error:
             return unreadable(name, error)
 
     def entries(self, name: str) -> tuple[str, ...] | Unknown:
-        """Return the entries of a folder, sorted; () if the folder does not exist, Unknown if it
-        cannot be read.
-        """
+        """Return the entries of a folder, sorted; none if there is no such folder."""
         return none_if_absent(self.names(name), ())
 
     def listed(self, name: str) -> tuple[str, ...]:
@@ -121,9 +114,7 @@ class Root:
         return [] if isinstance(content, Unknown) else content.splitlines()
 
     def link(self, name: str) -> str | Unknown:
-        """Return the real path of ``name``, all links followed, as an absolute name below this
-        root. Unknown if it does not exist or lies outside of the root.
-        """
+        """Return the path to which the links of ``name`` lead, below this root."""
         try:
             real = os.path.realpath(self.locate(name), strict=True)
         except (OSError, ValueError) as error:
@@ -135,9 +126,7 @@ class Root:
 
     @cached_property
     def _real_prefix(self) -> str:
-        """Return this root's folder with its links followed, "" for the live machine. Cached,
-        because ``link`` needs it each time.
-        """
+        """Without the links in it; "" of the live machine. Each link of a host asks for it."""
         return os.path.realpath(self._prefix) if self._prefix else ""
 
     def mode(self, name: str) -> int | Unknown:
@@ -148,9 +137,7 @@ class Root:
             return unreadable(name, error)
 
     def call(self, name: str, *arguments: str | int) -> Any | Unknown:
-        """Call ``topic.function`` on the live machine, or return its recorded answer, as plain
-        data. Unknown if the call fails or its answer is not recorded.
-        """
+        """Call ``topic.function`` on the machine, or return its recorded answer, as plain data."""
         if self.live:
             return live_call(name, *arguments)
         if self._calls is None:
@@ -161,8 +148,7 @@ class Root:
 
     def _load_calls(self) -> dict[str, Any] | Unknown:
         """Return the recorded answers in calls.json, by ``call_key``; Unknown if the file cannot be
-        read or is not a JSON object.
-        """
+        read or is not a JSON object."""
         import json
 
         content = self.text(f"/{CALLS_FILE}")
@@ -176,9 +162,7 @@ class Root:
 
 
 def without_waiting(path: str, flags: int) -> int:
-    """Open a file, as the ``opener`` of ``open``, without waiting: a pipe that nobody writes to is
-    opened at once too, so that the caller can see what it is.
-    """
+    """Open a file, as ``open``'s opener: a pipe that nobody writes to is opened too, and seen."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -189,8 +173,7 @@ def call_key(name: str, *arguments: str | int) -> str:
 
 def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
     """Return the recorded answer under ``key``, a ``call_key``. Unknown if none is recorded, or if
-    the answer is an object that stands for an Unknown ({"unknown": reason}).
-    """
+    the answer is an object that stands for an Unknown ({"unknown": reason})."""
     if key not in calls:
         return Unknown(
             f"not recorded ({key.rstrip()})",
@@ -209,9 +192,7 @@ _OF_UNKNOWN = {"unknown", "absent", "cause", "advice"}
 
 
 def live_call(name: str, *arguments: str | int) -> Any | Unknown:
-    """Call ``topic.function`` on this machine, from the topic's module in ``CALL_MODULES``. If it
-    raises an error, return an Unknown with the error as its reason.
-    """
+    """Call a function on this machine; an error becomes the reason of an Unknown."""
     from importlib import import_module
 
     topic, _, function = name.partition(".")
@@ -227,8 +208,7 @@ def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
     """Run ``attempt`` in a forked child and return its result, which must be JSON data but no text.
 
     Raises OSError if ``attempt`` raises or the child dies. Also if it takes longer than
-    ``limit_seconds``; the child is then killed.
-    """
+    ``limit_seconds``; the child is then killed."""
     import json
     import select
     import signal
@@ -269,9 +249,7 @@ def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
 
 
 def unreadable(name: str, error: Exception) -> Unknown:
-    """Return the Unknown that stands for ``name`` after ``error``; ``absent`` if the error says
-    that a file or folder does not exist.
-    """
+    """Return why ``name`` could not be read."""
     absent = isinstance(error, FileNotFoundError | NotADirectoryError)
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return Unknown(f"{name}: {reason}", absent)

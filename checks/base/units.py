@@ -31,9 +31,7 @@ class Quantity(str):
 
 
 def or_more(amount: str) -> str:
-    """Return ``"8.22 GiB or more"`` for the amount ``"8.22 GiB"``. A Quantity that says so already
-    is unchanged.
-    """
+    """Return ``"8.22 GiB or more"``."""
     if not isinstance(amount, Quantity):
         return f"{amount} or more"
     if amount.least:
@@ -42,9 +40,7 @@ def or_more(amount: str) -> str:
 
 
 def _scaled(size_bytes: int, style: str) -> str:
-    """Return a size in the largest binary unit in which it is at least one, or in bytes below 1
-    KiB. style: the format of the number, as ``.2f``.
-    """
+    """Return a size in the largest binary unit in which it is at least one."""
     for unit, scale in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
         if size_bytes >= scale:
             return f"{size_bytes / scale:{style}} {unit}"
@@ -57,9 +53,7 @@ def format_bytes(size_bytes: int, template: str = "{}") -> Quantity:
 
 
 def format_need(need_bytes: int, have_bytes: int, template: str = "{}") -> Quantity:
-    """Return a size that is needed as text. If it is larger than ``have_bytes`` but prints the
-    same, the difference is added: ``"5.00 GiB (3.00 MiB more)"``. template: the text around it.
-    """
+    """Return a need; if it prints as ``have_bytes``, with the rest: ``"5 GiB (3 MiB more)"``."""
     if need_bytes > have_bytes and format_bytes(need_bytes) == format_bytes(have_bytes):
         template = template.replace("{}", f"{{}} ({format_bytes(need_bytes - have_bytes)} more)")
     return format_bytes(need_bytes, template)
@@ -79,9 +73,7 @@ def kernel_size(page_size_bytes: int) -> str:
 
 
 def counted(number: int, unit: str, template: str = "{}") -> Quantity:
-    """Return ``"120000 pages left"``: a number and its unit, a plural, in place of ``{}`` in
-    ``template``.
-    """
+    """Return a number with its unit, a plural, in a template: ``"120000 pages left"``."""
     return Quantity(template.replace("{}", f"{number} {unit}"), number, unit)
 
 
@@ -102,8 +94,7 @@ def parse_size(text: str, *, bare_bytes: bool = False) -> int:
 
     A number without a unit is refused, because programs read it differently; 0 is accepted, and any
     number if ``bare_bytes``. Raises ValueError with a sentence that names the value, the rule and
-    the right spelling.
-    """
+    the right spelling."""
     compact = text.strip().lower().replace("_", "")
     match = _SIZE.fullmatch(compact)
     if match is None:
@@ -136,9 +127,7 @@ def parse_size(text: str, *, bare_bytes: bool = False) -> int:
 
 
 def bare_number(text: str, number: str) -> str:
-    """Return the error text for a number without a unit, with both right spellings. text: as the
-    user wrote it; number: the same in lower case, without blanks and underscores.
-    """
+    """Return why a number without a unit is refused, with both spellings."""
     spellings = f"write {number}b for {number} bytes, or {number}gb for {number} GiB"
     return f"{text!r} has no unit: {spellings}"
 

@@ -17,8 +17,7 @@ class Inside(NamedTuple):
 
     run: a container's shell. service, pod: the variables of that container. remote: what ssh or
     ``docker exec`` runs. operator: variables that a pod's operator sets. cluster: ``valueFrom`` of
-    Kubernetes. program: a name that a program itself computes.
-    """
+    Kubernetes. program: a name that a program itself computes."""
 
     kind: Literal["run", "service", "pod", "remote", "operator", "cluster", "program"]
     what: str  # which of them
@@ -43,8 +42,7 @@ class Unknown:
     """Why a fact is missing; ``absent`` if the file does not exist, as opposed to unreadable.
 
     cause: the reason alone, if ``reason`` begins with the fact's name. advice: a sentence on how to
-    learn the fact, or "". sets: the variables that the advice asks to set.
-    """
+    learn the fact, or "". sets: the variables that the advice asks to set."""
 
     __slots__ = ("absent", "advice", "cause", "reason", "sets")
 
@@ -66,8 +64,7 @@ class Unknown:
 
     def of(self, what: str) -> "Unknown":
         """Return a new Unknown with ``what`` in front of the reason. Cause, advice and sets are the
-        same, but ``absent`` is False.
-        """
+        same, but ``absent`` is False."""
         return Unknown(f"{what}{self.reason}", cause=self.cause, advice=self.advice, sets=self.sets)
 
     def __repr__(self) -> str:
@@ -78,9 +75,8 @@ class Unknown:
 
 
 class NoFile(Unknown):
-    """The Unknown for the text of a folder: a program that opens the folder as a file
-    gets EISDIR.
-    """
+    """The Unknown for the text of a folder: a program that opens the folder as a file gets
+    EISDIR."""
 
     __slots__ = ()
 
@@ -106,15 +102,12 @@ def known(fact: T | Unknown) -> T:
 
 def none_if_absent(fact: T | Unknown, nothing: N) -> T | N | Unknown:
     """Return ``nothing`` if the fact is Unknown because its file does not exist. Else return the
-    fact as it is, even if it is Unknown for another reason.
-    """
+    fact as it is, even if it is Unknown for another reason."""
     return nothing if isinstance(fact, Unknown) and fact.absent else fact
 
 
 def or_unknown(function: Callable[P, T]) -> Callable[P, T | Unknown]:
-    """Decorate a function: if ``known`` raises UnknownFactError in the function, the decorated
-    function returns the Unknown from that error.
-    """
+    """Decorate a function: the Unknown on which ``known`` raised is returned."""
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> T | Unknown:

@@ -39,9 +39,7 @@ Numbers = tuple[int, int, int, int]
 
 
 def version_numbers(text: str, product: str, examples: str) -> Numbers:
-    """Return the four numbers of a version: (0, 3, 13, 1) of ``0.3.13.post1``. Raises ValueError.
-    product, examples: words for the error's text, as "a Mooncake" and "0.3.13 or 0.3.14".
-    """
+    """Return a version's numbers, as (0, 3, 13, 1). Raises ValueError, which names ``product``."""
     match = _VERSION.fullmatch(text.strip())
     if match is None:
         raise ValueError(

@@ -46,8 +46,7 @@ def ipv4_replacements(addresses: Iterable[int]) -> dict[int, int]:
 
     The last octet stays, and addresses of one /24 network stay in one. Two addresses of a private
     range share as many leading bits after replacing as before. A bit in which all known addresses
-    agree becomes 0. Public networks are numbered from 198.18.0 on.
-    """
+    agree becomes 0. Public networks are numbered from 198.18.0 on."""
     known = sorted(address for address in addresses if not keeps_ipv4(address))
     prefixes = {address >> shift for address in known for shift in range(_HOST_BITS, 32)}
     public = sorted({address >> _HOST_BITS for address in known if _kept_bits(address) == 0})
@@ -97,16 +96,11 @@ _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 
 
 class PrivateNames:
-    """Collects private names and addresses with the ``learn`` methods, then replaces them.
-
-    Each has one replacement in all texts. What is learned after the first ``replace`` is not
-    replaced.
-    """
+    """Collects private names and addresses with the ``learn`` methods, then replaces them. Each has
+    one replacement in all texts. What is learned after the first ``replace`` is not replaced."""
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
-        """Begin with names of hosts and users that are known. Short and common names, as ``root``,
-        are left out: they are not private.
-        """
+        """Begin with names of hosts and users that are known to be private."""
         self._hosts = {name for name in hosts if _is_private(name)}
         self._users = {name for name in users if _is_private(name)}
         self._ipv4: set[int] = set()
@@ -121,8 +115,7 @@ class PrivateNames:
     def learn_file(self, name: str, text: str) -> None:
         """Collect the names of hosts and users in a file, by the place where such a file has them.
         name: the file's absolute path; only hostname, hosts, limits, mounts and fstab files are
-        read.
-        """
+        read."""
         hosts: list[str] = [text.strip()] if name in _HOST_FILES else []
         if name == "/etc/hosts":
             rows = (line.partition("#")[0].split()[1:] for line in text.splitlines())
@@ -140,9 +133,7 @@ class PrivateNames:
         _visit(text, self._learn)
 
     def learn_launch(self, text: str) -> None:
-        """Collect from a text of a launch or its variables as ``learn`` does. In addition, collect
-        users and hosts of ``user@host``, and hosts in URLs that have a dot.
-        """
+        """Collect as ``learn`` does, of a launch or variables; hosts and users of addresses too."""
         self.learn(text)
         for user, host in _MAIL.findall(text):
             self._users |= {user} if _is_private(user) else set()
@@ -153,8 +144,7 @@ class PrivateNames:
     def _learn(self, what: str, text: str) -> str:
         """Collect one address and return the text that ``_visit`` writes in its place. what: uuid,
         mac, guid, ipv6 or ipv4. A blank hides it from later patterns; IPv4, and text that is no
-        address, stays.
-        """
+        address, stays."""
         if what == "uuid":
             self._uuids.add(text.lower().replace("_", "-"))
         elif what == "mac":
@@ -209,8 +199,7 @@ class PrivateNames:
 
     def _replaced(self, what: str, text: str) -> str:
         """Return the replacement of one address, in the style of ``text``; ``text`` itself if it is
-        kept or was not learned. what: uuid, mac, guid, ipv6 or ipv4.
-        """
+        kept or was not learned. what: uuid, mac, guid, ipv6 or ipv4."""
         if what == "uuid":
             uuid = self._uuid_of.get(text.lower().replace("_", "-"), text)
             return uuid.replace("-", "_") if "_" in text else uuid
@@ -237,9 +226,7 @@ class PrivateNames:
         return written.packed.hex(":", 2) if len(text) == 39 else written.compressed
 
     def _ipv6_of(self, address: int) -> int:
-        """Return the replacement of an IPv6 address, both as numbers. Multicast and loopback stay;
-        an IPv4-mapped or link-local address stays of that type.
-        """
+        """Replace an IPv6 address; multicast, loopback and IPv4-mapped forms stay such."""
         if address <= 1 or address >> 120 == 0xFF:
             return address
         if _is_ipv4(address):
@@ -256,9 +243,7 @@ def _numbered(values: set[int], base: int) -> dict[int, int]:
 
 
 def _visit(text: str, visit: Callable[[str, str], str]) -> str:
-    """Return a text with ``visit(what, address)`` in place of each address. what: uuid, mac, guid,
-    ipv6 and ipv4, searched in this order. A release number (24.10-0.7.0.0) is no address.
-    """
+    """Put ``visit`` of each address in its place; a release number is no address."""
     for what, pattern in (("uuid", _UUID), ("mac", _MAC), ("guid", _GUID), ("ipv6", _IPV6)):
         text = pattern.sub(lambda m, what=what: visit(what, m[0]), text)  # type: ignore[misc]
 
@@ -302,8 +287,7 @@ def anonymise(
     answers: Answers, extras: Mapping[str, Any], hosts: Iterable[str], users: Iterable[str]
 ) -> tuple[Answers, dict[str, Any]]:
     """Return the answers and extras of a capture with private names and addresses replaced. hosts,
-    users: names that are private, beside those that the data itself tells.
-    """
+    users: names that are private, beside those that the data itself tells."""
     names = PrivateNames(hosts, users)
     for name, text in answers.texts.items():
         if not isinstance(text, Unknown):
@@ -316,9 +300,7 @@ def anonymise(
 
 
 def without_secrets(answers: Answers) -> Answers:
-    """Return the recorded answers without secret values, also in their names. Files below /etc lose
-    their comment lines, too, and files below /boot GRUB's passwords.
-    """
+    """Remove the secrets from the files, calls and paths of recorded answers."""
     texts = {
         name: text if isinstance(text, Unknown) else _settings_alone(name, text)
         for name, text in answers.texts.items()
@@ -327,9 +309,7 @@ def without_secrets(answers: Answers) -> Answers:
 
 
 def _settings_alone(name: str, text: str) -> str:
-    """Return the text of the file ``name``: below /etc without comments, below /boot without GRUB's
-    passwords, else unchanged. Lines keep their numbers.
-    """
+    """Return a file without comments and GRUB's passwords; its lines stay where they are."""
     if name.startswith("/etc/"):
         return _COMMENT.sub("#", text)
     return _MENU_PASSWORD.sub(rf"\g<1> {REMOVED}", text) if name.startswith("/boot/") else text
@@ -357,8 +337,7 @@ def _strings(value: Any) -> Iterable[str]:
 
 def _map(change: Callable[[str], str], value: Any) -> Any:
     """Return ``value`` with ``change`` applied to every text in it, with keys, and reasons of
-    Unknowns, too.
-    """
+    Unknowns, too."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Unknown):

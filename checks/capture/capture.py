@@ -35,9 +35,7 @@ Answer = TypeVar("Answer")
 
 
 def _not_recorded(reason: str) -> Unknown:
-    """Return the Unknown for a question that nobody asked when the capture was made, as another
-    launch may ask. reason: its text.
-    """
+    """Return that nobody asked the host for it, which is what another launch asks for."""
     advice = "check on the host itself, or capture it again with this launch"
     return Unknown(reason, cause="not in this capture", advice=advice)
 
@@ -89,8 +87,7 @@ def open_root(path: str) -> Root:
     """Open what ``--root`` names. Raises CaptureError.
 
     path: "/", a host's folder, a capture (archive or folder), a tar of a host's files,
-    ``demo:NAME``, ``described:...`` or a TOML file that describes a host.
-    """
+    ``demo:NAME``, ``described:...`` or a TOML file that describes a host."""
 
     def refused(why: str) -> CaptureError:
         return CaptureError(f"--root {path}: {why}")
@@ -135,8 +132,7 @@ def open_root(path: str) -> Root:
 def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, bytes]:
     """Return the members of a capture archive by relative name, ``capture.json`` first. Raises
     CaptureError if its JSON is too large. Files whose names suit no archive are in
-    ``capture.json``.
-    """
+    ``capture.json``."""
     members: dict[str, bytes] = {}
     inline: dict[str, str] = {}
     for name, text in sorted(answers.texts.items()):
@@ -180,8 +176,7 @@ def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
 
 def json_of(value: object) -> bytes:
     """Return an object as indented JSON for people, with a line feed at the end. Raises
-    CaptureError if it is too large.
-    """
+    CaptureError if it is too large."""
     import json
 
     text = json.dumps(value, indent=1, sort_keys=True)
@@ -224,8 +219,7 @@ def _loaded(content: bytes) -> Any:
 
 def _object(path: str, content: bytes) -> Json:
     """Parse the content of ``capture.json`` and check its schema. Raises CaptureError. path: of the
-    capture, for the error's text.
-    """
+    capture, for the error's text."""
     try:
         about = _loaded(content)
     except (ValueError, RecursionError) as error:
@@ -240,10 +234,8 @@ def _object(path: str, content: bytes) -> Json:
 
 
 def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
-    """Return a capture from its parts. Raises CaptureError if a part is missing or malformed.
-
-    path: for the error's text; content: of ``capture.json``; files: content by absolute name.
-    """
+    """Return a capture from its parts. Raises CaptureError if a part is missing or malformed. path:
+    for the error's text; content: of ``capture.json``; files: content by absolute name."""
     about = _object(path, content)
     answers = no_answers()
     missing = [name for name in about.get("files", ()) if f"/{name}" not in files]

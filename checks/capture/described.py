@@ -85,8 +85,7 @@ class Description(NamedTuple):
     @property
     def memory_bytes(self) -> int:
         """Return the size of all memory of the host. Raises CaptureError if the text is missing, is
-        no size, or is a size that no host has.
-        """
+        no size, or is a size that no host has."""
         if not self.memory:
             raise CaptureError("a host is described by its memory first: give --memory, as 2tb")
         try:
@@ -102,9 +101,7 @@ class Description(NamedTuple):
 
     @property
     def numa_nodes(self) -> int:
-        """Return the number of NUMA nodes, 1 by default. Raises CaptureError if it is
-        not 1 to 64.
-        """
+        """The number of NUMA nodes. Raises CaptureError if the text is no such number."""
         numa = self.numa or "1"
         if not re.fullmatch("[0-9]{1,2}", numa) or not 1 <= int(numa) <= _MOST_NODES:
             raise CaptureError(f"--numa {numa}: must be 1 to {_MOST_NODES}")
@@ -139,13 +136,10 @@ class DescribedRoot(TreeRoot):
     """Answers for what nobody can ask of a host that does not exist yet.
 
     assumptions: what is assumed of the host, in sentences. not_described: topics of devices that
-    the description leaves out: they are not known, and no reader may find them absent.
-    """
+    the description leaves out: they are not known, and no reader may find them absent."""
 
     def __init__(self, description: Description) -> None:
-        """Make the files and answers of the described host. Raises CaptureError if a part of the
-        description is not accepted.
-        """
+        """Make the files and answers of the described host. Raises CaptureError."""
         gpus, nics = _devices("gpus", description.gpus), _devices("nics", description.nics)
         host = DescribedHost(description.memory_bytes, gpus, nics, description.numa_nodes)
         self.host = host
@@ -173,8 +167,7 @@ class DescribedRoot(TreeRoot):
 
 def description_of(path: str) -> Description:
     """Read a description: ``described:memory=2tb,gpus=8xH800,...``, or the path of a TOML file with
-    the same keys. Raises CaptureError.
-    """
+    the same keys. Raises CaptureError."""
     if path.startswith(DESCRIBED):
         fields = path.removeprefix(DESCRIBED).split(",")
         values: Table = {key: text for key, _, text in (word.partition("=") for word in fields)}
@@ -193,8 +186,7 @@ def description_of(path: str) -> Description:
 
 def _devices(model_type: str, text: str | None) -> Devices | None:
     """Read ``8xH800``: the number and the model of GPUs or NICs; None if ``text`` is None. Raises
-    CaptureError if text, number or model is not accepted. model_type: ``gpus`` or ``nics``.
-    """
+    CaptureError if text, number or model is not accepted. model_type: ``gpus`` or ``nics``."""
     if text is None:
         return None
     option, known = f"--{model_type}", known_models(model_type)
@@ -220,8 +212,7 @@ def _plain(name: str) -> str:
 
 def _by_memory(text: str) -> Table | None:
     """Return a GPU that is known by its memory alone, ``288gb``, as a row of the table. None if
-    ``text`` is no size or less than 1 GiB.
-    """
+    ``text`` is no size or less than 1 GiB."""
     try:
         size = parse_size(text)
     except ValueError:
@@ -231,9 +222,7 @@ def _by_memory(text: str) -> Table | None:
 
 
 def usable_bytes(memory_bytes: int, nodes: int) -> int:
-    """Return how many bytes an idle host with ``memory_bytes`` of memory on ``nodes`` NUMA nodes
-    has available.
-    """
+    """Return the memory that is available of ``memory_bytes``."""
     return DescribedHost(memory_bytes, None, None, nodes).usable[1] * nodes
 
 
@@ -241,8 +230,7 @@ def gpu_kinds(gpus: str | None, count: int) -> Iterator[tuple[tuple[str, ...], D
     """Yield (names, devices). If ``gpus`` describes GPUs, as ``8xH800``, yield these alone.
 
     Else yield ``count`` GPUs for each size of memory among the known models, the smallest first.
-    ``names`` has all models with up to 8 % more memory. Raises CaptureError.
-    """
+    ``names`` has all models with up to 8 % more memory. Raises CaptureError."""
     devices = _devices("gpus", gpus)
     if devices is not None:
         yield (devices.name,), devices
@@ -272,8 +260,7 @@ def _described_tree(
 
 def _assumptions(described: DescribedHost, one_node: bool) -> tuple[str, ...]:
     """Return a sentence for each value that the description leaves open. one_node: the description
-    does not tell the number of NUMA nodes.
-    """
+    does not tell the number of NUMA nodes."""
     total, available = (size * described.nodes for size in described.usable)
     assumed = [
         f"of {format_bytes(described.memory_bytes)} the kernel's page tables take a "
@@ -316,9 +303,7 @@ class Tree(NamedTuple):
     calls: dict[str, Any]
 
     def add(self, section: str, **values: Any) -> None:
-        """Add the files and links of a section of ``described_host.toml``. values: replace
-        ``{name}`` in their names and texts.
-        """
+        """Add the files and links of a section of the table, with ``values`` in their places."""
         for table, entries in (
             (_table()[section], self.files),
             (_table()["links"].get(section, {}), self.links),
@@ -332,9 +317,8 @@ def _listed(count: int) -> str:
 
 
 def _add_host(tree: Tree, described: DescribedHost) -> None:
-    """Add the files and answers of the host itself and of its NUMA nodes: memory,
-    limits, kernel.
-    """
+    """Add the files and answers of the host itself and of its NUMA nodes: memory, limits,
+    kernel."""
     nodes, (total, free) = described.nodes, described.usable
     # Idle: all that is free lies in blocks of the largest order, 4 MiB.
     counts = " ".join(["0"] * 10 + [str(free // (4 * MIB))])
@@ -371,8 +355,7 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
 
 def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
     """Add GPUs of one model, evenly over ``nodes`` NUMA nodes. Only NVIDIA's have answers of NVML
-    and CUDA.
-    """
+    and CUDA."""
     count, _, model = gpus
     nvidia = "vendor" not in model
     devices = []
@@ -402,8 +385,7 @@ def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
 
 def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
     """Add NICs of one model, evenly over ``nodes`` NUMA nodes: files, interfaces and answers of
-    calls.
-    """
+    calls."""
     count, link, model = nics
     kernel: Table = {}
     interfaces: Table = {"lo": [["127.0.0.1", 8]]}
@@ -452,9 +434,7 @@ def _load(tree: Tree, *modules: str) -> None:
 def _add_function(
     tree: Tree, address: str, numa_node: int, driver: str, vendor: str, device: str, code: str
 ) -> str:
-    """Add the files of a PCI function at ``address``; return its folder below /sys/devices. code:
-    its PCI class, as 0x030200.
-    """
+    """Add a PCI function on its node's root bus; return its folder below /sys/devices."""
     bus = address[5:7]
     folder = f"/sys/devices/pci0000:{bus}/{address}"
     ids = {"driver": driver, "vendor": vendor, "device": device, "class": code}

@@ -66,9 +66,7 @@ def clean_address(text: str) -> str:
 
 @lru_cache(maxsize=4096)  # the commands of a long launch have the same words
 def clean_text(text: str) -> str:
-    """Return a file of a host, or a part of a launch, with the values of secret settings replaced
-    by ``(removed)``. Addresses lose user info and query.
-    """
+    """Return a file of a host, or a part of a launch, without values of secret settings."""
     text = _public(text)
     for head, value in _OF_TEXTS:
         text = _without_values(text, head, value)
@@ -95,8 +93,7 @@ def clean_words(argv: Iterable[str]) -> list[str]:
 
 def public(value: Any) -> Any:
     """Return plain data with all texts cleaned, keys too: secrets written ``NAME=value`` are
-    replaced, and addresses lose user info and query. Tuples become lists.
-    """
+    replaced, and addresses lose user info and query. Tuples become lists."""
     if isinstance(value, str):
         shown = _public(value)
         return value if shown == value else shown  # a Quantity stays one
@@ -106,9 +103,7 @@ def public(value: Any) -> Any:
 
 
 def beginning(text: str, most: int) -> str:
-    """Return a text without secrets, of at most ``most`` characters; "..." stands at the end if it
-    was cut.
-    """
+    """Return a text of at most so many characters: the whole without secrets, or its beginning."""
     shown = clean_text(text[: most + 400])  # a secret that is cut is known by what is behind it
     return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 
@@ -121,8 +116,7 @@ def _public(text: str) -> str:
 def _without_values(text: str, head: re.Pattern[str], value: re.Pattern[str]) -> str:
     """Return a text with the value of each secret replaced by ``(removed)`` in quotes. References
     to variables stay. head: matches a name (group ``name``) and its sign; value: matches what
-    follows.
-    """
+    follows."""
     parts, done = [], 0
     for match in head.finditer(text):
         if match.start() < done or not is_secret(match["name"]):

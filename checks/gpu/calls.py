@@ -18,10 +18,8 @@ def visible_devices() -> str | None:
 
 
 def nvml() -> dict[str, Any]:
-    """Ask NVML for the driver, CUDA's version and all devices, as plain data.
-
-    If NVML does not start: its ``error``, and ``code`` (nvmlReturn_t).
-    """
+    """Ask NVML for the driver, CUDA's version and all devices, as plain data. If NVML does not
+    start: its ``error``, and ``code`` (nvmlReturn_t)."""
     pynvml = _library()
     try:
         pynvml.nvmlInit()
@@ -41,8 +39,7 @@ def held() -> list[dict[str, Any]]:
     """Return for each GPU its memory, and the bytes that each process of this pid namespace holds.
 
     processes: bytes by process id, None if NVML does not tell. Raises OSError if NVML cannot be
-    asked.
-    """
+    asked."""
     pynvml = _library()
     try:
         pynvml.nvmlInit()
@@ -108,10 +105,7 @@ def _text(value: Any) -> str | None:
 
 
 def cuda_attributes() -> list[dict[str, int | None]]:
-    """Ask CUDA, in a child process, whether each GPU can do ``rdma`` and ``dma_buf``: 1, 0 or None.
-
-    In CUDA's order. Raises OSError if CUDA does not start.
-    """
+    """Return each GPU's ``rdma`` and ``dma_buf``, in CUDA's order. Raises OSError without CUDA."""
     import ctypes  # noqa: F401  # before the child is there: see memory_policy
 
     from checks.base.root import in_child

@@ -64,9 +64,8 @@ class GpuFacts(NamedTuple):
 
     @property
     def nvidia(self) -> bool | Unknown:
-        """Whether NVML, PCI or a device node shows an NVIDIA GPU; Unknown if PCI could
-        not be read.
-        """
+        """Whether NVML, PCI or a device node shows an NVIDIA GPU; Unknown if PCI could not be
+        read."""
         if not isinstance(self.nvml, Unknown) and self.nvml.gpus:
             return True
         if any(gpu.vendor == "0x10de" for gpu in self.on_pci) or self.nodes:
@@ -123,10 +122,7 @@ def _device_nodes(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
-    """Return the loaded modules that let a NIC reach GPU memory.
-
-    Unknown if none shows and /proc/modules cannot be read.
-    """
+    """Return the loaded modules that let a NIC reach GPU memory."""
     content = root.text("/proc/modules")
     rows = [] if isinstance(content, Unknown) else content.split("\n")
     loaded = {row.split(" ")[0] for row in rows}
@@ -140,8 +136,7 @@ def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown
     """Return ``(type, version)`` of NVIDIA's loaded module, from the text of
     /proc/driver/nvidia/version.
 
-    The type is "open" or "proprietary"; both are "" without the module.
-    """
+    The type is "open" or "proprietary"; both are "" without the module."""
     if isinstance(content, Unknown):
         return ("", "") if content.absent else (content, content)
     first = content.partition("\n")[0]

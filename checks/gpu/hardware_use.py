@@ -20,10 +20,8 @@ def nics_of(
 
 
 def nics_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Return the NICs that the launch's processes use, each once.
-
-    Processes whose NICs are not known are left out; Unknown if then no NIC is left.
-    """
+    """Return the NICs that the launch's processes use, each once. Processes whose NICs are not
+    known are left out; Unknown if then no NIC is left."""
     names: dict[str, None] = {}
     missing: Unknown | None = None
     for process in needs.rdma_processes:
@@ -43,9 +41,7 @@ def nic_node(rdma: RdmaFacts, name: str) -> int | Unknown | None:
 
 
 def splits_segment(process: ProcessNeeds) -> bool | Unknown:
-    """Tell whether Mooncake splits a process's segment over several NUMA nodes, those
-    of its NICs.
-    """
+    """Return whether Mooncake binds shares of its segment to the nodes of several NICs."""
     if process.rdma is None:
         return False
     nodes = process.segment_nodes
@@ -56,8 +52,7 @@ def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:
     """Return the PCI addresses of the GPUs that this process may use, in NVML's (PCI) order.
 
     They are NVML's, or else those on PCI if NVML was not asked or is not installed. Unknown if
-    neither can tell.
-    """
+    neither can tell."""
     if isinstance(gpus.nvml, Unknown):
         silent = gpus.nvml
     elif not gpus.nvml.error:
@@ -80,10 +75,7 @@ def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:
 
 
 def visible_setting(gpus: GpuFacts, process: ProcessNeeds) -> str | Unknown | None:
-    """Return CUDA_VISIBLE_DEVICES of the process; None if it is not set.
-
-    Outside of a container a process inherits it from here if the launch does not set it.
-    """
+    """Return CUDA_VISIBLE_DEVICES of the process: set by the launch, or inherited from here."""
     setting = process.environment.get("CUDA_VISIBLE_DEVICES")
     return gpus.visible_devices if setting is None and process.container is None else setting
 
@@ -93,8 +85,7 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
     """Return the PCI addresses of the GPUs that CUDA shows to ``process``, in CUDA's order.
 
     An entry that names no GPU ends the list, as in CUDA. Which GPUs a pod is given is not known:
-    the first of the host are taken.
-    """
+    the first of the host are taken."""
     physical = known(physical_gpus(gpus))
     container_gpus = known(given_gpus(gpus, process))
     setting = visible_setting(gpus, process)
@@ -114,10 +105,7 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
 
 @or_unknown
 def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
-    """Return the PCI addresses of the GPUs of the process's container or job, in CUDA's order.
-
-    All GPUs of the host if nothing says which; () if the host has none of the resource asked for.
-    """
+    """Return the PCI addresses of the GPUs of the process's container or job, in CUDA's order."""
     asked = known(asked_gpus(process))
     if asked is not None and lacks_resource(gpus, asked):
         return ()
@@ -169,8 +157,7 @@ def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknow
     """Name the host's GPU that ``process`` takes as its GPU ``index``: an address, or ``GPU 2``.
 
     "" if the process sees no such GPU. Unknown if it is not known which GPUs its container is
-    given.
-    """
+    given."""
     setting = visible_setting(gpus, process)
     container = process.container
     asked = GivenGpus()
@@ -206,10 +193,7 @@ def gpu_processes(needs: LaunchNeeds) -> list[ProcessNeeds]:
 
 @or_unknown
 def gpu_function(gpus: GpuFacts, process: ProcessNeeds) -> PciFunction | Unknown | None:
-    """Return the PCI function of the process's GPU; None if CUDA shows it no such GPU.
-
-    Unknown if sysfs does not show the GPU, or which GPUs CUDA shows is not known.
-    """
+    """Return the PCI function of the process's GPU; None if CUDA shows it no such GPU."""
     visible = known(visible_gpus(gpus, process))
     if process.gpu is None or process.gpu >= len(visible):
         return None

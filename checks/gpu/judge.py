@@ -92,8 +92,7 @@ _MOST_NAMES = 4  # of processes in one sentence
 @CHECKS.check("gpu.count", the_launch)
 def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     """Judge whether the host has all GPUs that the launch takes, and programs on one GPU fit
-    together.
-    """
+    together."""
     processes = gpu_processes(needs)
     # Ranks of other hosts have the same numbers.
     shared = [] if needs.hosts != 1 else list(_shared(needs, gpus))
@@ -122,9 +121,7 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _of_others(needs: LaunchNeeds) -> Iterable[Finding]:
-    """Yield an unknown finding for the ranks on other accelerators (NPUs): how many are here is not
-    read.
-    """
+    """Name the ranks on other accelerators (NPUs): how many this host has is not read."""
     ranks: dict[str, list[str]] = {}
     for process in needs.processes:
         if process.accelerator:
@@ -135,10 +132,8 @@ def _of_others(needs: LaunchNeeds) -> Iterable[Finding]:
 
 
 def _of_vllm(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge whether each vLLM server has a GPU for each of its workers on this host.
-
-    Nothing if no GPU is visible: vLLM runs without GPUs too.
-    """
+    """Judge whether each vLLM server has a GPU for each of its workers on this host. Nothing if no
+    GPU is visible: vLLM runs without GPUs too."""
     servers: dict[int, list[ProcessNeeds]] = {}
     for process in needs.processes:
         if process.gpu_share is not None and process.gpu_share.of_total:
@@ -194,11 +189,7 @@ def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _of_turns(place: str, processes: list[ProcessNeeds]) -> Finding | None:
-    """Judge the programs on one GPU; None if it has room for all.
-
-    Programs of one turn run at the same time. If only programs of several turns are too many, the
-    finding is unknown: which of these run together is not known. place: the GPU's name.
-    """
+    """Judge the programs on one GPU, turn by turn; Unknown if a turn may end others too."""
     for turn in dict.fromkeys(process.turn for process in processes):
         finding = _together(place, [process for process in processes if process.turn == turn])
         if finding is not None:
@@ -210,10 +201,8 @@ def _of_turns(place: str, processes: list[ProcessNeeds]) -> Finding | None:
 
 
 def _together(place: str, processes: list[ProcessNeeds]) -> Finding | None:
-    """Judge the programs that run on one GPU at the same time; None if it has room for all.
-
-    place: the GPU's name. processes: in the order of their start.
-    """
+    """Judge the programs that run on one GPU at the same time; None if it has room for all. place:
+    the GPU's name. processes: in the order of their start."""
     together = running_with_last(processes)
     shares = [each.gpu_share for each in together if each.gpu_share is not None]
     whole = sum(1.0 if share.fraction is None else share.fraction for share in shares)
@@ -285,10 +274,8 @@ def _give_more(runtime: str, resource: str = "") -> str:
 
 
 def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts) -> Finding:
-    """Hold the highest GPU index of a group of ranks against the GPUs that the group sees.
-
-    setting: their CUDA_VISIBLE_DEVICES, None if it is not set.
-    """
+    """Hold the highest GPU index of a group of ranks against the GPUs that the group sees. setting:
+    their CUDA_VISIBLE_DEVICES, None if it is not set."""
     highest = max(process.gpu for process in processes if process.gpu is not None)
     subject = "launch" if setting is None else f"CUDA_VISIBLE_DEVICES={setting}"
     finding = passed(
@@ -363,10 +350,8 @@ MIG_ON = 1
 
 
 def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu]:
-    """Return the GPUs to judge, by NVML's address: the launch's, or all without a launch.
-
-    Raises UnjudgedError if there are none, or they are not known.
-    """
+    """Return the GPUs to judge, by NVML's address: the launch's, or all without a launch. Raises
+    UnjudgedError if there are none, or they are not known."""
     finding = passed("GPUs")
     if not finding.known(gpus.nvidia) or physical_gpus(gpus) == ():
         raise UnjudgedError(skip("no NVIDIA GPU is visible here"))
@@ -476,10 +461,8 @@ def peer_memory(
 
 
 def _reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Finding:
-    """Judge whether NICs can register an NVIDIA GPU's memory for one process.
-
-    If they can, PyTorch's expandable segments are judged too, which may prevent it.
-    """
+    """Judge whether NICs can register an NVIDIA GPU's memory for one process. If they can,
+    PyTorch's expandable segments are judged too, which may prevent it."""
     judge_way = _over_peer_memory if through_peermem(process.environment) else _over_dma_buf
     finding = judge_way(passed(process.name), system, gpus)
     variable = expandable_segments(process)
@@ -605,8 +588,7 @@ def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Find
 @or_unknown
 def _dma_buf_problem(system: SystemFacts, gpus: GpuFacts) -> str | Unknown | None:
     """Return why GPU memory cannot be exported as dma-buf; None if it can, Unknown if CUDA does not
-    say.
-    """
+    say."""
     # The proprietary module never has it, whatever the GPU (NVIDIA open-gpu-kernel-modules).
     if gpus.kernel_module == "proprietary":
         return "the proprietary kernel module exports no dma-buf"

@@ -36,10 +36,8 @@ DROP_IN = f"{SYSCTL_FOLDERS[0]}/90-mooncake.conf"
 
 
 class SysctlFile(NamedTuple):
-    """One file. settings: name, with dots, and value of each line, in order.
-
-    masked: it is a link to /dev/null, which hides those of its name in later folders.
-    """
+    """One file. settings: name, with dots, and value of each line, in order. masked: it is a link
+    to /dev/null, which hides those of its name in later folders."""
 
     path: str
     settings: tuple[tuple[str, str], ...] = ()
@@ -48,9 +46,7 @@ class SysctlFile(NamedTuple):
 
 def read_sysctl_files(root: Root, *, lasting: bool = False) -> tuple[SysctlFile, ...]:
     """Read the sysctl files in the order in which they act; of one name only the one that counts.
-
-    lasting: without those of /run, which are gone after a boot that does not write them again.
-    """
+    lasting: without those of /run, which are gone after a boot that does not write them again."""
     folders = [folder for folder in SYSCTL_FOLDERS if not (lasting and folder == RUN)]
     files = []
     for path in (*conf_files(root, folders), SYSCTL_CONF):
@@ -88,13 +84,10 @@ def acts_before_drop_in(path: str) -> bool:
 
 
 def drop_in(files: Sequence[SysctlFile], last: str = "") -> tuple[str, str]:
-    """Return ``(path, origin)``: the file to add a line to, and the file to copy to that path
-    first.
+    """Return the file to add a line to, and the file to copy to that path first, or "".
 
-    origin: "" if nothing is to be copied. files: those that are applied at boot. last: the file
-    that would overrule our drop-in, or "". A file of a package or of /run is copied to
-    /etc/sysctl.d.
-    """
+    last: the file that would overrule our drop-in, or "". A file of a package or of the boot is
+    copied to /etc first, to last."""
     if last == SYSCTL_CONF:
         return SYSCTL_CONF, ""
     name = (last or DROP_IN).rpartition("/")[2]
@@ -169,10 +162,7 @@ def _words(line: str) -> list[str]:
 
 
 def _default(menu: str, saved: dict[str, str]) -> str:
-    """Return the name of the entry that the menu starts next, in the form that ``_chosen`` takes.
-
-    saved: the variables of grubenv.
-    """
+    """Return the entry that the menu starts by default, as ``_chosen`` takes it."""
     if "next_entry" in menu and saved.get("next_entry"):
         return saved["next_entry"]
     defaults = [each for each in re.findall(r'set default="([^"]*)"', menu) if "next_" not in each]
@@ -181,10 +171,8 @@ def _default(menu: str, saved: dict[str, str]) -> str:
 
 
 def _chosen(entries: list[BootEntry], default: str, source: str) -> tuple[str, ...] | Unknown:
-    """Return the kernel's words of the entry that ``default`` names ("1>2" or an id).
-
-    Unknown if no entry has that name.
-    """
+    """Return the kernel's words of the entry that ``default`` names ("1>2" or an id). Unknown if no
+    entry has that name."""
     wanted = default.split(">")
     for entry in entries:
         fits = (name in names for name, names in zip(wanted, entry.names, strict=False))
@@ -194,10 +182,8 @@ def _chosen(entries: list[BootEntry], default: str, source: str) -> tuple[str, .
 
 
 def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:
-    """Read the entries that have a file each, the newest version first, as in GRUB's blscfg.
-
-    saved: the variables of grubenv.
-    """
+    """Read the entries that have a file each, the newest version first, as in GRUB's blscfg. saved:
+    the variables of grubenv."""
     entries = []
     for name in root.listed(BLS_ENTRIES):
         text = root.text(f"{BLS_ENTRIES}/{name}")
@@ -221,11 +207,8 @@ _UNIT_SCALE = {"K": KIB, "M": MIB, "G": GIB}
 
 
 class PoolWriter(NamedTuple):
-    """One thing that sets a pool at boot.
-
-    page_size_bytes: None for the kernel's default size. node: None for all. pages: None if it
-    writes the pool by a script whose number is not read.
-    """
+    """One thing that sets a pool at boot. page_size_bytes: None for the kernel's default size.
+    node: None for all. pages: None if it writes the pool by a script whose number is not read."""
 
     source: str
     page_size_bytes: int | None
@@ -234,10 +217,8 @@ class PoolWriter(NamedTuple):
 
 
 def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWriter, ...]:
-    """Read everything that sets pools at boot, in the order of the boot.
-
-    That is: the kernel command line, sysctl, TuneD, systemd units.
-    """
+    """Read everything that sets pools at boot, in the order of the boot. That is: the kernel
+    command line, sysctl, TuneD, systemd units."""
     words = read_next_words(root)  # this boot's own words, if no menu is read
     content = root.text("/proc/cmdline") if isinstance(words, Unknown) else " ".join(words)
     return (
@@ -254,8 +235,7 @@ def pages_after_boot(
     """Return ``(pages, source)`` of a pool after the boot; None if nobody sets it.
 
     They are the last writer's; if single NUMA nodes were written after it, the sum over those.
-    Writers whose number could not be read do not count.
-    """
+    Writers whose number could not be read do not count."""
     last, nodes = _last_writers(_of_size(writers, page_size_bytes, default_page_bytes))
     if nodes:
         sources = sorted({source for _, source in nodes.values()})
@@ -269,11 +249,7 @@ def shares_after_boot(
     default_page_bytes: int | Unknown,
     nodes: Sequence[int],
 ) -> dict[int, int]:
-    """Return the pages that each of ``nodes`` has after the boot.
-
-    The kernel spreads a whole pool evenly over them. If single nodes were written later, only these
-    have any.
-    """
+    """Return the pages of each of ``nodes``; the kernel spreads a whole pool evenly over them."""
     last, by_node = _last_writers(_of_size(writers, page_size_bytes, default_page_bytes))
     even = 0 if last is None or not nodes or by_node else last[0] // len(nodes)
     return {node: by_node[node][0] if node in by_node else even for node in nodes}
@@ -289,10 +265,8 @@ def _of_size(
 def _last_writers(
     writers: list[PoolWriter],
 ) -> tuple[tuple[int, str] | None, dict[int, tuple[int, str]]]:
-    """Return the last writer of the whole pool, and by node the last writer after it.
-
-    Each as ``(pages, source)``. Writers whose number could not be read are left out.
-    """
+    """Return the last writer of the whole pool, and by node the last writer after it. Each as
+    ``(pages, source)``. Writers whose number could not be read are left out."""
     last: tuple[int, str] | None = None
     nodes: dict[int, tuple[int, str]] = {}
     for source, _, at, pages in writers:
@@ -317,9 +291,7 @@ def overruling(
     writers: Sequence[PoolWriter], pages: int, default_page_bytes: int | Unknown
 ) -> tuple[PoolWriter, ...]:
     """Return the writers of the default pool, after our drop-in, that set fewer than ``pages``.
-
-    Those whose number could not be read count too; the kernel command line and our unit do not.
-    """
+    Those whose number could not be read count too; the kernel command line and our unit do not."""
     return tuple(
         writer
         for writer in writers
@@ -331,10 +303,8 @@ def overruling(
 
 
 def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
-    """Read the pools of a kernel command line.
-
-    As ``default_hugepagesz=1G hugepagesz=2M hugepages=512`` or ``hugepages=0:256,1:256``.
-    """
+    """Read the pools of a kernel command line. As ``default_hugepagesz=1G hugepagesz=2M
+    hugepages=512`` or ``hugepages=0:256,1:256``."""
     writers: list[PoolWriter] = []
     size: int | None = None
     for word in text.split():

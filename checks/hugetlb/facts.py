@@ -29,11 +29,10 @@ class HugetlbFacts(NamedTuple):
 
     limits: what the hugetlb cgroup leaves, by page size; None if nothing limits. free_blocks: by
     node, how many free blocks of each order (2^order base pages) the kernel holds, zones together.
-    node_free_bytes: free memory by node. writers: who sets the pools at boot. thp_*: the setting
-    in force, the word in brackets. sysctl_files: those that are applied at boot, in their order.
+    node_free_bytes: free memory by node. writers: who sets the pools at boot. thp_*: the setting in
+    force, the word in brackets. sysctl_files: those that are applied at boot, in their order.
     boot_unread: why what sets the pools at boot is not known; None if it was looked at. lasting:
-    ``writers`` without the files of /run/sysctl.d, None if there are none.
-    """
+    ``writers`` without the files of /run/sysctl.d, None if there are none."""
 
     hugetlb: HugeTlb
     meminfo: Meminfo | Unknown
@@ -49,9 +48,7 @@ class HugetlbFacts(NamedTuple):
 
     def boot_writers(self, page_bytes: int) -> tuple[PoolWriter, ...]:
         """Return who sets pools at boot: ``writers`` or ``lasting``, whichever leaves fewer pages.
-
-        page_bytes: the page size of the pool that is compared.
-        """
+        page_bytes: the page size of the pool that is compared."""
         default = self.hugetlb.default_page_size_bytes
         lasting = self.writers if self.lasting is None else self.lasting
         return min(

@@ -22,8 +22,7 @@ class Stock(NamedTuple):
     """Pages available, between two bounds; equal if they are known exactly.
 
     kills: a mapping of more is granted all the same, and a bus error ends the process that touches
-    it. So it is with a cgroup's hugetlb limit that is not ``rsvd``: nothing falls back.
-    """
+    it. So it is with a cgroup's hugetlb limit that is not ``rsvd``: nothing falls back."""
 
     least_pages: int
     most_pages: int
@@ -32,8 +31,7 @@ class Stock(NamedTuple):
 
 class Fit(Enum):
     """Whether pools hold all that is asked for (FITS), enough for a start (FALLS_BACK), or less
-    (FAILS).
-    """
+    (FAILS)."""
 
     FITS = "fits"
     FALLS_BACK = "falls_back"
@@ -67,11 +65,7 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
             start[spot] = touched_pages(usages, spot) or needs[spot]
 
     def verdict(bound: int, unknown_pages: float) -> Fit:
-        """Tell whether one bound of each stock holds everything, or at least a start.
-
-        bound: 0 for the least pages, 1 for the most. unknown_pages: taken for a stock that is not
-        known.
-        """
+        """Tell whether one bound of each stock holds everything, or at least a start."""
         have = {
             spot: unknown_pages if isinstance(stock, Unknown) else stock[bound]
             for spot, stock in available.items()
@@ -91,19 +85,13 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
 
 
 def touched_pages(usages: Sequence[Usage], spot: Spot) -> int:
-    """Return the pages at ``spot`` that a single process touches if it does not fill its arena.
-
-    0 for several processes, or if the process fills its arena.
-    """
+    """Return the pages at ``spot`` that a single process touches if it does not fill its arena. 0
+    for several processes, or if the process fills its arena."""
     return usages[0].touched.get(spot, 0) if len(usages) == 1 else 0
 
 
 def _as_it_can_map(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage:
-    """Return the usage without its arena if a pool or node that the arena needs is too small for
-    it.
-
-    The arena is then dropped whatever the order in which processes start.
-    """
+    """Return a usage, without its arena if the pool is smaller: that is dropped in every order."""
     for spot, pages in usage.arena.items():
         every = (stock.get(at) for at in (spot, Spot(spot.page_size_bytes, None)))
         if any(isinstance(have, Stock) and have.most_pages < pages for have in every):
@@ -112,9 +100,7 @@ def _as_it_can_map(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage
 
 
 def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
-    """Return the pages, by spot, with which every mapping succeeds in whatever order processes
-    start.
-    """
+    """Return the pages with which every mapping succeeds, in whatever order processes start."""
     return {
         spot: sum(_at(spot, usage.mapped) for usage in usages)
         + max(usage.headroom.get(spot, 0) for usage in usages)
@@ -123,11 +109,8 @@ def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
 
 
 def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
-    """Return the pages, by spot, with which every process certainly starts.
-
-    Counted is the worst case: one process gets the least that it can start with, after all others
-    took their most.
-    """
+    """Return the pages, by spot, with which every process certainly starts. Counted is the worst
+    case: one process gets the least that it can start with, after all others took their most."""
     needs: dict[Spot, int] = {}
     every = [(usage.mapped, usage.dropped, usage.headroom) for usage in usages]
     for spot in _spots(pages for three in every for pages in three):
@@ -148,8 +131,7 @@ def pool_needs(needs: Pages) -> dict[Spot, int]:
     """Return needs with each whole pool as large as its NUMA nodes have to be together.
 
     That is more than is ever taken at once if a node has to show free pages for a moment
-    (``Usage.headroom``), or if unbound pages may lie on any node.
-    """
+    (``Usage.headroom``), or if unbound pages may lie on any node."""
     together: dict[Spot, int] = {}
     for spot, pages in needs.items():
         if spot.node is not None:

@@ -73,8 +73,7 @@ class Wanted:
     """The launch's huge pages.
 
     taken: the most that are in use at one time if all goes well. everything, start: what to set the
-    pools to, for all that the launch asks for, and for a certain start.
-    """
+    pools to, for all that the launch asks for, and for a certain start."""
 
     def __init__(self, needs: LaunchNeeds) -> None:
         assert not isinstance(needs.usages, Unknown)
@@ -89,9 +88,7 @@ class Wanted:
 
 
 def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
-    """Return the huge pages of a launch. Raises UnjudgedError if it takes none, or it
-    is not known.
-    """
+    """Return the huge pages of a launch. Raises UnjudgedError if it takes none."""
     launch = the_launch(needs)
     passed("launch").known(launch.usages)
     wanted = Wanted(launch)
@@ -115,10 +112,7 @@ def pool_terms(wanted: Wanted, spot: Spot) -> str:
 
 def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
     """Return the pages at ``spot`` as a sum over processes, equal terms joined: ``8 x 14306 + 128
-    ...``.
-
-    "" if no process takes any.
-    """
+    ...``. "" if no process takes any."""
     counts: dict[int, int] = {}
     if needs is None or isinstance(needs.usages, Unknown):
         return ""
@@ -148,8 +142,7 @@ def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Targ
 
 def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
     """Judge whether a pool, or one or several NUMA nodes, has the pages that the launch takes from
-    it.
-    """
+    it."""
     if spot.node is None:  # a closed node that it binds to fails by itself, and is to be opened
         facts = facts._replace(hugetlb=facts.hugetlb.once_allowed(wanted.everything))
     everything, start = wanted.everything.get(spot, 0), wanted.start.get(spot, 0)
@@ -210,10 +203,7 @@ def _consequence(spot: Spot) -> str:
 
 
 def _advice(short: bool, refused: str, hugepages: Pool | Unknown) -> str:
-    """Say how to get the missing pages.
-
-    short: a pool has to grow. refused: why it cannot grow now, "" if it can.
-    """
+    """Say how to get the missing pages."""
     if refused:
         return f"cannot be reserved now ({refused})"
     if not short:
@@ -260,9 +250,7 @@ def _evidence(hugepages: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
 
 
 def _barred(facts: HugetlbFacts, hugepages: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
-    """Return the evidence of the NUMA nodes at ``spot`` that are barred; () if none is, or not
-    known.
-    """
+    """Return the evidence that NUMA nodes of a pool are barred; empty if none is, or not known."""
     barred = facts.hugetlb.barred
     if isinstance(hugepages, Unknown) or isinstance(barred, Unknown):
         return ()
@@ -272,9 +260,7 @@ def _barred(facts: HugetlbFacts, hugepages: Pool | Unknown, spot: Spot) -> Itera
 
 @CHECKS.check("hugetlb.shortage", wanted_pages)
 def shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Judge whether the pool of each page size, over all nodes, has the pages that the launch
-    takes.
-    """
+    """Judge each page size, over all nodes."""
     for spot in wanted.spots(bound=False):
         yield _judge_spot(spot, hugetlb, wanted)
 
@@ -359,8 +345,7 @@ def _limit(
 
 def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
     """Judge whether each Kubernetes container asks for the huge pages that its processes take
-    together.
-    """
+    together."""
     taken: dict[str, int] = {}
     limits: dict[str, int] = {}
     for process in needs.processes:
@@ -398,9 +383,7 @@ def reservation(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 @or_unjudged
 def _reservable(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> Finding:
     """Judge whether free memory can become the missing pages of one pool, or of one NUMA node.
-
-    sizes: the flags that set the launch's memory, for the advice.
-    """
+    sizes: the flags that set the launch's memory, for the advice."""
     page = spot.page_size_bytes
     finding = passed(f"{format_page_size(page)} pages{spot.where}")
     if target.now_pages is None:
@@ -443,10 +426,8 @@ def _reservable(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> 
 
 
 def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
-    """Count the free pages of the spot's size that lie in one piece of memory.
-
-    0 above the allocator's largest order.
-    """
+    """Count the free pages of the spot's size that lie in one piece of memory. 0 above the
+    allocator's largest order."""
     if isinstance(facts.free_blocks, Unknown):
         return facts.free_blocks
     if spot.page_size_bytes >= GIGANTIC_BYTES:
@@ -470,11 +451,8 @@ def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> 
 
 
 def _set_at_boot(page: int, wanted: Wanted, hugetlb: HugetlbFacts, contained: bool) -> Finding:
-    """Judge whether the boot makes the pool of one page size as large as the launch needs.
-
-    page: the page size in bytes. contained: this is a container, which does not see the host's
-    boot.
-    """
+    """Judge whether the boot makes the pool of one page size as large as the launch needs. page:
+    the page size in bytes. contained: this is a container, which does not see the host's boot."""
     default = hugetlb.hugetlb.default_page_size_bytes
     bound = {
         at.node: target.own_pages
@@ -541,8 +519,7 @@ def _in_sysctl(
     today.
 
     later: pages and source that the boot sets now, None if nobody does. Without a setting if
-    something other than a sysctl file overrules it.
-    """
+    something other than a sysctl file overrules it."""
     wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
     default = facts.hugetlb.default_page_size_bytes
     after = overruling((*(facts.lasting or ()), *facts.writers), wanted, default)
@@ -558,10 +535,7 @@ def _in_sysctl(
 
 
 def _boot_advice(page: int, even: bool) -> str:
-    """Say how to set a pool at boot that vm.nr_hugepages cannot set.
-
-    even: all NUMA nodes get the same share, or it does not matter.
-    """
+    """Say how to set a pool at boot that vm.nr_hugepages cannot set."""
     if page >= GIB:
         return f"add hugepagesz={page // GIB}G hugepages=N to the kernel command line"
     if not even:

@@ -60,11 +60,7 @@ class Pool(NamedTuple):
 
     @or_unknown
     def available_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
-        """Return the pages that a new mapping can get: free pages that are not reserved, and
-        surplus pages.
-
-        Unknown if it is not known how many surplus pages the kernel may make.
-        """
+        """Return the pages for a new mapping: free, not reserved, and surplus out of memory."""
         free = max(0, self.free_pages - self.reserved_pages)
         return free + known(self.surplus_allowance_pages(memory_available_bytes))
 
@@ -73,8 +69,7 @@ class Pool(NamedTuple):
         memory.
 
         0 for gigantic pages, or if the available memory is not known. Unknown if the overcommit
-        limit is.
-        """
+        limit is."""
         if self.page_size_bytes >= GIGANTIC_BYTES:
             return 0
         if isinstance(self.overcommit_pages, Unknown):
@@ -89,8 +84,7 @@ class HugeTlb(NamedTuple):
     """Every pool of the host; ``pools`` is Unknown if neither sysfs nor meminfo shows any.
 
     page_sizes_complete: False if only /proc/meminfo could be read: the default size alone. barred:
-    the NUMA nodes that give a launch from here no pages, each with the evidence.
-    """
+    the NUMA nodes that give a launch from here no pages, each with the evidence."""
 
     default_page_size_bytes: int | Unknown
     pools: Mapping[int, Pool | Unknown] | Unknown
@@ -98,10 +92,7 @@ class HugeTlb(NamedTuple):
     barred: Mapping[int, Evidence] | Unknown = MappingProxyType({})
 
     def usable_nodes(self, hugepages: Pool) -> tuple[int, ...] | Unknown:
-        """Return the nodes of a pool that are not barred, ascending.
-
-        Unknown if it is not known which are barred, and the pool has several nodes.
-        """
+        """Return the nodes of a pool that are not barred, ascending."""
         if isinstance(self.barred, Unknown):
             return self.barred if len(hugepages.nodes) > 1 else tuple(hugepages.nodes)
         return tuple(sorted(number for number in hugepages.nodes if number not in self.barred))
@@ -126,8 +117,7 @@ class HugeTlb(NamedTuple):
 
 def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
     """Read every pool from sysfs, or the default one from ``meminfo`` if sysfs's folder cannot be
-    read.
-    """
+    read."""
     default = meminfo if isinstance(meminfo, Unknown) else meminfo.value("Hugepagesize")
     folders, barred = root.names(POOLS), _barred(root)
     if not isinstance(folders, Unknown):
@@ -143,10 +133,7 @@ def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
 
 
 def _barred(root: Root) -> Mapping[int, Evidence] | Unknown:
-    """Map each NUMA node that gives this process no pages to the evidence.
-
-    Such nodes are outside of its cpuset, or are a GPU's memory. Unknown if the cpuset is not known.
-    """
+    """Return the NUMA nodes outside of the cpuset or of a GPU's memory: they give no pages."""
     allowed, gpus = read_allowed(root), gpu_memory_nodes(root)
     if isinstance(allowed.mems, Unknown):
         return allowed.mems

@@ -26,9 +26,8 @@ _NAMES = {"cgroup2": ("max", "current"), "cgroup": ("limit_in_bytes", "usage_in_
 class HugeTlbLimit(NamedTuple):
     """The tightest limit that applies: ``left_bytes`` more may be mapped; ``source`` sets it.
 
-    refuses: a larger mapping fails (``rsvd``); else it is granted, and a bus error ends the
-    process that touches more than is left (seen on 6.1 and 6.18).
-    """
+    refuses: a larger mapping fails (``rsvd``); else it is granted, and a bus error ends the process
+    that touches more than is left (seen on 6.1 and 6.18)."""
 
     left_bytes: int
     source: str
@@ -38,8 +37,7 @@ class HugeTlbLimit(NamedTuple):
 @or_unknown
 def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
     """Return the tightest hugetlb limit of this process's cgroup and its ancestors; None without
-    any.
-    """
+    any."""
     mount = own_mount(root, "hugetlb")
     if mount is None or isinstance(mount, Unknown):
         return mount
@@ -84,8 +82,7 @@ def stock_of(
 ) -> dict[Spot, Stock | Unknown]:
     """Return the pages available at each of ``spots``: free, not reserved, within ``limits``.
 
-    limits: by page size. Only NUMA nodes count that this process may use and that are not a
-    GPU's.
+    limits: by page size. Only NUMA nodes count that this process may use and that are not a GPU's.
     """
 
     @or_unknown
@@ -137,10 +134,8 @@ def _pool_stock(
 def _stock_on(
     hugepages: Pool, nodes: Collection[int], memory_available_bytes: int | Unknown
 ) -> Stock | Unknown:
-    """Return the least and the most pages that ``nodes`` can give together.
-
-    They differ because reserved pages may lie on any node until they are used.
-    """
+    """Return the least and the most pages that ``nodes`` can give together. They differ because
+    reserved pages may lie on any node until they are used."""
     if not hugepages.nodes:
         return Unknown(f"{hugepages.source}: the kernel shows no pool per NUMA node")
     here = sum(share.free_pages for at, share in hugepages.nodes.items() if at in nodes)

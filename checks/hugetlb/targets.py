@@ -15,8 +15,7 @@ class Target(NamedTuple):
     """The ``nr_hugepages`` to set for one pool or NUMA node, and what it is now.
 
     now_pages: None if the pool cannot be read; then ``pages`` is what the launch needs alone.
-    held_pages: those that other processes keep.
-    """
+    held_pages: those that other processes keep."""
 
     pages: int
     now_pages: int | None
@@ -29,11 +28,7 @@ class Target(NamedTuple):
 
 
 def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
-    """Return a target for each pool, or NUMA node, that must grow for the launch.
-
-    needs: the launch's pages; those that other processes keep are added. A pool that cannot be read
-    has a target too.
-    """
+    """Return a target for each pool that must grow (by NUMA node if bound); others' pages count."""
     return {
         spot: target
         for spot, target in all_targets(hugetlb, needs).items()
@@ -42,10 +37,8 @@ def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 
 
 def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
-    """Return a target for every pool that is needed, those that are large enough included.
-
-    If pages are bound, or some nodes are barred, the targets are by NUMA node.
-    """
+    """Return a target for every pool that is needed, those that are large enough included. If pages
+    are bound, or some nodes are barred, the targets are by NUMA node."""
     targets: dict[Spot, Target] = {}
     hugetlb = hugetlb.once_allowed(needs)
     for size in sorted({spot.page_size_bytes for spot, pages in needs.items() if pages}):
@@ -71,10 +64,7 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 def _grow(
     wanted: dict[Spot, int], hugepages: Pool | Unknown, pages: int, nodes: list[Spot]
 ) -> None:
-    """Add to ``wanted`` the pages that are bound to a set of NUMA nodes.
-
-    Each node keeps what it has; what is missing goes evenly over ``nodes``.
-    """
+    """Spread the pages of a set of NUMA nodes: each keeps what it has, the missing go evenly."""
     for at in nodes:
         now, others = now_and_held(hugepages, at.node)
         wanted[at] = max(wanted.get(at, 0), (now or 0) - others, 0)
@@ -84,9 +74,8 @@ def _grow(
 
 
 def _spread(hugetlb: HugeTlb, hugepages: Pool | Unknown, size: int, needs: Pages) -> Pages:
-    """Return unbound pages as those of the whole pool, or evenly over its nodes if some
-    are barred.
-    """
+    """Return unbound pages as those of the whole pool, or evenly over its nodes if some are
+    barred."""
     pages = needs[Spot(size, None)]
     if isinstance(hugepages, Unknown):
         return {Spot(size, None): pages}
@@ -98,10 +87,7 @@ def _spread(hugetlb: HugeTlb, hugepages: Pool | Unknown, size: int, needs: Pages
 
 
 def now_and_held(hugepages: Pool | Unknown, numa_node: int | None) -> tuple[int | None, int]:
-    """Return ``(pages now, pages that others keep)`` of a pool, or of one NUMA node.
-
-    Pages now are None if they cannot be read, and 0 if the kernel has no such pool.
-    """
+    """Return ``(pages now, pages that others keep)`` of a pool, or of one NUMA node."""
     if isinstance(hugepages, Unknown):
         return (0 if hugepages.absent else None), 0
     if numa_node is None:
@@ -116,9 +102,8 @@ def now_and_held(hugepages: Pool | Unknown, numa_node: int | None) -> tuple[int 
 def reserve_settings(
     targets: Mapping[Spot, Target], default_page_bytes: int | Unknown
 ) -> tuple[Setting, ...]:
-    """Return the settings that set the pools to their targets, by sysctl for the
-    default page size.
-    """
+    """Return the settings that set the pools to their targets, by sysctl for the default page
+    size."""
     settings: list[Setting] = []
     for spot, target in targets.items():
         name = f"hugepages-{spot.page_size_bytes // KIB}kB/nr_hugepages"
@@ -147,11 +132,8 @@ def grows_pool(setting: Setting) -> bool:
 def room_bytes(
     spot: Spot, available_bytes: int | Unknown, node_free_bytes: Mapping[int, int]
 ) -> int | Unknown:
-    """Return the memory that a pool can grow by.
-
-    For a whole pool that is ``available_bytes``, page cache included; for a NUMA node its free
-    memory.
-    """
+    """Return the memory that a pool can grow by. For a whole pool that is ``available_bytes``, page
+    cache included; for a NUMA node its free memory."""
     if spot.node is None:
         return available_bytes
     free = node_free_bytes.get(spot.node)
@@ -165,10 +147,8 @@ def why_refused(
     available_bytes: int | Unknown,
     node_free_bytes: Mapping[int, int],
 ) -> str:
-    """Return why pools cannot grow to ``targets`` now, "" if they can.
-
-    available_bytes: of the host. node_free_bytes: free memory by NUMA node.
-    """
+    """Return why pools cannot grow to ``targets`` now, "" if they can. available_bytes: of the
+    host. node_free_bytes: free memory by NUMA node."""
     for spot, target in targets.items():
         name = f"{format_page_size(spot.page_size_bytes)} pages{spot.where}"
         if target.now_pages is None:

@@ -44,8 +44,7 @@ class ThreadFacts(NamedTuple):
     """kernel: the bounds for all threads of the system. cgroups: this process's and its ancestors'.
 
     user_threads: those of this user that were seen, which other containers hide. cpus: on how many
-    this process may run.
-    """
+    this process may run."""
 
     kernel: tuple[Ceiling, ...] | Unknown
     cgroups: tuple[Ceiling, ...] | Unknown
@@ -55,9 +54,7 @@ class ThreadFacts(NamedTuple):
 
 @or_unknown
 def _system_threads(root: Root) -> tuple[Ceiling, ...] | Unknown:
-    """Return the kernel's two ceilings of threads (threads-max, pid_max), each with the number of
-    threads that run.
-    """
+    """Read the kernel's ceilings of threads, and how many threads run."""
     load = known(root.text(LOAD))
     # The fourth field: running and all threads, of the whole system in a container too.
     fields = load.split()
@@ -68,9 +65,7 @@ def _system_threads(root: Root) -> tuple[Ceiling, ...] | Unknown:
 
 
 def field(answer: object, name: str) -> Any:
-    """Return the field ``name`` of a call's answer; None if the answer is no object or lacks it.
-    Raises UnknownFactError if the answer is Unknown.
-    """
+    """Return a field of a call's answer, None without. Raises UnknownFactError."""
     answer = known(answer)
     return answer.get(name) if isinstance(answer, dict) else None
 
@@ -78,8 +73,7 @@ def field(answer: object, name: str) -> Any:
 @or_unknown
 def _pids_cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
     """Return the ceilings of threads that this process's cgroup and its ancestors set, from the
-    cgroup up. Those without a limit are left out.
-    """
+    cgroup up. Those without a limit are left out."""
     mount = own_mount(root, "pids")
     if mount is None or isinstance(mount, Unknown):
         return () if mount is None else mount
@@ -111,9 +105,7 @@ DAEMONS = ("containerd", "dockerd", "crio", "cri-dockerd", "slurmd", "kubelet", 
 
 
 def identity() -> dict[str, Any]:
-    """Return this process's user namespace, the user id of sudo's caller or None, and user 0's
-    names.
-    """
+    """Read the user namespace, sudo's caller, and the names of user 0."""
     sudo_uid = os.environ.get("SUDO_UID", "")
     rows = (line.split(":") for line in _content("/etc/passwd", 1 << 20).decode().splitlines())
     return {
@@ -125,8 +117,7 @@ def identity() -> dict[str, Any]:
 
 def processes() -> dict[str, Any]:
     """Return the limits of the daemons that start containers or jobs, and the number of threads
-    that this user has. Processes that are hidden or gone are left out.
-    """
+    that this user has. Processes that are hidden or gone are left out."""
     daemons: list[dict[str, Any]] = []
     uid = f"{os.getuid()}".encode()
     user_threads = 0
@@ -142,18 +133,14 @@ def processes() -> dict[str, Any]:
 
 
 def _row(content: bytes, name: bytes) -> bytes:
-    """Return the first word of a row of /proc/PID/status, b"" if the row is missing. name: with
-    line feed and colon, as b"\\nUid:". The first word of Uid is the user that the kernel counts.
-    """
+    """Return the first word of a row of /proc/PID/status; of Uid, the user the kernel counts."""
     start = content.find(name)
     fields = content[start + len(name) : start + 60].split() if start >= 0 else []
     return fields[0] if fields else b""
 
 
 def _content(path: str, most_bytes: int = 1 << 14) -> bytes:
-    """Read the first ``most_bytes`` of a file; b"" if it cannot be read, as when its process is
-    gone or hidden.
-    """
+    """Read a file of /proc; b"" if the process is gone or hidden."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(most_bytes)
@@ -163,8 +150,7 @@ def _content(path: str, most_bytes: int = 1 << 14) -> bytes:
 
 def _limits(pid: int) -> dict[str, list[str]]:
     """Return memlock and nofile of a process, each [soft, hard] as ``/proc/PID/limits`` writes
-    them. A limit that cannot be read is left out.
-    """
+    them. A limit that cannot be read is left out."""
     rows = _content(f"/proc/{pid}/limits").decode(errors="replace").splitlines()
     titles = (("memlock", "Max locked memory"), ("nofile", "Max open files"))
     return {
@@ -202,8 +188,7 @@ class LimitFacts(NamedTuple):
     initial_user_namespace: its capabilities count with the kernel's ``capable()``. sudo_uid: who
     called sudo, None without. root_names: users of number 0. sizes: those of ``SIZE_ROWS``, bytes
     or seconds. mappable_bytes: the most that one mapping may be, if the kernel guesses
-    (vm.overcommit_memory 0).
-    """
+    (vm.overcommit_memory 0)."""
 
     memlock: Limit | Unknown
     nofile: Limit | Unknown
@@ -221,9 +206,7 @@ class LimitFacts(NamedTuple):
 
     @or_unknown
     def effective(self, bit: int) -> bool | Unknown:
-        """Tell whether this process has the capability ``bit`` in effect, as the kernel's
-        ``capable()`` asks: set, and in the initial user namespace.
-        """
+        """Return whether a capability is in effect here, as the kernel's ``capable()`` says."""
         if not known(self.effective_capabilities) >> bit & 1:
             return False
         return self.initial_user_namespace
@@ -255,9 +238,7 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
 
 @or_unknown
 def _mappable(root: Root) -> int | Unknown:
-    """Return the bytes of all memory and swap: no mapping can be larger (mm/util.c,
-    seen on 6.18).
-    """
+    """Return all memory and swap: no mapping is larger (mm/util.c, seen on 6.18)."""
     table = known(read_whole_meminfo(root))
     return known(table.value("MemTotal")) + known(table.value("SwapTotal"))
 
@@ -288,9 +269,7 @@ def _mask(status: dict[str, str] | Unknown, name: str) -> int | Unknown:
 
 @or_unknown
 def _initial_namespace(root: Root, identity: object) -> bool | Unknown:
-    """Tell whether this process is in the initial user namespace: by the namespace's number, or if
-    that is not recorded, by its map of user ids.
-    """
+    """Tell whether this process is in the kernel's first user namespace."""
     if isinstance(identity, dict) and isinstance(identity.get("user_namespace"), str):
         return bool(identity["user_namespace"] == INITIAL_USER_NAMESPACE)
     lines = [line.split() for line in known(root.text(UID_MAP)).splitlines() if line.strip()]
@@ -315,9 +294,7 @@ def _root_names(identity: object) -> tuple[str, ...] | Unknown:
 
 @or_unknown
 def _daemons(processes: object) -> dict[str, Daemon] | Unknown:
-    """Return the limits of each running daemon that starts containers or jobs, by process name. Of
-    several processes with one name, the first counts.
-    """
+    """Return each running daemon that starts containers or jobs, by its process name."""
     rows = field(processes, "daemons")
     if not isinstance(rows, list):
         return Unknown("limits.processes: not a list of processes")

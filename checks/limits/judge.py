@@ -73,8 +73,7 @@ _REFUSED = {
 @CHECKS.check("limits.nofile", the_launch)
 def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge whether each process may open the files that it will. Programs other than SGLang are
-    shown only if their limit is too low.
-    """
+    shown only if their limit is too low."""
     findings = [(process, _judge_files(system, limits, process)) for process in needs.processes]
     # Others ask for no number: they are heard of where somebody gave them few.
     heard = (Status.FAIL, Status.WARN)
@@ -86,8 +85,7 @@ def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> I
 
 def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     """Judge the limit of open files of one process. Fail if the hard limit is too low for its
-    start; warn if it is below SGLang's 65535, or the usual 1024 of other programs.
-    """
+    start; warn if it is below SGLang's 65535, or the usual 1024 of other programs."""
     limit, source = _files_of(system, limits, process.container)
     after = start_limit("nofile", limit, process, limits, system)
     limit = after.limit
@@ -134,8 +132,7 @@ def _files_of(
     system: SystemFacts, limits: LimitFacts, container: ContainerLimits | None
 ) -> tuple[Limit | Unknown, str]:
     """Return the limit of open files that a process begins with, and its source. It is the
-    container's setting, this process's limit, or that of the daemon that starts containers.
-    """
+    container's setting, this process's limit, or that of the daemon that starts containers."""
     if container is not None and container.nofile is not None:
         count = None if container.nofile == UNLIMITED else container.nofile
         return Limit(count, count), container.origin
@@ -169,8 +166,7 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 @or_unjudged
 def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds) -> Finding:
     """Judge one process's limits of address space, data, file size, stack and CPU time. Return the
-    worst finding, with the settings of all.
-    """
+    worst finding, with the settings of all."""
     finding = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
     bounded = []
@@ -237,8 +233,7 @@ def run_as(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 @or_unjudged
 def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     """Judge whether this check runs as the user of the process; warn if not, since limits seen here
-    are then another user's.
-    """
+    are then another user's."""
     container, sudo_uid = process.container, limits.sudo_uid
     if container is not None and not system.container.inside:
         text = "the launch runs in a container, and is judged by that container's settings"
@@ -295,8 +290,7 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
     """Judge whether enough threads are left: by the kernel's ceilings, then for each container by
     its cgroup and user. Processes in no container are judged together, as those of one container.
 
-    A container that this check does not run in is skipped.
-    """
+    A container that this check does not run in is skipped."""
     if not needs.processes:
         yield skip("the launch has no process on this host")
         return
@@ -328,8 +322,7 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
 
 def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
     """Add up the threads that processes start for certain (least), and an estimate of those that
-    they have under load (usual).
-    """
+    they have under load (usual)."""
     count = _USUAL_CPUS if isinstance(cpus, Unknown) else cpus
     rpc, blas = min(count, RPC_POOL_THREADS), min(count, BLAS_THREADS)
     of = Counter(each.program for each in processes)
@@ -364,8 +357,7 @@ def _has_store(process: ProcessNeeds) -> bool:
 
 def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:
     """Judge by the ceiling that leaves the fewest threads; pass if ``ceilings`` is (). Fail if the
-    launch cannot start; warn if too few remain under load.
-    """
+    launch cannot start; warn if too few remain under load."""
     wanted = counted(
         need.least, "threads", f"{{}} to start, about {need.usual} under load (estimate)"
     )
@@ -426,8 +418,7 @@ def _of_user(
     run_as: RunAs,
 ) -> Finding:
     """Judge RLIMIT_NPROC, which counts the threads of all processes of a user. nproc, run_as: the
-    limit and the user of the process with the lowest limit.
-    """
+    limit and the user of the process with the lowest limit."""
     subject = Subject(f"{subject}, user", "user")
     if isinstance(nproc, Unknown):
         return unknown(subject, nproc)
@@ -457,8 +448,7 @@ def _of_user(
 
 def _is_exempt(run_as: RunAs, limits: LimitFacts, system: SystemFacts) -> bool | Unknown:
     """Tell whether the user is exempt from RLIMIT_NPROC: as user 0, or with CAP_SYS_RESOURCE or
-    CAP_SYS_ADMIN in effect. Both count only in the initial user namespace.
-    """
+    CAP_SYS_ADMIN in effect. Both count only in the initial user namespace."""
     if isinstance(limits.initial_user_namespace, Unknown):
         return limits.initial_user_namespace
     if not limits.initial_user_namespace:

@@ -25,8 +25,7 @@ class StartLimit(NamedTuple):
     """The limit of a process as it starts. by: the launch's setting that gave the limit, None if no
     setting did.
 
-    refused: a setting of the launch that the kernel refuses, so that the limit before stays.
-    """
+    refused: a setting of the launch that the kernel refuses, so that the limit before stays."""
 
     limit: Limit | Unknown
     by: SetLimit | None = None
@@ -42,8 +41,7 @@ def start_limit(
 ) -> StartLimit:
     """Return a process's limit as it starts: ``limit`` of its host or container, after the settings
     of the launch, in order. name: of LIMIT_NAMES. Settings after a refused one with ``must`` do not
-    count.
-    """
+    count."""
     state = StartLimit(limit)
     elsewhere = process.container is not None and not system.container.inside
     for asked in process.limits:
@@ -70,8 +68,7 @@ def may(
     CAPABILITIES.
 
     container: the container of the process, if the launch describes one. If this check does not run
-    in it, its user namespace is not looked at.
-    """
+    in it, its user namespace is not looked at."""
     bit = CAPABILITIES[name]
     if container is not None and not system.container.inside:
         return _may_there(run_as, name, container)
@@ -85,9 +82,7 @@ def may(
 
 
 def _may_there(run_as: RunAs, name: str, container: ContainerLimits) -> bool | Unknown:
-    """Tell whether ``run_as`` has a capability in effect in a container in which this check does
-    not run. User namespaces are not looked at.
-    """
+    """Tell whether a capability acts in a container to come; user namespaces are not looked at."""
     if not container.privileged and not added(container) & {name, "ALL"}:
         return False
     user = container.user if run_as.user == "" else run_as.user
@@ -114,9 +109,7 @@ def is_superuser(run_as: RunAs, limits: LimitFacts) -> bool | Unknown:
 
 
 def not_started(finding: Finding, refused: SetLimit) -> Finding:
-    """Return ``finding`` as a failure: the kernel refuses a limit of the launch, and so the program
-    is not started.
-    """
+    """Return a failure: a limit is refused, and so the program is not started."""
     return finding.failed(
         f"{refused.origin} raises {refused.name} above the hard limit: Operation not permitted, "
         "and the program is not started",
@@ -129,8 +122,7 @@ def _after(
     before: StartLimit, asked: SetLimit, raises: bool | Unknown, limits: LimitFacts
 ) -> StartLimit:
     """Return the limit after one setting ``asked`` of the launch. raises: whether its setter may
-    raise the hard limit.
-    """
+    raise the hard limit."""
     now = before.limit
     if asked.soft is Bound.SYSTEMD:
         return StartLimit(limits.runtimes.systemd_default(asked.name), asked)
@@ -164,9 +156,7 @@ def _after(
 def _bound(
     bound: int | Bound | Unknown | None, now: Limit | Unknown, part: int
 ) -> int | Unknown | None:
-    """Return the soft (``part`` 0) or hard (1) limit that a setting leads to. bound: a number, None
-    for no limit, or relative to ``now``, the limit before.
-    """
+    """Return the soft (``part`` 0) or hard (1) bound that a setting makes of the limit ``now``."""
     if not isinstance(bound, Bound):
         return bound
     if isinstance(now, Unknown):

@@ -31,9 +31,7 @@ def daemon_of(unit: str) -> str:
 
 
 def runtime_units(runtime: str) -> tuple[str, ...]:
-    """Return the unit names of the daemons that may hand their limit to a container without a
-    limit. () for pyxis: the limit of the job counts.
-    """
+    """Name the daemons that may hand their limit to a container without a limit."""
     # Docker's containers are children of containerd's shims; a dockerd without containerd.service
     # starts a containerd of its own, which has dockerd's limit.
     if runtime == "pyxis":
@@ -62,8 +60,7 @@ class UnitLimit(NamedTuple):
     """A daemon that starts containers or jobs.
 
     running: its process's limits, None if it does not run or was not seen. configured: what its
-    unit says of memlock, None if it says nothing. source: the file that says so, or "".
-    """
+    unit says of memlock, None if it says nothing. source: the file that says so, or ""."""
 
     name: str
     running: Daemon | None
@@ -72,10 +69,8 @@ class UnitLimit(NamedTuple):
 
 
 class PamLimit(NamedTuple):
-    """One row of limits.conf. domain: a user, ``@group`` or ``*``. kind: soft, hard, -.
-
-    most: bytes or a count, None for no limit. name: of LIMIT_NAMES.
-    """
+    """One row of limits.conf. domain: a user, ``@group`` or ``*``. kind: soft, hard, -. most: bytes
+    or a count, None for no limit. name: of LIMIT_NAMES."""
 
     domain: str
     kind: str
@@ -94,8 +89,7 @@ class RuntimeLimits(NamedTuple):
 
     userns_remap: daemon.json's, "" without. slurm_propagates: whether jobs inherit the memlock of
     the shell that submits them, None without Slurm. systemd: the ``DefaultLimit*`` of its files, by
-    limit. init_nproc: of process 1. pam: the rows of limits.conf and limits.d.
-    """
+    limit. init_nproc: of process 1. pam: the rows of limits.conf and limits.d."""
 
     units: tuple[UnitLimit, ...]
     docker_default: Limit | Unknown | None
@@ -122,8 +116,7 @@ class RuntimeLimits(NamedTuple):
     @or_unknown
     def of_login(self, name: str, user: str | Unknown, now: Limit | Unknown) -> Limit | Unknown:
         """Return ``now``, the limit before a login of ``user``. Unknown if a row of limits.conf may
-        change it, or if the rows, the user or ``now`` are unknown and a row sets this limit.
-        """
+        change it, or if the rows, the user or ``now`` are unknown and a row sets this limit."""
         rows = [row for row in known(self.pam) if row.name == name]
         if not rows:
             return now
@@ -137,9 +130,7 @@ class RuntimeLimits(NamedTuple):
 
 
 def _may_mean(domain: str, user: str) -> bool:
-    """Tell whether a row of limits.conf for ``domain`` may apply to ``user``. For root only rows
-    that name root do (limits.conf(5)).
-    """
+    """Tell whether a row may be of ``user``; for root only rows of its name (limits.conf(5))."""
     if is_root(user):
         return domain == "root"
     return domain in (user, "*") or user.isdecimal() or domain[:1] in "@%" or ":" in domain
@@ -147,8 +138,7 @@ def _may_mean(domain: str, user: str) -> bool:
 
 def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> RuntimeLimits:
     """Read the limits that daemons, Docker, systemd, logins and Slurm hand on. daemons: those that
-    run, by process name.
-    """
+    run, by process name."""
     docker_default, userns_remap = _docker(root)
     return RuntimeLimits(
         units=tuple(_units(root, {} if isinstance(daemons, Unknown) else daemons)),
@@ -163,8 +153,7 @@ def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> 
 
 def parse_limit(text: str) -> int | Unknown | None:
     """Return the number of a limit, with K, M, G, T or P as powers of 1024. None for ``unlimited``,
-    ``infinity`` and -1; Unknown for any other text.
-    """
+    ``infinity`` and -1; Unknown for any other text."""
     word = text.strip()
     if word in ("unlimited", "infinity", "-1"):
         return None
@@ -175,9 +164,7 @@ def parse_limit(text: str) -> int | Unknown | None:
 
 @or_unknown
 def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unknown:
-    """Return the limit in the row ``name`` of a ``/proc/PID/limits``. source: the file's path, for
-    the reason of an Unknown.
-    """
+    """Return the limit in the row ``name`` of a ``/proc/PID/limits``."""
     for line in known(content).splitlines():
         values = line[len(name) :].split() if line.startswith(name) else []
         if len(values) >= 2:
@@ -193,9 +180,7 @@ def limit_of_words(pair: object) -> Limit | Unknown:
 
 
 def _limit(soft: str, hard: str, source: str) -> Limit | Unknown:
-    """Return the limit of two texts, soft and hard; Unknown if one is no limit. source: the file,
-    for the reason of the Unknown.
-    """
+    """Parse the two texts of a limit. source: the file, for the reason of an Unknown."""
     try:
         return Limit(known(parse_limit(soft)), known(parse_limit(hard)))
     except UnknownFactError as error:
@@ -204,8 +189,7 @@ def _limit(soft: str, hard: str, source: str) -> Limit | Unknown:
 
 def _units(root: Root, daemons: Mapping[str, Daemon]) -> Iterator[UnitLimit]:
     """Yield the limits of each daemon that starts containers or jobs. A daemon that neither runs
-    nor has a unit file is left out. daemons: those that run, by process name.
-    """
+    nor has a unit file is left out. daemons: those that run, by process name."""
     for name in RUNTIME_UNITS:
         running = daemons.get(daemon_of(name))
         contents = list(_unit_files(root, f"{name}.service"))
@@ -216,9 +200,7 @@ def _units(root: Root, daemons: Mapping[str, Daemon]) -> Iterator[UnitLimit]:
 
 
 def _unit_files(root: Root, unit: str) -> Iterator[tuple[str, str]]:
-    """Yield (path, content) of a unit's file and its drop-ins, in systemd's order. unit: with its
-    suffix, as docker.service.
-    """
+    """Yield (path, content) of the unit's file and its drop-ins, in systemd's order."""
     main = (root.text(f"{folder}/{unit}") for folder in UNIT_FOLDERS)
     for folder, content in zip(UNIT_FOLDERS, main, strict=True):
         if not isinstance(content, Unknown):
@@ -236,9 +218,7 @@ def _drop_ins(root: Root, folders: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def conf_files(root: Root, folders: Sequence[str]) -> list[str]:
-    """Return the paths of the ``*.conf`` drop-ins in ``folders``, sorted by file name. Of files
-    with the same name, only that in the first folder is taken.
-    """
+    """Sort the paths of drop-ins by file name; of one name, take that of the first folder."""
     chosen = {
         name: f"{folder}/{name}"
         for folder in reversed(folders)
@@ -250,8 +230,7 @@ def conf_files(root: Root, folders: Sequence[str]) -> list[str]:
 
 def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unknown | None, str]:
     """Return the last ``key=soft[:hard]`` in files of systemd, and the path of its file. (None, "")
-    if the last value is empty, or if no file sets it. files: (path, content).
-    """
+    if the last value is empty, or if no file sets it. files: (path, content)."""
     value, source = "", ""
     for path, content in files:
         for line in content.splitlines():
@@ -265,9 +244,7 @@ def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unkno
 
 
 def _systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
-    """Read the DefaultLimit rows of systemd's configuration, by limit name (memlock); limits that
-    are not set are left out.
-    """
+    """Read the DefaultLimit rows of systemd's configuration."""
     folders = [f"{folder}/systemd/system.conf" for folder in ("/etc", "/run", "/usr/lib")]
     files = [(folders[0], "\n".join(root.lines(folders[0])))]
     files += _drop_ins(root, [f"{folder}.d" for folder in folders])
@@ -277,8 +254,7 @@ def _systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
 
 def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
     """Return memlock of Docker's default-ulimits, None if not set, and the user-namespace
-    remapping, "" if not set. Each is Unknown if it cannot be read.
-    """
+    remapping, "" if not set. Each is Unknown if it cannot be read."""
     config = read_docker_config(root)
     remapped = docker_text(config, "userns-remap")
     if isinstance(config, Unknown):
@@ -296,8 +272,7 @@ def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
 @or_unknown
 def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
     """Read the rows of limits.conf and limits.d for LIMIT_NAMES, in the order of pam_limits; a
-    later row wins. Malformed rows are left out.
-    """
+    later row wins. Malformed rows are left out."""
     names = (name for name in known(root.entries(PAM_FOLDER)) if name.endswith(".conf"))
     paths = ["/etc/security/limits.conf", *(f"{PAM_FOLDER}/{name}" for name in names)]
     rows = []
@@ -315,8 +290,7 @@ def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
 @or_unknown
 def _slurm(root: Root) -> bool | Unknown | None:
     """Tell whether jobs of Slurm get the memlock of the submitting shell, which is Slurm's default.
-    None if no slurm.conf exists.
-    """
+    None if no slurm.conf exists."""
     texts = (known(none_if_absent(root.text(path), None)) for path in SLURM_CONFIGS)
     config = next((text for text in texts if text is not None), None)
     propagates = None if config is None else True

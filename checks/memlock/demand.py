@@ -48,9 +48,7 @@ NO_LARGEST = Unknown("the longest registration was not computed")
 
 
 def pinning(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError without a launch, or if none of its processes pins
-    memory to move it to other hosts.
-    """
+    """Return the launch. Raises UnjudgedError if none of its processes pins memory for it."""
     launch = the_launch(needs)
     return launch if any(map(pins, launch.processes)) else rdma_launch(needs)
 
@@ -71,9 +69,8 @@ def pinned_unseen(transport: str) -> Unknown:
 class Demand(NamedTuple):
     """What one process pins: ``bytes`` over ``nics`` devices, and the formula of that sum.
 
-    more: a part that comes on top and is not known, None if ``bytes`` is all. ring_bytes: the
-    part of ``bytes`` that io_uring pins, once for all devices.
-    """
+    more: a part that comes on top and is not known, None if ``bytes`` is all. ring_bytes: the part
+    of ``bytes`` that io_uring pins, once for all devices."""
 
     nics: int
     bytes: int
@@ -85,10 +82,9 @@ class Demand(NamedTuple):
 class Grant(NamedTuple):
     """What one process may pin. limit: its RLIMIT_MEMLOCK. void: CAP_IPC_LOCK makes it void.
 
-    origin: whose limit it is. doubt: why ``void`` may not hold, or "". hint: what lifts the
-    limit, if known. by_launch: the launch itself sets the limit, so no setting around the launch
-    changes it, but one of ``unit``. refused: a limit that the launch sets and may not.
-    """
+    origin: whose limit it is. doubt: why ``void`` may not hold, or "". hint: what lifts the limit,
+    if known. by_launch: the launch itself sets the limit, so no setting around the launch changes
+    it, but one of ``unit``. refused: a limit that the launch sets and may not."""
 
     limit: Limit | Unknown
     void: bool | Unknown
@@ -135,8 +131,7 @@ def demand(
     """Add up what a process pins on ``nics`` devices. page_bytes: the base page size, to which each
     registration is rounded. largest_bytes: the longest registration that all devices take.
 
-    Unknown if the process's regions are. GPU memory of unknown size is left out and is ``more``.
-    """
+    Unknown if the process's regions are. GPU memory of unknown size is left out and is ``more``."""
     more = None
     sizes: dict[str, int] = {}
     for region in known(process.regions):
@@ -165,8 +160,7 @@ def demand(
 
 def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None) -> Grant:
     """Return the limit and the capability that decide how much a process may pin. None as
-    ``process`` means this process itself.
-    """
+    ``process`` means this process itself."""
     if process is None:
         return _own(limits, "this shell")
     container, run_as = process.container, process.run_as
@@ -193,9 +187,7 @@ def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None)
 
 
 def _run_by(run_as: RunAs, base: Grant, limits: LimitFacts, system: SystemFacts) -> Grant:
-    """Return ``base`` with ``void`` for the user that runs the process: whether that user has
-    CAP_IPC_LOCK in effect.
-    """
+    """Return ``base`` with the capability of the user that runs the process."""
     void = may(run_as, "IPC_LOCK", None, limits, system)
     user = run_as.user
     who = user.reason if isinstance(user, Unknown) else f"run by {user or 'whoever starts it'}"
@@ -208,8 +200,7 @@ def _with_launch(
     base: Grant, process: ProcessNeeds, limits: LimitFacts, system: SystemFacts
 ) -> Grant:
     """Return ``base`` after the memlock settings of the launch itself; unchanged if the launch sets
-    none.
-    """
+    none."""
     after = start_limit("memlock", base.limit, process, limits, system)
     evidence, by = base.evidence, after.by
     if after.refused is not None:
@@ -229,8 +220,7 @@ def _with_launch(
 
 def _own(limits: LimitFacts, origin: str) -> Grant:
     """Return the limit and capability of this process itself. origin: words for whose limit it is.
-    ``hint`` names a row of limits.conf that would lift memlock at a new login.
-    """
+    ``hint`` names a row of limits.conf that would lift memlock at a new login."""
     mask = limits.effective_capabilities
     evidence = [Evidence(LIMITS, f"Max locked memory: {_raw(limits.memlock)}")]
     if not isinstance(mask, Unknown):
@@ -252,8 +242,7 @@ def _raw(limit: Limit | Unknown) -> str:
 
 def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
     """Return the limit of a container for which the launch sets none. It is Docker's default, or
-    that of the daemon that starts it; Unknown if neither is seen.
-    """
+    that of the daemon that starts it; Unknown if neither is seen."""
     runtimes, default = limits.runtimes, limits.runtimes.docker_default
     if runtime == "pyxis":
         reason = "a job of Slurm has the limit of the shell that submits it, or slurmd's"
@@ -278,8 +267,7 @@ def _with_capability(
     limits: LimitFacts, container: ContainerLimits, base: Grant, inside: bool
 ) -> Grant:
     """Return ``base`` with ``void`` and ``doubt`` by the container's user, added capabilities and
-    user namespace. inside: this check runs in that container.
-    """
+    user namespace. inside: this check runs in that container."""
     if container.user is not None and not is_root(container.user):
         # Added capabilities reach the effective set of user 0 alone: others start with none.
         return base._replace(void=False)
@@ -302,8 +290,7 @@ def _outside_initial_namespace(
     limits: LimitFacts, container: ContainerLimits, inside: bool
 ) -> tuple[bool | Unknown, Evidence] | None:
     """Return (new ``Grant.void``, evidence) if a container is not in the initial user namespace, or
-    if that cannot be told. ``void`` is then False or Unknown. None if it is in that namespace.
-    """
+    if that cannot be told. ``void`` is then False or Unknown. None if it is in that namespace."""
     if container.own_users:
         return False, Evidence(container.origin, "a user namespace of its own")
     if inside:

@@ -57,8 +57,7 @@ def _judge_limit(
     release: MooncakeRelease | None,
 ) -> Finding:
     """Judge whether one process may pin all that it registers. release: None if Mooncake's version
-    is not known.
-    """
+    is not known."""
     granted = grant(system, limits, process)
     if process.rdma is None:
         wanted: Demand | Unknown = pinned_unseen(process.transport)
@@ -85,8 +84,7 @@ def _judge_limit(
 
 def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     """Judge what a process pins by a limit that counts. The subject of the finding is "": the
-    caller adds subject and evidence.
-    """
+    caller adds subject and evidence."""
     have, limit = granted.have, granted.limit
     limit_bytes = 0 if isinstance(limit, Unknown) or limit.soft is None else limit.soft
     need: str = format_need(wanted.bytes, limit_bytes)
@@ -128,8 +126,7 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
 
 def _within(soft: int, wanted: Demand) -> str:
     """Return advice on what fits into the limit ``soft``: fewer bytes on each NIC, or fewer NICs.
-    Return "" if the demand is not known whole, or if too little would be left.
-    """
+    Return "" if the demand is not known whole, or if too little would be left."""
     if wanted.more is not None or not soft:
         return ""
     each = (wanted.bytes - wanted.ring_bytes) // wanted.nics
@@ -150,9 +147,7 @@ def _within(soft: int, wanted: Demand) -> str:
 def demand_on(
     system: SystemFacts, rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None
 ) -> Demand | Unknown:
-    """Return the memory that a process pins on the devices of this host that it uses. Unknown if
-    the devices or the sizes are.
-    """
+    """Add up what a process pins on the devices of this host that it uses."""
     why = unread(rdma)
     if why is not None:
         return why
@@ -179,8 +174,7 @@ def ring_buffers(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) ->
 
 def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     """Judge whether the limit may be too low for the SSD offload's io_uring buffers. Any finite
-    limit is a warning.
-    """
+    limit is a warning."""
     granted = grant(system, limits, process)
     size = process.ring_bytes
     need = f"{format_bytes(size) if size else 'the buffer'} per I/O thread"
@@ -201,9 +195,7 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
 
 
 def _lift(granted: Grant, soft: int | None, runtime: str) -> tuple[Setting, ...]:
-    """Return the setting that lifts the limit. () if the launch sets the limit itself, unless it
-    does so in a systemd unit.
-    """
+    """Return the setting that lifts the limit; of a launch's own limit only its unit does."""
     lift = _unlimited(str(soft), runtime, granted.unit)
     return (lift,) if granted.unit or not granted.by_launch else ()
 
@@ -216,8 +208,7 @@ def _unlimited(now: str, runtime: str = "", unit: str = "") -> Setting:
 @CHECKS.check("memlock.user-namespace", rdma_launch_or_host)
 def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Finding]:
     """Judge whether CAP_IPC_LOCK counts: it does in the initial user namespace alone. Warn if this
-    process has it in another namespace and its memlock is limited.
-    """
+    process has it in another namespace and its memlock is limited."""
     initial, mask = known(limits.initial_user_namespace), known(limits.effective_capabilities)
     capable = bool(mask >> IPC_LOCK_BIT & 1)
     have = "the initial user namespace" if initial else "a user namespace of its own"
@@ -239,8 +230,7 @@ def runtime_limit(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:
     """Judge the memlock limit that containers of the launch start with. Without a launch, judge the
-    limit of each daemon that starts containers or jobs.
-    """
+    limit of each daemon that starts containers or jobs."""
     runtimes = limits.runtimes
     if needs is None:
         findings = [_of_unit(unit, runtimes.slurm_propagates) for unit in runtimes.units]
@@ -256,8 +246,7 @@ def runtime_limit(
 
 def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) -> Finding:
     """Judge the memlock limit that one daemon hands on: a warning unless it is unlimited.
-    slurm_propagates: True if jobs of Slurm get the limit of the shell that submits them.
-    """
+    slurm_propagates: True if jobs of Slurm get the limit of the shell that submits them."""
     memlock = unit.running.memlock if unit.running is not None else unit.configured
     daemon = daemon_of(unit.name)
     if memlock is None:
@@ -282,8 +271,7 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
 
 def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     """Judge the memlock limit that the container of one process starts with. The launch's limit
-    counts, else Docker's default, else the daemon's.
-    """
+    counts, else Docker's default, else the daemon's."""
     container = process.container
     assert container is not None
     finding = passed(process.name)
@@ -325,8 +313,7 @@ def inert_capability(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:
     """Judge whether an added IPC_LOCK is in effect for the container's user: in the launch's
-    containers, else in the container that this check runs in.
-    """
+    containers, else in the container that this check runs in."""
     contained = needs.rdma_processes if needs is not None else ()
     declared = [process for process in contained if process.container is not None]
     if declared:
@@ -346,8 +333,7 @@ def _declared(process: ProcessNeeds) -> Finding:
     """Judge whether the IPC_LOCK that the launch adds to a container has an effect.
 
     Warn if the launch names a user other than root, and memlock is not unlimited. Pass if no
-    IPC_LOCK is added.
-    """
+    IPC_LOCK is added."""
     container = process.container
     assert container is not None
     finding = passed(process.name, "no IPC_LOCK added")
@@ -374,8 +360,7 @@ def _no_effect(finding: Finding, now: str, runtime: str = "") -> Finding:
 
 def _inert_here(limits: LimitFacts) -> Finding:
     """Judge the IPC_LOCK of the container that this check runs in. Warn if it is allowed but not in
-    effect, and memlock is not unlimited.
-    """
+    effect, and memlock is not unlimited."""
     here = passed("this container")
     effective = here.known(limits.effective_capabilities)
     bounding = here.known(limits.bounding_capabilities)

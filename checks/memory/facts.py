@@ -70,8 +70,7 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
     kills nobody.
 
     Unknown if SGLang cannot tell either: it then checks an explicit size against the host's memory
-    alone, and refuses to size a pool by itself.
-    """
+    alone, and refuses to size a pool by itself."""
     mount = known(own_mount(root, "memory"))
     if mount is None:
         return None
@@ -85,9 +84,7 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
 
 @or_unknown
 def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
-    """Return the smallest headroom of the cgroup in one folder; None if this cgroup
-    sets no limit.
-    """
+    """Return the tightest limit of one folder; None if it sets none."""
     every = [(known(cgroup_limit(root, path := f"{folder}/{x}")), path) for x in files.limits]
     limits = [(limit, path) for limit, path in every if limit is not None]
     if not limits:
@@ -100,8 +97,7 @@ def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom |
 @or_unknown
 def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
     """Return the bytes that a cgroup uses, without page cache that the kernel can give back.
-    Unknown if a count is missing.
-    """
+    Unknown if a count is missing."""
     usage = known(root.count(f"{folder}/{files.usage}"))
     content = known(root.text(f"{folder}/memory.stat"))
     rows = dict(line.split() for line in content.splitlines() if len(line.split()) == 2)
@@ -118,8 +114,7 @@ def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
 
 def _protected_below(root: Root, folder: str) -> bool:
     """Tell whether a cgroup below ``folder`` protects memory from reclaim (memory.min). True too if
-    one cannot be read.
-    """
+    one cannot be read."""
     names = root.names(folder)
     if isinstance(names, Unknown):
         return True
@@ -147,10 +142,9 @@ class MemoryFacts(NamedTuple):
 
     headroom: the tightest memory limit over the cgroup and its ancestors; None if none binds.
     killing_headroom: the same of the limits at which the kernel kills, so without memory.high.
-    overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted
-    here. shm_refuses: why no file can be made in /dev/shm, "" if nothing was seen.
-    hugetlb_charged: huge pages count against the memory cgroup. sizes None: not a file system.
-    """
+    overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted here.
+    shm_refuses: why no file can be made in /dev/shm, "" if nothing was seen. hugetlb_charged: huge
+    pages count against the memory cgroup. sizes None: not a file system."""
 
     meminfo: Meminfo | Unknown
     headroom: MemoryHeadroom | Unknown | None
@@ -189,8 +183,7 @@ def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
 
 def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
     """Return size and free bytes of /dev/shm, and why no file can be made in it ("" if one can).
-    All three are from ``memory.space``; the first two may be Unknown.
-    """
+    All three are from ``memory.space``; the first two may be Unknown."""
     answer = root.call("memory.space", SHM)
     if isinstance(answer, Unknown):
         return answer, answer, ""

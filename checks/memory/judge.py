@@ -37,9 +37,7 @@ def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
 
 
 def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
-    """Return the sum of the processes' regular memory as text, ``2 x 66.00 GiB + 1.00 GiB``.
-    Unknown sizes are left out. huge_bytes: one more term, for huge pages.
-    """
+    """Return the regular memory of the processes as a sum. huge_bytes: added as one more term."""
     every = (process.regular_bytes for process in processes)
     counts = Counter(size for size in every if isinstance(size, int) and size)
     sizes = ((n, format_bytes(size)) for size, n in counts.items())
@@ -52,8 +50,7 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
 @CHECKS.check("memory.host", the_launch)
 def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge whether the host has the regular memory of all processes together. Warn if less than 10
-    GiB would be left beside SGLang's ranks.
-    """
+    GiB would be left beside SGLang's ranks."""
     finding = passed("regular memory")
     table = finding.known(memory.meminfo)
     need_bytes = finding.known(regular_bytes(needs))
@@ -80,8 +77,7 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
 
 def _unused_pool(needs: LaunchNeeds, table: Meminfo) -> str:
     """Return advice on the free huge pages of the default size, which no other memory can use.
-    Return "" if all are taken or reserved, or if the launch takes or may take them.
-    """
+    Return "" if all are taken or reserved, or if the launch takes or may take them."""
     rows = ("Hugepagesize", "HugePages_Free", "HugePages_Rsvd")
     size, free, reserved = (table.values.get(row, 0) for row in rows)
     if free <= reserved or isinstance(needs.usages, Unknown):
@@ -95,8 +91,7 @@ def _unused_pool(needs: LaunchNeeds, table: Meminfo) -> str:
 @CHECKS.check("memory.cgroup", the_launch)
 def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge the memory limits of this process's own cgroup, of the launch's containers, and of a
-    Slurm job.
-    """
+    Slurm job."""
     finding = passed("cgroup")
     charged, headroom = _charged(needs, memory), memory.headroom
     need_bytes, headroom = finding.known(charged), finding.known(headroom)
@@ -125,9 +120,7 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
 
 @or_unknown
 def _charged(needs: LaunchNeeds, memory: MemoryFacts) -> int | Unknown:
-    """Return the bytes that the launch is charged for in its cgroup: regular memory, and huge pages
-    if the kernel counts them.
-    """
+    """Add up the memory that the cgroup charges: huge pages too, if the kernel counts them."""
     total = known(regular_bytes(needs))
     sizes = [process.hugetlb_bytes for process in needs.processes]
     if memory.hugetlb_charged is False or not any(isinstance(x, Unknown) or x for x in sizes):
@@ -146,8 +139,7 @@ def _limited(
     sizes: str,
 ) -> Finding:
     """Judge whether ``need_bytes`` fit into ``left_bytes`` below a memory limit. Warn if less than
-    a tenth of the need would be left over. sizes: words for what a person may lower.
-    """
+    a tenth of the need would be left over. sizes: words for what a person may lower."""
     have, need = format_bytes(left_bytes, "{} allowed"), format_need(need_bytes, left_bytes)
     finding = passed(subject, have, need, formula, evidence=evidence)
     advice = f"raise the memory limit of the container, or lower {sizes}"
@@ -162,8 +154,7 @@ def _limited(
 
 def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
     """Judge each memory limit that the launch sets for a container, against the regular memory of
-    the processes in it. Processes of unknown size are left out.
-    """
+    the processes in it. Processes of unknown size are left out."""
     inside: dict[tuple[str, int], list[ProcessNeeds]] = {}
     for process in needs.processes:
         container = process.container
@@ -179,8 +170,7 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
 
 def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
     """Judge the --mem of a Slurm job; warn if the launch needs more. It is a limit only if
-    cgroup.conf has ConstrainRAMSpace=yes. Yields nothing without --mem.
-    """
+    cgroup.conf has ConstrainRAMSpace=yes. Yields nothing without --mem."""
     places = [(each, each.container) for each in needs.processes]
     inside = [each for each, at in places if at is None or at.runtime == "pyxis"]
     need_bytes = sum(each.regular_bytes for each in inside if isinstance(each.regular_bytes, int))
@@ -207,9 +197,7 @@ _REMOVE = "remove the files that killed servers left there"
 
 @CHECKS.check("shm.space", the_launch)
 def shm_space(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge the /dev/shm of each container of the launch, and that of this host for processes in no
-    container.
-    """
+    """Judge /dev/shm as it is here, and that of each container of the launch."""
     # A container whose processes have no GPU (a master) shares nothing with those that have.
     groups: dict[str, list[ProcessNeeds]] = {}
     sharing = [each for each in needs.processes if each.gpu is not None or each.shm_bytes]
@@ -269,8 +257,7 @@ def _shm(
     evidence: tuple[Evidence, ...],
 ) -> Finding:
     """Judge one /dev/shm. Fail if the launch's certain bytes do not fit. Warn if several GPU
-    processes (``ranks``) have 64 MiB or less, too little for NCCL and torch.
-    """
+    processes (``ranks``) have 64 MiB or less, too little for NCCL and torch."""
     need = format_bytes(need_bytes)
     finding = passed(subject, have, need, evidence=evidence)
     wanted = shm_wanted_bytes(need_bytes)
@@ -312,8 +299,7 @@ def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
 @CHECKS.check("memory.overcommit", any_launch)
 def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge whether the host's policy of overcommit refuses mappings. Only policy 2 does: fail if
-    the launch's regular memory does not fit, else warn because of CUDA.
-    """
+    the launch's regular memory does not fit, else warn because of CUDA."""
     finding = passed("overcommit")
     policy = finding.known(memory.overcommit)
     have = f"vm.overcommit_memory={policy}"

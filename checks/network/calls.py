@@ -24,10 +24,7 @@ def addresses() -> list[dict[str, Any]]:
 
 
 def bind(port: int) -> dict[str, Any]:
-    """Try to bind ``port`` on all IPv4 addresses, as servers do.
-
-    Returns ``free``, and if that is False the name of the error as ``errno``.
-    """
+    """Try to bind ``port`` on all addresses, as servers do: ``free``, or else ``errno``."""
     import errno
 
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -47,18 +44,14 @@ _ANSWER_BYTES = 4096
 
 
 def resolve(host: str) -> list[str]:
-    """Return the addresses of a name, in the resolver's order, each once. Raises OSError if it has
-    none.
-    """
+    """Return the addresses of a name, in the resolver's order, each once."""
     entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in entries))
 
 
 def connect(host: str, port: int) -> dict[str, Any]:
     """Try to connect by TCP, and return ``open``, with the error's name and text if it is False.
-
-    ``timeout``: the seconds waited, if nothing refused the connection.
-    """
+    ``timeout``: the seconds waited, if nothing refused the connection."""
     import errno
 
     limit = _seconds(CONNECT_SHARE)
@@ -74,10 +67,7 @@ def connect(host: str, port: int) -> dict[str, Any]:
 
 def http(host: str, port: int, path: str, most_bytes: int = _ANSWER_BYTES) -> dict[str, Any]:
     """Ask for ``GET path``, past any proxy, and return the status and the first ``most_bytes`` of
-    the body.
-
-    Without an answer: the seconds waited as ``timeout``, or ``error``.
-    """
+    the body. Without an answer: the seconds waited as ``timeout``, or ``error``."""
     from http.client import HTTPConnection, HTTPException
 
     connection = HTTPConnection(host, port, timeout=_seconds(HTTP_SHARE))
@@ -103,8 +93,7 @@ def master(host: str, port: int) -> dict[str, Any]:
     code.
 
     0: the master is ready. Without a code: the seconds waited as ``timeout``, or ``error``. By
-    ``rpc_only`` the client returns before it joins: the master shows no client afterwards.
-    """
+    ``rpc_only`` the client returns before it joins: the master shows no client afterwards."""
     import subprocess
     import sys
 
@@ -149,10 +138,8 @@ MOST_ROUTES = 4096
 
 
 def rules() -> list[dict[str, Any]]:
-    """Read ``ip rule`` of both families, in the kernel's order: see ``RoutingRule``.
-
-    action: of fib_rules.h. other: numbers (FRA_*, or TOS) of selectors that are none of the fields.
-    """
+    """Read ``ip rule`` of both families, in the kernel's order: see ``RoutingRule``. action: of
+    fib_rules.h. other: numbers (FRA_*, or TOS) of selectors that are none of the fields."""
     asked = ((family, _messages(family, RTM_GETRULE, RTM_NEWRULE)) for family in _FAMILIES)
     return [_rule(family, body) for family, bodies in asked for body in bodies]
 
@@ -189,9 +176,7 @@ def _rule(family: int, body: bytes) -> dict[str, Any]:
 
 def routes() -> list[list[Any]]:
     """Return ``[family, table, type, destination, gateway, interface]`` of each route's next hops.
-
-    type: RTN_* of rtnetlink.h. Behind ``MOST_ROUTES`` stands ``[family, -1, 0, "", "", ""]``.
-    """
+    type: RTN_* of rtnetlink.h. Behind ``MOST_ROUTES`` stands ``[family, -1, 0, "", "", ""]``."""
     names = dict(socket.if_nameindex())
     rows: list[list[Any]] = []
     for family in _FAMILIES:
@@ -219,10 +204,8 @@ def _version(family: int) -> int:
 
 
 def _routes(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
-    """Read one route of a netlink message, a row for each next hop; none for a cached route.
-
-    names: interface names by index. See ``routes`` for the rows.
-    """
+    """Read one route of a netlink message, a row for each next hop; none for a cached route. names:
+    interface names by index. See ``routes`` for the rows."""
     _, length, _, _, table, _, _, type_, flags = struct.unpack_from("=BBBBBBBBI", body)
     if flags & RTM_F_CLONED:
         return []

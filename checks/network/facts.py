@@ -51,10 +51,8 @@ class NetworkFacts(NamedTuple):
 
 
 def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
-    """Read the network below ``root``, and try to bind the ports of the launch.
-
-    The addresses are read only without a launch, or if it advertises a name.
-    """
+    """Read the network below ``root``, and try to bind the ports of the launch. The addresses are
+    read only without a launch, or if it advertises a name."""
     numbers = {port.port for port in needs.ports if isinstance(port.port, int)} if needs else set()
     advertises = needs is None or any(service.kind == "advertised" for service in needs.services)
     return NetworkFacts(
@@ -107,9 +105,7 @@ def _range(root: Root) -> tuple[int, int] | Unknown:
 
 @or_unknown
 def _reserved(root: Root) -> tuple[tuple[int, int], ...] | Unknown:
-    """Read reserved ports, ``8080,30000-30010``, as pairs (first, last); an empty line reserves
-    none.
-    """
+    """Read reserved ports, ``8080,30000-30010``; an empty line reserves none."""
     content = known(none_if_absent(root.word(RESERVED), ""))
     spans: list[tuple[int, int]] = []
     for part in filter(None, map(str.strip, content.split(","))):
@@ -201,10 +197,8 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
 
 
 def _ask(root: Root, service: Service) -> ServiceAnswer:
-    """Ask one service: resolve its name, connect, and speak its protocol.
-
-    A service that the launch starts itself, or without a port, is only resolved.
-    """
+    """Ask one service: resolve its name, connect, and speak its protocol. A service that the launch
+    starts itself, or without a port, is only resolved."""
     host, port = str(service.host), service.port
     addresses: tuple[str, ...] | Unknown = (host,)
     if not _is_address(host):
@@ -231,10 +225,7 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
 
 
 def has_no_address(why: Unknown) -> bool:
-    """Tell whether the resolver said that a name has no address.
-
-    False if nobody asked for it, or the resolver could not answer.
-    """
+    """Return whether the resolver said that a name has none; else nobody asked, or answered."""
     return any(phrase in why.reason for phrase in _NO_ADDRESS)
 
 
@@ -247,10 +238,8 @@ def _is_address(host: str) -> bool:
 
 
 def _speak(root: Root, service: Service, port: int, answer: ServiceAnswer) -> ServiceAnswer:
-    """Ask an open service in its protocol, and return ``answer`` with what it replied.
-
-    The protocol is HTTP, or for a master that of Mooncake's own client.
-    """
+    """Ask an open service in its protocol, and return ``answer`` with what it replied. The protocol
+    is HTTP, or for a master that of Mooncake's own client."""
     path = "" if service.kind == "master" else "/health"
     if service.kind == "metadata-http":
         path = (service.path or METADATA_PATH) + ABSENT_KEY
@@ -366,8 +355,7 @@ def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...
 
     source: an IP address. Rules and tables are followed in the kernel's order. Unknown if a rule
     cannot be followed: by a selector or an action that is not read here, or a jump for some
-    addresses alone.
-    """
+    addresses alone."""
     address = ipaddress.ip_address(source)
     reachable: list[Network] = []
     whole = ipaddress.ip_network("0.0.0.0/0" if address.version == 4 else "::/0")
@@ -402,8 +390,7 @@ def _asked(
     ``interface``.
 
     open_: the destinations that no earlier rule decided. Unknown if the rule has a selector that is
-    not read.
-    """
+    not read."""
     unread = [number for number in rule.other if number not in NEVER_MET]
     if unread:
         return Unknown(f"rule {rule.priority} has a selector that is not read ({unread[0]})")
@@ -431,8 +418,7 @@ def _of_table(
     """Add to ``reachable`` the networks that the rule's table sends out of ``interface``.
 
     asked: the part of ``open_`` that the rule matches. Returns ``open_`` without what the table
-    decided.
-    """
+    decided."""
     decided: list[Network] = []
     rows = [
         (ipaddress.ip_network(route.destination, strict=False), route)

@@ -57,11 +57,8 @@ def port_taken(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
 
 @or_unjudged
 def _port(port: BoundPort, network: NetworkFacts, same: list[BoundPort]) -> Finding:
-    """Judge one port of the launch: its number, its other users, and whether it is free here.
-
-    same: all ports of the launch with this number in this network, ``port`` included, in their
-    order.
-    """
+    """Judge one port of the launch: its number, its other users, and whether it is free here. same:
+    all ports of the launch with this number in this network, ``port`` included, in their order."""
     finding = passed(f"{port.what} of {port.owner}")
     number = finding.known(port.port)
     finding = finding._replace(need=f"port {number}")
@@ -124,17 +121,13 @@ def _port(port: BoundPort, network: NetworkFacts, same: list[BoundPort]) -> Find
 
 def _together(port: BoundPort, other: BoundPort) -> bool:
     """Tell whether a container engine publishes both ports for one container, and so at the same
-    time.
-    """
+    time."""
     return port.address is not None and other.address is not None and port.owner == other.owner
 
 
 def _meet(address: str | None, other: str | None) -> bool:
-    """Tell whether two addresses cannot both be bound at one port; "" is all addresses.
-
-    None: the process chooses an address that is not read. It meets "" and None, and no stated
-    address.
-    """
+    """Tell whether two addresses cannot both be bound at one port; "" is all addresses. None: the
+    process chooses an address that is not read. It meets "" and None, and no stated address."""
     if address is None or other is None:
         return not address and not other
     return address == other or not address or not other
@@ -206,9 +199,7 @@ def advertised(
 
 
 def _ends_where_it_binds(finding: Finding, service: Service) -> Finding:
-    """Add to a failure about an advertised address that the process ends, if it binds the address
-    too.
-    """
+    """Return the finding of an address that this host lacks, for a process that binds it too."""
     if not service.binds:
         return finding
     text = f"{finding.text}; mooncake_client binds its own port there, and ends with exit 1"
@@ -257,10 +248,7 @@ _CORRECT = "correct the address, or end what listens there and start the right o
 
 
 def _called(needs: LaunchNeeds | None) -> list[tuple[Service, int]]:
-    """Return the services that the launch talks to, each with the number of the launch's hosts.
-
-    Raises UnjudgedError if there are none.
-    """
+    """Return the services that the launch talks to, each with the number of the launch's hosts."""
     launch = the_launch(needs)
     called = [(each, launch.hosts) for each in launch.services if each.kind != "advertised"]
     if not called:

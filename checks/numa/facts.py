@@ -27,9 +27,7 @@ LIMIT_SECONDS = 5.0
 
 def memory_policy() -> dict[str, int]:
     """Try get_mempolicy, set_mempolicy and mbind in a child; return each errno, 0 if permitted.
-
-    Raises OSError on a machine whose system calls are not known here.
-    """
+    Raises OSError on a machine whose system calls are not known here."""
     import ctypes
     import mmap  # not in the child: another thread may hold the lock of its import for ever
     import os
@@ -105,10 +103,7 @@ class NumaFacts(NamedTuple):
 
 @or_unknown
 def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
-    """Read the facts of NUMA; Unknown if the folder of nodes exists but cannot be listed.
-
-    Without this, such a host would look like one with a single node.
-    """
+    """Read the topic; Unknown if nodes may not be listed: none listed would be one node."""
     known(root.entries(NODES))
     return read_numa(root, needs)
 

@@ -58,10 +58,7 @@ def parse_node_list(text: str) -> tuple[int, ...]:
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Parse ``"0-3,8"`` to ``(0, 1, 2, 3, 8)``, and an empty text to ``()``. Raises ValueError.
-
-    A node with memory alone has an empty list.
-    """
+    """Return a list of CPUs likewise; an empty one, as a node of memory alone has, is ``()``."""
     return _parse_list(text, MOST_CPUS, "CPUs") if text.strip(_AROUND) else ()
 
 
@@ -77,9 +74,8 @@ def parse_cpu_map(text: str) -> tuple[int, ...]:
 
 
 def _parse_list(text: str, limit: int, what: str) -> tuple[int, ...]:
-    """Parse a kernel list of numbers below ``limit``. what: named in the ValueError
-    that is raised.
-    """
+    """Parse a kernel list of numbers below ``limit``. what: named in the ValueError that is
+    raised."""
     numbers: set[int] = set()
     for part in map(str.strip, text.strip(_AROUND).split(",")):
         first, dash, last = part.partition("-")
@@ -129,9 +125,7 @@ def read_allowed(root: Root) -> Allowed:
 
 @or_unknown
 def read_list(root: Root, name: str, parse: Parser) -> List:
-    """Read a file as a list of numbers by ``parse``; Unknown if it cannot be read, or
-    is no list.
-    """
+    """Read a file's list, Unknown if it is none."""
     return _parsed(known(root.text(name)), name, parse)
 
 
@@ -153,8 +147,7 @@ def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
 
 def _cpuset(root: Root) -> tuple[str, List, List]:
     """Return ``(folder, CPUs, NUMA nodes)`` of the innermost cpuset that has lists; folder ""
-    without.
-    """
+    without."""
     for top, path in (*_usual(root), *_mounted(root)):
         parts = [part for part in path.split("/") if part]
         if ".." in parts:
@@ -183,10 +176,8 @@ def _usual(root: Root) -> Iterator[tuple[str, str]]:
 
 
 def _mounted(root: Root) -> Iterator[tuple[str, str]]:
-    """Yield ``(mount point, path below it)`` for each file system in /proc/mounts with cpusets.
-
-    The path is that of this process's cpuset; see cpuset(7).
-    """
+    """Yield ``(mount point, path below it)`` for each file system in /proc/mounts with cpusets. The
+    path is that of this process's cpuset; see cpuset(7)."""
     path = root.word(CPUSET)
     if isinstance(path, Unknown):
         return

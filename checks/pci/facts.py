@@ -23,10 +23,8 @@ MOST_CAPABILITIES = (4096 - EXTENDED_START) // 8
 
 
 def acs(address: str) -> int | None:
-    """Return the ACS control register of a function; None if it has no ACS.
-
-    Raises PermissionError if this user is not root.
-    """
+    """Return the ACS control register of a function; None if it has no ACS. Raises PermissionError
+    if this user is not root."""
     import os
 
     file = os.open(f"/sys/bus/pci/devices/{address}/config", os.O_RDONLY | os.O_CLOEXEC)
@@ -42,9 +40,7 @@ def acs(address: str) -> int | None:
 
 def acs_control(read: Callable[[int, int], bytes]) -> int | None:
     """Return the ACS control register in a configuration space; None if the function has no ACS.
-
-    read: gives the bytes at (offset, length). Raises PermissionError if it gives too few bytes.
-    """
+    read: gives the bytes at (offset, length). Raises PermissionError if it gives too few bytes."""
     offset = EXTENDED_START
     for _ in range(MOST_CAPABILITIES):
         header = read(offset, 4)
@@ -235,9 +231,7 @@ def _iommu(root: Root, folder: str) -> str | Unknown:
 
 
 def _nics(root: Root) -> dict[str, PciFunction]:
-    """Read the PCI function of each RDMA device, by the device's name; those without one are left
-    out.
-    """
+    """Read the PCI function of each RDMA device."""
     nics = {}
     for name in root.listed(RDMA_DEVICES):
         path = root.link(f"{RDMA_DEVICES}/{name}/device")
@@ -266,9 +260,7 @@ def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
 
 def path_class(function: PciFunction, other: PciFunction) -> PathClass | Unknown:
     """Return how far two functions are from each other, in the classes of ``nvidia-smi topo``.
-
-    Unknown if sysfs does not show the bridges above one, or its NUMA node if that decides.
-    """
+    Unknown if sysfs does not show the bridges above one, or its NUMA node if that decides."""
     if not function.parents or not other.parents:
         missing = function if not function.parents else other
         return Unknown(f"{missing.address}: sysfs shows no host bridge above it")
@@ -295,11 +287,7 @@ def count_shared(first: Sequence[str], second: Sequence[str]) -> int:
 
 
 def bridges_between(function: PciFunction, other: PciFunction) -> tuple[str, ...]:
-    """Return the bridges below the switch that two functions share, at which ACS could turn
-    transfers up.
-
-    () if they share no switch.
-    """
+    """Return the bridges at which ACS could turn a transfer up: those below a shared switch."""
     shared = count_shared(function.parents, other.parents)
     if shared < 2:
         return ()

@@ -37,9 +37,7 @@ class Location(NamedTuple):
 
     @property
     def first(self) -> tuple[str, ...] | Unknown:
-        """The NICs of which any may be chosen first: the preferred, or the others if none is
-        preferred.
-        """
+        """Return the NICs of which any may be chosen first: the preferred, or else the others."""
         return self.others if self.preferred == () else self.preferred
 
 
@@ -67,8 +65,7 @@ def predicted(
     """Foretell the topology that ``process`` gets, by the facts of the host alone.
 
     release: Mooncake's, None for the newest known. knows_gpus: Mooncake is built with CUDA. Unknown
-    if the process's devices, or the file of MC_CUSTOM_TOPO_JSON, are not known.
-    """
+    if the process's devices, or the file of MC_CUSTOM_TOPO_JSON, are not known."""
     import json
 
     used = devices_in_use(rdma, process, release)
@@ -90,9 +87,7 @@ def predicted(
 
 
 def _of_node(rdma: RdmaFacts, number: int, names: Sequence[str]) -> Location:
-    """Return the location of a NUMA node: it prefers those of the NICs ``names`` that are on that
-    node.
-    """
+    """Return the location of a NUMA node: it prefers the NICs on that node."""
     nodes = {nic.name: nic.node for nic in rdma.present}
     for name in names:
         near_node = nodes[name]
@@ -112,8 +107,7 @@ def _of_gpu(
     """Return the location of a GPU: of its NUMA node's NICs, or else of all, it prefers the
     nearest.
 
-    location: its name, ``cuda:0``. address: the GPU's. release: None for the newest known.
-    """
+    location: its name, ``cuda:0``. address: the GPU's. release: None for the newest known."""
     if isinstance(gpus.accelerators, Unknown):
         return Location(location, gpus.accelerators)
     gpu = next((function for function in gpus.on_pci if function.address == address), None)
@@ -139,10 +133,7 @@ def _path(function: PciFunction) -> str:
 
 
 def pci_steps(path: str, other: str) -> int:
-    """Return how far two PCI functions are from each other, as Mooncake's getPciDistance counts.
-
-    Counted are the slashes in both sysfs paths behind the beginning that these share.
-    """
+    """Return the slashes of both sysfs paths behind what they share (getPciDistance)."""
     shared = count_shared(path, other)
     return path.count("/", shared) + other.count("/", shared)
 
@@ -164,9 +155,7 @@ def _only(place: Location, names: Sequence[str]) -> Location:
 @or_unknown
 def parse_locations(rows: Any | Unknown) -> tuple[Location, ...] | Unknown:
     """Read ``{"cpu:0": [[preferred NICs], [others]]}`` as locations, sorted by name and number.
-
-    Unknown if ``rows`` is Unknown or of another form.
-    """
+    Unknown if ``rows`` is Unknown or of another form."""
     rows = known(rows)
     wrong = Unknown('not a topology: no object of {"location": [[preferred], [others]]}')
     if not isinstance(rows, dict):
@@ -190,11 +179,7 @@ def _order(name: str) -> tuple[str, int, str]:
 def measured(
     root: Root, interpreter: str, process: ProcessNeeds, devices: Sequence[str]
 ) -> tuple[Location, ...] | Unknown:
-    """Ask the installed Mooncake for the topology of ``process``. Unknown if it gives none.
-
-    interpreter: a Python that has Mooncake. devices: the NICs to use, () for Mooncake's own
-    discovery.
-    """
+    """Ask the installed Mooncake for the topology of ``process``; devices: () for its discovery."""
     environment, names = process.environment, ",".join(devices)
     variables = [f"{key}={environment[key]}" for key in VARIABLES if key in environment]
     return parse_locations(root.call("mooncake.local_topology", interpreter, names, *variables))
@@ -203,10 +188,8 @@ def measured(
 def differences(
     foretold: Sequence[Location], measured: Sequence[Location]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return ``(location, foretold, measured)``, in words, for each location that differs.
-
-    A location whose foretold NICs are not known is left out.
-    """
+    """Return ``(location, foretold, measured)``, in words, for each location that differs. A
+    location whose foretold NICs are not known is left out."""
     wanted, have = ({place.name: place for place in places} for places in (foretold, measured))
     rows = []
     for name in sorted({*wanted, *have}, key=_order):
@@ -247,8 +230,7 @@ def local_topology(interpreter: str, devices: str, *variables: str) -> Any:
 
     devices: names with commas between them, "" for discovery. variables: ``NAME=value``, in place
     of all variables MC_* of this process. Raises OSError with the child's message; ValueError if
-    the answer is no JSON.
-    """
+    the answer is no JSON."""
     import json
     import os
     import subprocess

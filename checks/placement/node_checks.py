@@ -59,9 +59,8 @@ def policy_refused(needs: LaunchNeeds, numa: NumaFacts) -> Iterable[Finding]:
 def _policy_of(
     process: ProcessNeeds, policy: MemoryPolicy | Unknown, needs: LaunchNeeds
 ) -> Finding:
-    """Judge whether one process may make the calls that bind its memory: set_mempolicy
-    and mbind.
-    """
+    """Judge whether one process may make the calls that bind its memory: set_mempolicy and
+    mbind."""
     binds = process.program == "sglang" and process.node is not None
     splits = splits_segment(process)
     if isinstance(splits, Unknown) and (isinstance(policy, Unknown) or policy.mbind):
@@ -106,10 +105,8 @@ def _policy_of(
 
 
 def _in_container(finding: Finding, process: ProcessNeeds, need: str) -> Finding:
-    """Add that the launch's own container may refuse calls that are permitted here.
-
-    need: the calls, for the text.
-    """
+    """Add that the launch's own container may refuse calls that are permitted here. need: the
+    calls, for the text."""
     limits = process.container
     if limits is None or limits.runtime not in ("docker", "compose") or limits.privileged:
         return finding
@@ -201,9 +198,7 @@ def _refused(process: ProcessNeeds, numa: NumaFacts) -> Finding | None:
 
 @or_unknown
 def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> set[int] | Unknown:
-    """Return the NUMA nodes over which a process splits its segment; empty if it does
-    not split it.
-    """
+    """Return the NUMA nodes over which a process splits its segment; empty for a single one."""
     if needs.nic_nodes is not None:
         return set(known(process.segment_nodes))
     nodes = [known(nic_node(rdma, name)) for name in known(nics_of(rdma, needs, process))]
@@ -215,8 +210,7 @@ def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[
     """Yield ``(status, text)`` of what follows from NUMA nodes that a process may not use.
 
     split: those of Mooncake's segment. bound: those that SGLang binds a rank to, also if only their
-    CPUs are not allowed.
-    """
+    CPUs are not allowed."""
     if split:
         mooncake = release_of(needs.mooncake_version)
         if mooncake is None:
@@ -270,8 +264,7 @@ def _memory_of(
     numbers: Sequence[int], everything: Sequence[ProcessNeeds], memory: MemoryFacts, numa: NumaFacts
 ) -> Finding:
     """Judge whether one NUMA node, or several that share a binding, have the memory that is bound
-    to them.
-    """
+    to them."""
     where = node_list(numbers)
     finding = passed(where)
     bound = [{*(p.among or (() if p.node is None else (p.node,)))} for p in everything]
@@ -435,9 +428,8 @@ def mooncake_view(
 
 
 def _of_host(numa: NumaFacts, pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts) -> list[Finding]:
-    """Judge every GPU that this process may use, with all NICs of the host that
-    Mooncake can use.
-    """
+    """Judge every GPU that this process may use, with all NICs of the host that Mooncake can
+    use."""
     visible = known(visible_gpus(gpus, ANY_PROCESS))
     if not visible:
         return [skip("no GPU is visible here")]
@@ -460,10 +452,8 @@ def judge_gpu(
     names: tuple[str, ...],
     release: MooncakeRelease | None,
 ) -> Finding:
-    """Judge whether Mooncake prefers the nearest of ``names`` for GPU ``gpu`` of ``view``.
-
-    names: the NICs in use. release: None for the newest known.
-    """
+    """Judge whether Mooncake prefers the nearest of ``names`` for GPU ``gpu`` of ``view``. names:
+    the NICs in use. release: None for the newest known."""
     finding = finding._replace(need="the nearest NIC in use preferred")
     visible = finding.known(view.gpus)
     if gpu >= len(visible):

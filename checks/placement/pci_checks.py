@@ -49,9 +49,8 @@ class _Used(NamedTuple):
 
 
 def _used(pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None) -> _Used:
-    """Return the GPUs and NICs on PCI in use. Raises UnjudgedError if there are none,
-    or not known.
-    """
+    """Return the GPUs and NICs on PCI in use. Raises UnjudgedError if there are none, or not
+    known."""
     must_be_read(pci)
     finding = passed("PCI")
     if needs is None:

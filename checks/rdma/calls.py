@@ -28,10 +28,7 @@ ANSWER_LIMIT_SECONDS = 2.0
 
 
 def device_node(path: str) -> dict[str, Any]:
-    """Return a device file's mode and whether it opens for read and write, with the error if not.
-
-    Raises FileNotFoundError.
-    """
+    """Return a device file's mode, and why it does not open, if so. Raises FileNotFoundError."""
     answer: dict[str, Any] = {"mode": os.stat(path).st_mode, "open": True}
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
@@ -42,10 +39,7 @@ def device_node(path: str) -> dict[str, Any]:
 
 def interfaces() -> dict[str, list[list[Any]]]:
     """Return the IP addresses of this network namespace: ``{interface: [[address, prefix
-    length]]}``.
-
-    /sys may show the interfaces of another namespace.
-    """
+    length]]}``. /sys may show the interfaces of another namespace."""
     import socket
 
     import psutil
@@ -66,8 +60,7 @@ def kernel() -> dict[str, Any]:
     """Ask the kernel, as ``rdma system`` and ``rdma resource`` do. Raises OSError.
 
     netns_mode: shared or exclusive. copy_on_fork: pinned pages are copied at fork (Linux 5.12).
-    devices: by name, the count of each resource in use, and driver_id.
-    """
+    devices: by name, the count of each resource in use, and driver_id."""
     answer: dict[str, Any] = {"netns_mode": None, "copy_on_fork": None, "devices": {}}
     for attributes in _ask(CMD_SYS_GET, b"", dump=False):
         if NETNS_MODE in attributes:
@@ -91,8 +84,7 @@ def held() -> dict[str, dict[str, dict[str, int]]]:
     count}}}``.
 
     ``mr_bytes``, among the kinds, is the size of the memory regions. Needs no right. The kernel
-    leaves out objects of another pid namespace (rdma/core/restrack.c). Raises OSError.
-    """
+    leaves out objects of another pid namespace (rdma/core/restrack.c). Raises OSError."""
     answer: dict[str, dict[str, dict[str, int]]] = {}
     for attributes in list(_ask(CMD_RES_GET, b"", dump=True)):
         processes = answer.setdefault(_text(attributes[DEV_NAME]), {})
@@ -109,10 +101,7 @@ def held() -> dict[str, dict[str, dict[str, int]]]:
 
 
 def _entries(command: int, device: bytes, table: int) -> Iterator[dict[int, bytes]]:
-    """Yield each resource of one kind that a device has, as ``{attribute number: value}``.
-
-    command, table: of that kind, see ``RESOURCES``. device: the value of its DEV_INDEX.
-    """
+    """Yield each resource of one kind that a device has, by attribute."""
     for attributes in _ask(command, _attribute(DEV_INDEX, device), dump=True):
         for _number, entry in netlink_attributes(attributes.get(table, b"")):
             yield dict(netlink_attributes(entry))
@@ -120,9 +109,7 @@ def _entries(command: int, device: bytes, table: int) -> Iterator[dict[int, byte
 
 def verbs(name: str) -> dict[str, Any]:
     """Ask libibverbs for one device: its limits, its ports, or why the device cannot be opened.
-
-    Mooncake opens the same library: a device whose provider is missing is not listed to either.
-    """
+    Mooncake opens the same library: a device whose provider is missing is not listed to either."""
     from checks.rdma.libibverbs import SONAME, library, query
 
     try:
@@ -145,10 +132,7 @@ def _driver_id(index: bytes) -> int | None:
 
 
 def _ask(command: int, request: bytes, dump: bool) -> Iterator[dict[int, bytes]]:
-    """Ask for an RDMA command; yield the attributes of each message in the answer. Raises OSError.
-
-    dump: ask for all objects, not for one.
-    """
+    """Yield the attributes of each message in the kernel's answer. Raises OSError."""
     flags = NLM_F_DUMP if dump else 0
     for _kind, body in netlink_dump(NETLINK_RDMA, NLDEV + command, request, flags):
         yield dict(netlink_attributes(body))
@@ -160,8 +144,7 @@ def netlink_dump(
     """Send one netlink request, and yield the messages of the answer, each as ``(type, body)``.
 
     body: of the request. Without NLM_F_DUMP in ``flags`` one message is all. Raises OSError if the
-    kernel answers with an error, or not in time.
-    """
+    kernel answers with an error, or not in time."""
     import socket
     import struct
 
@@ -217,9 +200,7 @@ LARGEST_FILE_BYTES = 1 << 16
 
 
 def state_folders() -> list[str]:
-    """Return the folders of saved results: the system's first, then this user's if a
-    home is known.
-    """
+    """Return the folders of saved results: the system's first, then this user's."""
     base = os.environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):
         base = os.path.join(os.environ.get("HOME", ""), ".local/state")
@@ -230,8 +211,7 @@ def state_folders() -> list[str]:
 
 def saved() -> list[dict[str, Any]]:
     """Read every saved result, each with the path of its ``file``; those that cannot be read are
-    left out.
-    """
+    left out."""
     import json
 
     results = []

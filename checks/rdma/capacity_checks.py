@@ -81,10 +81,8 @@ def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _refused(nic: Nic, launch_uses: Iterable[Use], short: set[str]) -> Finding:
-    """Return the worst finding for a process of the launch that gets no handle of ``nic``.
-
-    short: names of the devices that have fewer handles left than processes need.
-    """
+    """Return the worst finding for a process of the launch that gets no handle of ``nic``. short:
+    names of the devices that have fewer handles left than processes need."""
     finding = passed(Subject(nic.name, "device")).warned(
         "opening the device fails with EAGAIN: a process without a handle goes on with "
         "its other devices"
@@ -162,10 +160,7 @@ def _left(limit: CgroupLimit, used: CgroupLimit) -> CgroupLimit:
 
 @CHECKS.check("rdma.resources", any_launch)
 def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    """Judge whether each device in use has memory regions and queue pairs left for the launch.
-
-    Without a launch all devices of the host are judged, by what is in use already.
-    """
+    """Judge whether a device has memory regions and queue pairs left for the launch."""
 
     def judge(nic: Nic, launch_uses: Sequence[Use]) -> Finding:
         need = Objects(0, 0, 0, 0) if needs is None else objects_of(nic, needs, launch_uses)
@@ -291,10 +286,8 @@ def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
-    """Judge whether one NIC's translation table holds all regions that the launch registers.
-
-    nics: the number of NICs in use, for the advice to spread processes over them.
-    """
+    """Judge whether one NIC's translation table holds all regions that the launch registers. nics:
+    the number of NICs in use, for the advice to spread processes over them."""
     finding = passed(load.nic.name)
     row = finding.known(row_of(load.nic))
     if row is not None and not row.holds_entries:
@@ -317,8 +310,7 @@ def _judge_bound(
     """Judge a NIC's load by a measurement on this host, or else by the table of devices.
 
     finding: to be completed. row: of the table, None if the device is not in it; then, and without
-    a measurement, the result is unknown.
-    """
+    a measurement, the result is unknown."""
     need = format_bytes(load.bytes, f"{{}}, {load.entries} entries")
     finding = finding._replace(need=need, formula=_formula(load))
     least = min((page for page, size in load.by_page.items() if size), default=BASE_PAGE_BYTES)
@@ -338,9 +330,7 @@ def _judge_bound(
 
 
 def _formula(load: NicLoad) -> str:
-    """Return the formula of a NIC's entries: ``2 processes: 60.00 GiB / 4 KiB + 30.00 GiB / 2
-    MiB``.
-    """
+    """Return ``2 processes: 60.00 GiB / 4 KiB + 30.00 GiB / 2 MiB``."""
     terms = [
         f"{format_bytes(size)} / {format_page_size(page)}"
         for page, size in sorted(load.by_page.items())
@@ -358,8 +348,7 @@ def _holds(load: NicLoad, measured: Measured, row: DeviceRow | None) -> bool | N
     """Tell whether a measurement shows that a device holds a load; None if it decides nothing.
 
     It decides against a load only if that has pages of the measured size alone, and the device's
-    table was full. row: of the table of devices, None if the device is not in it.
-    """
+    table was full. row: of the table of devices, None if the device is not in it."""
     by_page = {page: size for page, size in load.by_page.items() if size}
     if sum(by_page.values()) <= measured.holds_bytes:
         return True
@@ -374,8 +363,7 @@ def _as_measured(
     finding: Finding, load: NicLoad, measured: Measured, fits: bool, nics: int
 ) -> Finding:
     """Judge by a measurement on this host. fits: the measurement shows that the device holds the
-    load.
-    """
+    load."""
     page = format_page_size(measured.page_bytes)
     source = measured.file or "mooncake-preflight measure --only registration"
     met = f"{measured.holds_regions} regions, then: {measured.met or 'as much as was asked'}"
@@ -407,10 +395,8 @@ def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: 
 
 
 def _over(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
-    """Add the advice to bring a NIC's entries down to ``most``.
-
-    The ways are huge pages, less memory, and processes that use one of the ``nics`` NICs each.
-    """
+    """Add the advice to bring a NIC's entries down to ``most``. The ways are huge pages, less
+    memory, and processes that use one of the ``nics`` NICs each."""
     ways = []
     settings: tuple[Setting, ...] = ()
     small = load.by_page.get(BASE_PAGE_BYTES, 0)

@@ -53,19 +53,14 @@ LOOKED_UP = (
 
 
 def _looks_up_all(process: ProcessNeeds) -> bool:
-    """Tell whether SGLang itself, at its start, looks up the same devices that the
-    process names.
-    """
+    """Return whether SGLang itself looks up the very devices that are judged by name."""
     lookup, used = process.looked_up, process.rdma
     return lookup is not None and used is not None and lookup.devices == used.devices
 
 
 @or_unjudged
 def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, those: list[ProcessNeeds]) -> Finding:
-    """Judge whether the host has the devices that SGLang looks up at its start, beside a store's.
-
-    use: how they are named. those: the processes whose SGLang looks them up.
-    """
+    """Judge devices of SGLang's own engine beside a store with others."""
     known(rdma.nics)
     there = [nic.name for nic in rdma.present]
     who = fold_names([process.name for process in those])
@@ -125,10 +120,8 @@ def _listing(rdma: RdmaFacts) -> Evidence:
 
 
 def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
-    """Return the setting that makes the launch name the devices ``names``.
-
-    () if no single variable or flag names the launch's devices, or ``names`` is empty.
-    """
+    """Return the setting that makes the launch name the devices ``names``. () if no single variable
+    or flag names the launch's devices, or ``names`` is empty."""
     process, devices = use.processes[0], use.devices
     assert process.rdma is not None
     holder, wanted = process.rdma.written_as, ",".join(names)
@@ -145,9 +138,7 @@ def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
 
 @CHECKS.check("rdma.no-device", any_launch)
 def no_device(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    """Judge whether each RDMA process has a device left to use; skipped without RDMA in
-    the launch.
-    """
+    """Judge whether each RDMA process has a device left to use."""
     if needs is None or not needs.rdma_processes:
         there = ", ".join(nic.name for nic in rdma.present)
         if not isinstance(rdma.nics, Unknown):
@@ -228,8 +219,7 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     @or_unjudged
     def judge(nic: Nic) -> Finding:
         """Judge one device by its node type and driver; an eRDMA device is left to
-        rdma.erdma-compat.
-        """
+        rdma.erdma-compat."""
         finding = passed(nic.name, need="node type CA")
         node_type = finding.known(nic.node_type)
         evidence = (Evidence(f"{RDMA_DEVICES}/{nic.name}/node_type", node_type),)

@@ -113,10 +113,8 @@ def read_measured(root: Root, drivers: Mapping[str, str]) -> tuple[Measured, ...
 
 
 def _measured(name: str, identity: Identity, result: Any) -> Measured | None:
-    """Read one saved result as one of the device ``name``.
-
-    None if it is damaged, or was measured on another device, firmware or driver.
-    """
+    """Read one saved result as one of the device ``name``. None if it is damaged, or was measured
+    on another device, firmware or driver."""
     if not isinstance(result, dict) or result.get("schema") != RESULT_SCHEMA:
         return None
     if any(result.get(key) != value for key, value in identity._asdict().items()):

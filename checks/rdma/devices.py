@@ -31,9 +31,7 @@ class Gid(NamedTuple):
 
     @property
     def ipv4(self) -> str | None:
-        """The IPv4 address in the GID, ``10.0.0.1`` for ``::ffff:10.0.0.1``; None if it
-        holds none.
-        """
+        """Return ``10.0.0.1`` for ``::ffff:10.0.0.1``."""
         if self.raw[:12] != _IPV4_MAPPED:
             return None
         return ".".join(str(octet) for octet in self.raw[12:])
@@ -82,11 +80,7 @@ class Netdev(NamedTuple):
 def read_ports(
     root: Root, device: str, pkeys: Iterable[int], gids: Iterable[int]
 ) -> tuple[Port, ...] | Unknown:
-    """Read every port of ``device``, in ascending order.
-
-    pkeys: indices of the partition keys to read. gids: indices of GIDs to read even if they lie far
-    behind the last one used. Unknown if the ports, or their numbers, cannot be listed.
-    """
+    """Read every port of ``device``, with these partition keys, and these GIDs behind any gap."""
     folder = f"{RDMA_DEVICES}/{device}/ports"
     numbers = _numbers(known(root.names(folder)))
     keys, entries = sorted(set(pkeys)), set(gids)
@@ -126,8 +120,7 @@ def _read_gids(
     """Read the used entries of a GID table, ascending.
 
     An entry more than LARGEST_GAP behind the last used one is read only if its index is in
-    ``asked``. numbers: all indices of the table. layer: the port's link layer.
-    """
+    ``asked``. numbers: all indices of the table. layer: the port's link layer."""
     used: list[Gid] = []
     last_used = -1
     for number in numbers:
@@ -218,11 +211,8 @@ class GidChoice(NamedTuple):
 
 
 def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
-    """Return ``(index, variable)``: the GID index that MC_GID_INDEX, or else NCCL_IB_GID_INDEX,
-    asks for.
-
-    None if neither is set or the number is out of range; text without a number is 0.
-    """
+    """Return the GID index that MC_GID_INDEX, or else NCCL_IB_GID_INDEX, asks for, and that name.
+    None if neither is set or the number is out of range; text without a number is 0."""
     for name in ("MC_GID_INDEX", "NCCL_IB_GID_INDEX"):
         if name in environment:
             index = leading_integer(environment[name]) or 0
@@ -234,9 +224,7 @@ def choose_gid(
     port: Port, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
     """Return the GID of ``port`` that Mooncake uses; the choice's GID is None if no entry will do.
-
-    release: Mooncake's, None for the newest known. Unknown if the table could not be read.
-    """
+    release: Mooncake's, None for the newest known. Unknown if the table could not be read."""
     if isinstance(port.gids, Unknown):
         return port.gids
     asked = asked_index(environment)
@@ -259,10 +247,8 @@ def choose_gid(
 def _given(
     gids: tuple[Gid, ...], asked: tuple[int, str], release: MooncakeRelease | None
 ) -> GidChoice:
-    """Choose the GID at a stated index, if it is in use and Mooncake's release accepts it.
-
-    asked: the index, and the variable or default that it is from.
-    """
+    """Choose the GID at a stated index, if it is in use and Mooncake's release accepts it. asked:
+    the index, and the variable or default that it is from."""
     index, name = asked
     gid = next((gid for gid in gids if gid.number == index), None)
     if gid is None:
@@ -292,9 +278,7 @@ _RANKS = (
 
 def _rank(gid: Gid) -> int:
     """Rank a GID as Mooncake's autoGidCandidateClassPriority does: 0 is best; see ``_RANKS``.
-
-    192.168/16 counts as routable.
-    """
+    192.168/16 counts as routable."""
     if gid.kind not in (IB, ROCE_2):
         return 6
     netdev = gid.netdev if isinstance(gid.netdev, str) else ""

@@ -100,8 +100,7 @@ def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
     """Read all facts about RDMA devices. libibverbs and the kernel are asked only if sysfs shows a
     device.
 
-    needs: of the launch, whose variables say which partition keys, GIDs and files to read.
-    """
+    needs: of the launch, whose variables say which partition keys, GIDs and files to read."""
     names = device_names(root)
     environments = [process.environment for process in needs.processes] if needs else []
     pkeys = {*_numbers(environments, "MC_PKEY_INDEX"), DEFAULT_PKEY_INDEX}
@@ -141,11 +140,8 @@ def _read_nic(
     pkeys: set[int],
     gids: set[int],
 ) -> Nic:
-    """Read one device.
-
-    uverbs: device name -> name of its uverbs node. pkeys, gids: indices to read, see
-    ``read_ports``.
-    """
+    """Read one device. uverbs: device name -> name of its uverbs node. pkeys, gids: indices to
+    read, see ``read_ports``."""
     folder = f"{RDMA_DEVICES}/{name}"
     uverb = uverbs if isinstance(uverbs, Unknown) else uverbs.get(name)
     if uverb is None:
@@ -192,10 +188,7 @@ _PROVIDER_OF_DRIVER = {
 def _provider(
     name: str, driver: str | Unknown | None, kernel: RdmaKernel | Unknown
 ) -> str | Unknown:
-    """Return the name of a device's user-space library.
-
-    It is told by the kernel's driver number, else by ``driver``. Unknown if neither is known here.
-    """
+    """Name the user-space library of a device, by the kernel's driver number or its driver."""
     number = None if isinstance(kernel, Unknown) else kernel.drivers.get(name)
     if number in PROVIDERS:
         return PROVIDERS[number]

@@ -46,10 +46,8 @@ class Forking(NamedTuple):
 
 
 def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
-    """Tell whether libibverbs, for a process, calls madvise on ranges rounded to 4 KiB.
-
-    Unknown if the release of rdma-core, or what the kernel does at fork, is not known.
-    """
+    """Tell whether libibverbs, for a process, calls madvise on ranges rounded to 4 KiB. Unknown if
+    the release of rdma-core, or what the kernel does at fork, is not known."""
     if VARIABLE in environment:
         return False
     version, kernel = rdma.libraries.version, rdma.kernel
@@ -68,8 +66,7 @@ def bad_end(region: Region, forking: Forking) -> str | Unknown:
     """Say which registration of ``region`` ends inside a huge page; "" if none does.
 
     Without a known release the region counts as registered the old way, before 0.3.14. Unknown if
-    it cannot be told.
-    """
+    it cannot be told."""
     page, what = region.page_bytes, region.what
     if page <= BASE_PAGE_BYTES or region.dontfork:
         return ""
@@ -96,10 +93,7 @@ def bad_end(region: Region, forking: Forking) -> str | Unknown:
 
 
 def touching_threads(cpus: int) -> int:
-    """Return the number of blocks that Mooncake first registers a region of 4 GiB or more in.
-
-    0 if it registers no blocks first. cpus: the number of CPUs that are online.
-    """
+    """Return into how many blocks Mooncake cuts a region of 4 GiB or more; 0: it does not."""
     if cpus < LEAST_CPUS:
         return 0
     return MANY_THREADS if cpus > MANY_CPUS else min(cpus, FEW_THREADS)

@@ -35,8 +35,7 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
         """Make the finding about the GID that Mooncake takes on one device; lost: why none fits, or
-        None.
-        """
+        None."""
         finding = passed(nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
         choice = gid_choice(nic, use.environment, use.release)
         if isinstance(choice, Unknown) or (choice.gid is None and not use.host_table):
@@ -66,9 +65,7 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _trouble(nic: Nic, use: Use) -> Lost | Unknown | None:
-    """Return why a use does not come to the device, or finds no GID on its port; None if it does
-    both.
-    """
+    """Return why a process does not come to a device with a GID; None if it does."""
     reach = reach_problem(nic) if use.processes else None
     trouble = port_problem(nic, use.environment) if reach is None else reach
     if trouble is not None:
@@ -128,8 +125,7 @@ def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
 
 def _ipv4_gids(nic: Nic, use: Use) -> set[int]:
     """Return the indices of a device's RoCE v2 entries that have an IPv4 address and an
-    interface.
-    """
+    interface."""
     port = nic.port(port_of(use.environment))
     gids = port.gids if isinstance(port, Port) else ()
     if isinstance(gids, Unknown):
@@ -141,8 +137,7 @@ def _index_for_all(use: Use) -> int | None:
     """Return the smallest index that is a RoCE v2 IPv4 entry on every device; None if there is
     none.
 
-    MC_GID_INDEX has one value for all devices. Devices whose port is not active do not count.
-    """
+    MC_GID_INDEX has one value for all devices. Devices whose port is not active do not count."""
     nics = [nic for nic in use.takes if port_problem(nic, use.environment) is None]
     common = set.intersection(*(_ipv4_gids(nic, use) for nic in nics)) if nics else set()
     return min(common, default=None)
@@ -188,8 +183,7 @@ def _subnet(rdma: RdmaFacts, choice: GidChoice | Unknown) -> str | Unknown:
     """Return a GID's subnet: its first 64 bits, or the IPv4 network of its interface
     (``10.0.0.0/24``).
 
-    Unknown if there is no GID, or its interface's address or prefix is not known.
-    """
+    Unknown if there is no GID, or its interface's address or prefix is not known."""
     gid = known(choice).gid
     if gid is None:
         return Unknown("no GID")

@@ -76,8 +76,7 @@ def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
     """Return libibverbs' view of the device ``name`` as plain data, or why it cannot be opened.
 
     listed: the library has a provider. opened; errno and error if not. Of an opened device: limits,
-    pages_on_demand, and ports by number (active_mtu_bytes, gid_table).
-    """
+    pages_on_demand, and ports by number (active_mtu_bytes, gid_table)."""
     count = ctypes.c_int(0)
     start = library.ibv_get_device_list(ctypes.byref(count))
     if not start:
@@ -92,10 +91,8 @@ def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
 
 
 def _opened(library: ctypes.CDLL, device: int) -> dict[str, Any]:
-    """Open a device, read its limits and ports, and close it; see ``query``.
-
-    device: the address of its entry in the library's list.
-    """
+    """Open a device, read its limits and ports, and close it; see ``query``. device: the address of
+    its entry in the library's list."""
     ctypes.set_errno(0)
     context = library.ibv_open_device(device)
     if not context:
@@ -120,10 +117,8 @@ def _opened(library: ctypes.CDLL, device: int) -> dict[str, Any]:
 
 
 def _pages_on_demand(context: int) -> bool | None:
-    """Tell whether the device pages on demand, so that memory need not be pinned.
-
-    None if the provider does not say.
-    """
+    """Tell whether the device pages on demand, so that memory need not be pinned. None if the
+    provider does not say."""
 
     def word(offset: int) -> int:
         return ctypes.c_uint64.from_address(context + offset).value
@@ -139,9 +134,7 @@ def _pages_on_demand(context: int) -> bool | None:
 
 
 def _ports(library: ctypes.CDLL, context: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield ``(number, port)`` for each port of an open device, up to the first that does not
-    answer.
-    """
+    """Read the ports of an open device, each by its number."""
     for number in range(1, MOST_PORTS + 1):
         room = ctypes.create_string_buffer(ROOM_BYTES)
         if library.ibv_query_port(context, number, room):

@@ -46,8 +46,7 @@ def judge_devices(
     A skip if it would take none. Without a launch, all devices of the host are judged. cause: what
     the check is about; a device that is lost for another cause is skipped. problem_of: returns why
     a use loses a device, None if it does not. describe: makes the finding, with the loss of this
-    cause or None.
-    """
+    cause or None."""
     known(rdma.nics)
     launch = rdma_launch_or_host(needs)
     host = Use((), DevicesInUse((), (), (), Transport.NOT_ASKED, ""), rdma.present, None)
@@ -69,8 +68,7 @@ def _judge_device(
     """Judge one device for one use; see ``judge_devices`` for ``cause``, ``problem_of`` and
     ``describe``.
 
-    A loss is a failure if the use has processes and no device is left to them, else a warning.
-    """
+    A loss is a failure if the use has processes and no device is left to them, else a warning."""
     problem = problem_of(nic, use)
     if isinstance(problem, Unknown):
         return describe(nic, None, use).unknown(problem)
@@ -102,8 +100,7 @@ def whichever_is_used(
 
     If only GIDs are unknown, all devices that a use may come to are judged first. If these pass,
     every smaller choice passes, as fewer devices take no more. If not, a finding says why the
-    devices are not known.
-    """
+    devices are not known."""
     instead = [
         unknown(use.who, names.of("which devices it uses is not known: "))
         if isinstance(names := use.devices.names, Unknown)
@@ -127,10 +124,8 @@ def whichever_is_used(
 def judge_nics(
     rdma: RdmaFacts, needs: LaunchNeeds | None, judge: Callable[[Nic, Sequence[Use]], Finding]
 ) -> list[Finding]:
-    """Judge the devices in use, each once; without a launch every device of the host.
-
-    judge: gets a device and all uses of the launch, () without a launch.
-    """
+    """Judge the devices in use, each once; without a launch every device of the host. judge: gets a
+    device and all uses of the launch, () without a launch."""
     launch = rdma_launch_or_host(needs)
     if launch is None:
         known(rdma.nics)
@@ -146,9 +141,7 @@ def judge_nics(
 def judge_uses(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[Use], Iterable[Finding]]
 ) -> list[Finding]:
-    """Judge each group of processes with the same devices. A group without known devices gets a
-    finding that says why.
-    """
+    """Judge each use of devices; a use without known devices gets a finding that says why."""
 
     def judge_those(launch_uses: Sequence[Use]) -> list[Finding]:
         return [finding for use in launch_uses if use.nics for finding in judge(use)]
@@ -159,11 +152,8 @@ def judge_uses(
 def judge_regions(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[str, tuple[Region, ...], Use], Finding]
 ) -> list[Finding]:
-    """Judge each process that registers memory, and join equal findings.
-
-    judge: gets the process's name, its regions and its use. A process whose regions are not known
-    gets an unknown finding.
-    """
+    """Judge each process that registers memory, and join equal findings. judge: gets the process's
+    name, its regions and its use. A process whose regions are not known gets an unknown finding."""
 
     def judge_use(use: Use) -> Iterator[Finding]:
         for process in use.processes:

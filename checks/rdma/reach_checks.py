@@ -63,8 +63,7 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
         """Make the finding about the ports of one device, with advice if the device is lost by
-        them.
-        """
+        them."""
         ports = () if isinstance(nic.ports, Unknown) else nic.ports
         folder = f"{RDMA_DEVICES}/{nic.name}/ports"
         states = [f"port {p.number} {_shown(p.state)} ({_shown(p.physical_state)})" for p in ports]
@@ -86,10 +85,7 @@ def _shown(fact: str | Unknown) -> str:
 
 def _port_remedy(ports: tuple[Port, ...], asked: str) -> tuple[str, tuple[Setting, ...]]:
     """Return ``(advice, settings)`` to get an active port: another port, the interface up, or the
-    cable.
-
-    asked: the value of MC_IB_PORT, "" if it is not set.
-    """
+    cable. asked: the value of MC_IB_PORT, "" if it is not set."""
     active = next((port.number for port in ports if port.state == "ACTIVE"), None)
     if active is not None:
         setting = Setting(Kind.ENVIRONMENT, "MC_IB_PORT", str(active), asked)
@@ -150,9 +146,8 @@ def pkey(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _judge_pkey(nic: Nic, use: Use) -> Finding:
-    """Judge whether the partition key that Mooncake takes on one device is that of a
-    full member.
-    """
+    """Judge whether the partition key that Mooncake takes on one device is that of a full
+    member."""
     asked = leading_integer(use.environment.get("MC_PKEY_INDEX", ""))
     index = asked if asked is not None and 0 <= asked < 1 << 16 else DEFAULT_PKEY_INDEX
     number = port_of(use.environment)
@@ -185,10 +180,8 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
 
 @CHECKS.check("rdma.uverbs-permission", any_launch)
 def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    """Judge whether processes can open each device's file below /dev/infiniband.
-
-    Also judges whether the launch's containers are given these files.
-    """
+    """Judge whether processes can open each device's file below /dev/infiniband. Also judges
+    whether the launch's containers are given these files."""
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
         """Make the finding about one device's file, with advice if the device is lost by it."""
@@ -221,9 +214,7 @@ def _exclusive(rdma: RdmaFacts) -> bool:
 
 def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Finding:
     """Judge whether a process's container is given the RDMA devices that the process would use.
-
-    Judged are the container's network namespace and the device nodes that it is given.
-    """
+    Judged are the container's network namespace and the device nodes that it is given."""
     container = process.container
     assert container is not None
     wanted = [f"{NODES}/{nic.uverbs}" for nic in use.nics if nic.uverbs is not None]
@@ -286,10 +277,8 @@ def _shared_devices() -> Setting:
 
 
 def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
-    """Return ``(advice, settings)`` to let this process open the device file of ``nic``.
-
-    exclusive: each RDMA device is in one network namespace alone.
-    """
+    """Return ``(advice, settings)`` to let this process open the device file of ``nic``. exclusive:
+    each RDMA device is in one network namespace alone."""
     if nic.uverbs is None:
         return "load the module ib_uverbs on the host", (Setting(Kind.MODULE, "ib_uverbs", ""),)
     file, path = nic.uverbs_node, f"/dev/infiniband/{nic.uverbs}"

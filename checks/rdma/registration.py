@@ -44,11 +44,7 @@ class Registration(NamedTuple):
 
 @or_unknown
 def largest_region_bytes(nics: Iterable[Nic], environment: Mapping[str, str]) -> int | Unknown:
-    """Return the longest registration that Mooncake makes, its max_mr_size.
-
-    That is the smallest of MC_MAX_MR_SIZE (1 TiB unless it is set) and the limits of all ``nics``.
-    Unknown if a device's limit is.
-    """
+    """Return Mooncake's max_mr_size: the smallest of MC_MAX_MR_SIZE and every device's limit."""
     asked = leading_integer(environment.get("MC_MAX_MR_SIZE", ""))
     smallest = asked if asked is not None and asked > 0 else DEFAULT_LARGEST_REGION_BYTES
     for nic in nics:
@@ -64,10 +60,8 @@ def pieces(size_bytes: int, largest_bytes: int) -> int:
 def registration_of(
     region: Region, largest_bytes: int, release: MooncakeRelease | None
 ) -> Registration:
-    """Return how Mooncake registers a region, at most ``largest_bytes`` at a time.
-
-    release: Mooncake's, None if its version is not known.
-    """
+    """Return how Mooncake registers a region, at most ``largest_bytes`` at a time. release:
+    Mooncake's, None if its version is not known."""
     size, page = region.bytes, region.page_bytes
     if size <= largest_bytes or largest_bytes <= 0:
         return Registration(Split.WHOLE, 1, size, size)
@@ -85,10 +79,8 @@ def registration_of(
 def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 0) -> int:
     """Return the host memory that the kernel counts as pinned for a region on one NIC.
 
-    It counts whole base pages of ``page_bytes``. A page in which a piece ends is counted again for
-    the next piece, and a region may begin inside a page (``offset_bytes``). Source:
-    drivers/infiniband/core/umem.c.
-    """
+    In base pages: a page in which a piece ends is counted again for the next piece, and a region
+    may begin inside a page (``offset_bytes``). Source: drivers/infiniband/core/umem.c."""
     if not registered.keys or not registered.bytes:
         return 0
     offset = offset_bytes % page_bytes
@@ -98,11 +90,7 @@ def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 
 
 
 def _on_page_ends(ends: int, piece_bytes: int, page_bytes: int, offset_bytes: int) -> int:
-    """Count which of the first ``ends`` ends of equal pieces lie on a page boundary.
-
-    Such an end cuts no page, so no page is pinned twice. offset_bytes: where in a page the region
-    begins.
-    """
+    """Count ends of equal pieces on a page boundary: such a page is pinned once, others twice."""
     common = gcd(piece_bytes, page_bytes)
     if offset_bytes % common:
         return 0
@@ -135,8 +123,7 @@ def load_of(
     known.
 
     If ``largest_bytes`` is Unknown, each region counts as one registration. If only the GPU memory
-    is not known, the load has the rest, and says so in ``more``.
-    """
+    is not known, the load has the rest, and says so in ``more``."""
     if isinstance(process.regions, Unknown):
         return process.regions
     registrations = 0
@@ -161,8 +148,7 @@ def regions_under(limit_bytes: int, nics: int, region_bytes: int, page_bytes: in
     """Count the regions that a process may register with each of its NICs under a memlock limit.
 
     limit_bytes: the memlock limit. nics: the number of NICs; a region is counted for each, in whole
-    pages of ``page_bytes``.
-    """
+    pages of ``page_bytes``."""
     each = max(1, nics) * round_up(region_bytes, page_bytes)
     return limit_bytes // each if each else 0
 
@@ -172,10 +158,7 @@ _FALSE_WORDS = ("0", "false", "no", "off", "disable")
 
 
 def through_peermem(environment: Mapping[str, str]) -> bool:
-    """Tell whether GPU memory is registered through nvidia_peermem, not as dma-buf.
-
-    Only the way through nvidia_peermem counts against the memlock limit.
-    """
+    """Return whether GPU memory goes the way of nvidia_peermem, which counts; dma-buf does not."""
     return environment.get("WITH_NVIDIA_PEERMEM", "1").strip().lower() not in _FALSE_WORDS
 
 
@@ -232,10 +215,7 @@ def _first(*reasons: Unknown | None) -> Unknown | None:
 
 
 def row_of(nic: Nic) -> DeviceRow | Unknown | None:
-    """Return the device's row in the table of devices; None if the table does not have it.
-
-    Unknown if the device's provider is not known.
-    """
+    """Return the device's row of the table; None if it is no known device."""
     provider = nic.provider
     if nic.driver in ("ib_qib", "qib"):  # of which the kernel has no number
         provider = "ipathverbs" if isinstance(provider, Unknown) else provider
@@ -248,10 +228,8 @@ PROTECTION_DOMAINS = 1
 
 
 class Objects(NamedTuple):
-    """RDMA objects that a launch makes on one device.
-
-    contexts: processes that open it. others: protection domains and completion queues.
-    """
+    """RDMA objects that a launch makes on one device. contexts: processes that open it. others:
+    protection domains and completion queues."""
 
     contexts: int
     regions: int | Unknown  # Unknown if the launch's memory is
@@ -261,8 +239,7 @@ class Objects(NamedTuple):
 
 def objects_of(nic: Nic, needs: LaunchNeeds, launch_uses: Iterable[Use]) -> Objects:
     """Count the RDMA objects that the launch makes on ``nic`` if all processes that would take it
-    open it.
-    """
+    open it."""
     mine = [(use, process) for use in launch_uses for process in takers(use, nic)]
     everyone = len(needs.rdma_processes) * max(1, needs.hosts)
     regions: int | Unknown = 0
@@ -282,10 +259,7 @@ def objects_of(nic: Nic, needs: LaunchNeeds, launch_uses: Iterable[Use]) -> Obje
 
 
 def takers(use: Use, nic: Nic) -> tuple[ProcessNeeds, ...]:
-    """Return the processes of ``use`` that try to open ``nic``.
-
-    () if they would not take the device, or MC_FORCE_TCP keeps them off RDMA.
-    """
+    """Return the processes that open ``nic``, if it lets itself be opened."""
     if nic.name not in use.devices.candidates or use.devices.chosen is ChosenBy.FORCED_TCP:
         return ()
     return use.processes

@@ -112,9 +112,7 @@ class Use(NamedTuple):
 
 def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
     """Group the launch's RDMA processes that use the same devices with the same variables for them.
-
-    Groups and processes are in the launch's order.
-    """
+    Groups and processes are in the launch's order."""
     release = release_of(needs.mooncake_version)
     by_devices: dict[str, Use] = {}
     before, devices = None, DevicesInUse((), (), (), Transport.NONE, "")
@@ -143,10 +141,8 @@ _OF_THE_CLIENT = ("MC_MS_AUTO_DISC", "MC_MS_FILTERS")
 def devices_in_use(
     rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None = None
 ) -> DevicesInUse:
-    """Return the devices that ``process`` uses, those that it loses, and its transport.
-
-    release: Mooncake's, None for the newest known.
-    """
+    """Return the devices that ``process`` uses, those that it loses, and its transport. release:
+    Mooncake's, None for the newest known."""
     if process.rdma is None:
         return DevicesInUse((), (), (), Transport.NOT_ASKED, "does not use RDMA")
     named, environment = process.rdma.devices, process.environment
@@ -207,11 +203,7 @@ def devices_in_use(
 
 
 def _tent(rdma: RdmaFacts, process: ProcessNeeds) -> Unknown | None:
-    """Return why a process's devices are not known if MC_USE_TENT is set: TENT chooses them by
-    itself.
-
-    None if this Mooncake is built without that engine.
-    """
+    """Return why the engine TENT leaves its devices open; None if this Mooncake has no TENT."""
     parts = Unknown("its container has its own") if (process.container is not None) else rdma.parts
     if isinstance(parts, Unknown):
         return parts.of(f"{TENT}: whether this Mooncake has that engine is not known: ")
@@ -230,8 +222,7 @@ def _wanted(
     """Return ``(names, who chose them, the place of the names)``, as in client_service.cpp.
 
     names: the devices to look for, None for all of the host, Unknown if a topology file is unread.
-    named: the launch's. origin: where the launch names them.
-    """
+    named: the launch's. origin: where the launch names them."""
     if not _automatic(named, environment):
         return tuple(dict.fromkeys(named)), ChosenBy.LAUNCH, origin
     path = environment.get("MC_CUSTOM_TOPO_JSON")
@@ -249,26 +240,19 @@ def _wanted(
 
 
 def _automatic(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
-    """Tell whether Mooncake looks for devices itself.
-
-    MC_MS_AUTO_DISC says so by 1 or 0; otherwise it does if no device is named.
-    """
+    """Return whether Mooncake looks for devices itself: without names, or told to."""
     switch = leading_integer(environment.get("MC_MS_AUTO_DISC", ""))
     return switch == 1 if switch in (0, 1) else not named
 
 
 def forces_tcp(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
-    """Tell whether MC_FORCE_TCP keeps a store's client off RDMA.
-
-    It does if Mooncake looks for devices itself; devices that are named are opened all the same.
-    """
+    """Tell whether MC_FORCE_TCP keeps a store's client off RDMA. It does if Mooncake looks for
+    devices itself; devices that are named are opened all the same."""
     return "MC_FORCE_TCP" in environment and _automatic(named, environment)
 
 
 def _of_topology(content: str) -> tuple[str, ...]:
-    """Return each device in ``{"cpu:0": [[preferred], [others]]}`` once; () if it is no
-    such JSON.
-    """
+    """Return the devices of ``{"cpu:0": [[preferred], [others]]}``; () if it is no such JSON."""
     import json
 
     try:
@@ -289,11 +273,7 @@ def port_of(environment: Mapping[str, str]) -> int:
 
 @or_unknown
 def reach_problem(nic: Nic) -> Lost | Unknown | None:
-    """Return why Mooncake does not list a device, None if it does (topology.cpp).
-
-    Mooncake lists a device that it can open and of which any port is active. Unknown if it cannot
-    be told.
-    """
+    """Return why Mooncake does not list a device, None if it does (topology.cpp)."""
     for problem in (node_problem(nic), provider_problem(nic)):
         if problem is not None:
             return problem
@@ -308,8 +288,7 @@ def node_problem(nic: Nic) -> Lost | Unknown | None:
     """Return why a device cannot be opened: its file below /dev/infiniband, or libibverbs' refusal.
 
     None if it can be opened, or libibverbs does not list it. Unknown if the file could not be
-    asked.
-    """
+    asked."""
     device_file = nic.uverbs_node
     cause = Cause.UVERBS
     if isinstance(device_file, Unknown):
@@ -352,10 +331,7 @@ def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | N
 def gid_problem(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None, of_host: bool
 ) -> Lost | Unknown | None:
-    """Return the problem if Mooncake takes no GID on the port that it opens; None if it takes one.
-
-    of_host: the process sees the host's GID table (see ``host_table``); if not, no GID is Unknown.
-    """
+    """Return a problem if no GID of the opened port is usable. of_host: see ``host_table``."""
     choice = known(gid_choice(nic, environment, release))
     if choice.gid or of_host:
         return None if choice.gid else Lost(nic.name, Cause.GID, choice.how)
@@ -375,10 +351,7 @@ def host_table(process: ProcessNeeds) -> bool:
 def gid_choice(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
-    """Return the GID that Mooncake takes on the port that it opens. Unknown without that port.
-
-    release: None for the newest known.
-    """
+    """Return the GID that Mooncake takes on the port that it opens."""
     number = port_of(environment)
     port = known(nic.port(number))
     if port is None:

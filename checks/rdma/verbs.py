@@ -94,9 +94,8 @@ class Libraries(NamedTuple):
 
 @or_unknown
 def read_node(root: Root, path: str) -> DeviceNode | Unknown:
-    """Read the mode of a device file, and whether it opens; an absent Unknown if it
-    does not exist.
-    """
+    """Read the mode of a device file, and whether it opens; an absent Unknown if it does not
+    exist."""
     answer = known(root.call("rdma.device_node", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("mode"), int):
         return Unknown(f"rdma.device_node {path}: the recorded answer is damaged")
@@ -111,11 +110,7 @@ def read_node(root: Root, path: str) -> DeviceNode | Unknown:
 
 @or_unknown
 def uverbs_of(root: Root, devices: Iterable[str]) -> dict[str, str | Unknown] | Unknown:
-    """Map each device to the name of its uverbs node: ``{"mlx5_0": "uverbs0"}``.
-
-    Read from the class folder, or else from each device's PCI function. Then ``devices`` without a
-    node have an Unknown.
-    """
+    """Return ``{"mlx5_0": "uverbs0"}``, from the class or else from each device's PCI function."""
     names = root.entries(CLASS)
     if not isinstance(names, Unknown):
         return {**known(_uverbs_in(root, CLASS, names))}
@@ -128,10 +123,7 @@ def uverbs_of(root: Root, devices: Iterable[str]) -> dict[str, str | Unknown] | 
 
 @or_unknown
 def _uverbs_in(root: Root, folder: str, names: Iterable[str]) -> dict[str, str] | Unknown:
-    """Map each device to the name of its uverbs node, from the ``ibdev`` files below ``folder``.
-
-    Unknown if one of these files exists but cannot be read.
-    """
+    """Map each device to its uverbs name, from the ``ibdev`` files below ``folder``."""
     by_device = {}
     for name in names:
         if name.startswith("uverbs"):
@@ -201,10 +193,7 @@ def read_libraries(root: Root) -> Libraries:
 
 @or_unknown
 def _providers(root: Root, folder: str) -> frozenset[str] | Unknown:
-    """Return the names of the providers that have both a configuration file and a library.
-
-    Nothing if a folder of either does not exist.
-    """
+    """Name the providers that have both a configuration file and a library."""
     names_in = []
     for place, pattern in ((PROVIDER_CONFIGURATION, _DRIVER), (f"{folder}/libibverbs", _LIBRARY)):
         names = root.names(place)
@@ -275,9 +264,7 @@ def read_kernel(root: Root) -> RdmaKernel | Unknown:
 
 @or_unknown
 def read_cgroups(root: Root) -> tuple[RdmaCgroup, ...] | Unknown:
-    """Read the rdma limits of this process's cgroup and then its ancestors; those without any are
-    left out.
-    """
+    """Read this process's cgroup, then its ancestors, as far as they have rdma limits."""
     mount = known(own_mount(root, "rdma"))
     limited = [known(_read_cgroup(root, folder)) for folder in (mount.folders if mount else ())]
     return tuple(cgroup for cgroup in limited if cgroup is not None)

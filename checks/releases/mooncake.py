@@ -188,9 +188,7 @@ def newer_than_known(text: str) -> bool:
 
 
 def work_together(version: str, other: str) -> bool | None:
-    """Tell whether a client of one release can use a master of the other, as tried. True if the two
-    texts are equal; None if one of them was not tried.
-    """
+    """Tell whether two releases can share a master; None if one of them was not tried."""
     if version == other:
         return True
     groups = {row.together for row in RELEASES}

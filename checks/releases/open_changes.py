@@ -15,8 +15,7 @@ class OpenChange(NamedTuple):
 
     fact: what a release's row will have for it, a field that there is or one to add. marks: files
     of the wheel and a text that is in them from then on, whatever its case; () where nobody has
-    said which names it brings.
-    """
+    said which names it brings."""
 
     program: str
     changes: str

@@ -67,8 +67,7 @@ class StoreReader(NamedTuple):
     of the local host name, the first one set. hostname_first: they go before the JSON's own.
     protocol_from_environment: MOONCAKE_PROTOCOL stands in for one that the JSON leaves out.
     set_counts: a variable that is empty counts as set. typed: keys of HiCache's own in the extra
-    config that are refused where their value is of another type.
-    """
+    config that are refused where their value is of another type."""
 
     absent: frozenset[str] = _SERVER_CHECK | _STANDALONE | _OFFLOAD | _TENANT
     config_file: bool = False
@@ -196,8 +195,7 @@ class SglangRelease(NamedTuple):
 
         device, host: tokens of its L1 and L2. buffers: --hicache-host-memory-mode buffer_only. If
         so many or more tokens are under way, a further request is served without what only L3 has.
-        Source: cache_controller.py, prefetch_capacity_limit and prefetch_rate_limited.
-        """
+        Source: cache_controller.py, prefetch_capacity_limit and prefetch_rate_limited."""
         if buffers and self.buffer_only:
             return int(0.9 * host)
         if not self.budget_of_difference:
@@ -339,18 +337,14 @@ def parse_version(text: str) -> Numbers:
 
 
 def sglang_release(text: str) -> SglangRelease:
-    """Return the facts of a version. Raises ValueError if ``text`` is no version, or is older than
-    the table.
-    """
+    """Return the facts of a version; ValueError for none and for one older than the table."""
     if older := older_than_known(text):
         raise ValueError(older)
     return _row_of(text)
 
 
 def older_than_known(text: str) -> str:
-    """Return a sentence that says so if ``text`` is older than the table. Return "" if it is not,
-    or if it is no version.
-    """
+    """Return a sentence if ``text`` is older than the table, else ""."""
     try:
         known = parse_version(text) >= RELEASES[0].first
     except ValueError:
@@ -365,16 +359,12 @@ def newer_than_known(text: str) -> bool:
 
 
 def store_reader(version: str | None) -> StoreReader:
-    """Return how a version reads the store's settings; of the newest release for None, of the
-    oldest for an older one. Raises ValueError if ``version`` is no version.
-    """
+    """Return how ``version`` reads store settings; None: the newest; too old: the oldest known."""
     return (RELEASES[-1] if version is None else _row_of(version)).store
 
 
 def release_of(text: str) -> SglangRelease | None:
-    """Return the facts of a version, those of the oldest row for an older one; None if ``text`` is
-    no version.
-    """
+    """Return the facts of a version (the oldest row if it is older), None if the text is none."""
     try:
         return _row_of(text)
     except ValueError:
@@ -382,17 +372,13 @@ def release_of(text: str) -> SglangRelease | None:
 
 
 def _row_of(text: str) -> SglangRelease:
-    """Return the row of a version, the oldest row for an older one. Raises ValueError if ``text``
-    is no version.
-    """
+    """Return the row of a version, the oldest for what is older than the table."""
     version = parse_version(text)
     return next((row for row in reversed(RELEASES) if row.first <= version), RELEASES[0])
 
 
 def _changed(row: SglangRelease, change: tuple[str, dict[str, Any]]) -> SglangRelease:
-    """Return ``row`` with what the next release changed. change: version and facts; a fact that is
-    no field of the row is a field of its ``store``.
-    """
+    """Return the row of the next release, with the facts that it changed."""
     text, facts = change
     changed = {name: fact for name, fact in facts.items() if name in row._fields}
     of_store = {name: fact for name, fact in facts.items() if name not in changed}

@@ -68,9 +68,7 @@ class Facts:
         self.topics = dict(topics)
 
     def __getattr__(self, name: str) -> Any:
-        """Return the record of the topic ``name``. Raises UnreadTopicError if the topic was not
-        read, AttributeError if there is no such topic.
-        """
+        """Return a topic by its name. Raises UnreadTopicError if it was not read."""
         if name.startswith("_") or name not in READERS:
             raise AttributeError(name)
         topic = self.topic(name)
@@ -100,8 +98,7 @@ def read_facts(
 
     slow: called with the topics still being read after ``slow_seconds``. A reader that fails or
     takes longer than ``limit_seconds`` leaves Unknown as its topic; its thread dies with the
-    process. Without threads to be had, topics are read in turn, without that limit.
-    """
+    process. Without threads to be had, topics are read in turn, without that limit."""
     results: dict[str, Any] = {}
     threads: dict[str, threading.Thread] = {}
     for topic in READERS if topics is None else topics:

@@ -48,8 +48,7 @@ def _checks_of(module: str) -> list[tuple[Check, Judge]]:
 
 def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
     """Return a check that is always unknown, for a module of checks that cannot be loaded. reason:
-    the error.
-    """
+    the error."""
     topic = module.rpartition(".")[2].removesuffix("_checks").replace("_", "-")
     page = Page(
         f"Can the checks of {topic} be loaded?",
@@ -69,9 +68,7 @@ def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
 
 
 def _described(finding: Finding, runtime: str) -> Finding:
-    """Return the finding with its environment variables marked as set in the container of
-    ``runtime`` (docker, compose, kubernetes); unchanged if ``runtime`` is "".
-    """
+    """Mark the finding's variables as set by ``runtime``."""
     if not runtime or not finding.settings:
         return finding
     settings = tuple(
@@ -87,8 +84,7 @@ def judge(
     """Return the findings of all ``checks``, in order. One unknown finding stands for a check that
     raises, that says nothing, or whose topic was not read.
 
-    If all processes have one runtime, the variables that findings ask to set are marked with it.
-    """
+    If all processes have one runtime, the variables that findings ask to set are marked with it."""
     findings: list[Finding] = []
     runtimes = {process.runtime for process in needs.processes} if needs is not None else set()
     runtime = runtimes.pop() if len(runtimes) == 1 else ""

@@ -25,9 +25,7 @@ _REPLACED = regex(r"\s(/\S*/(?:mooncake|sgl_kernel|torch)/\S+) \(deleted\)$", re
 
 
 def is_of_package(line: str) -> bool:
-    """Tell whether a line of /proc/PID/maps names a file of the Python packages mooncake,
-    sgl_kernel or torch.
-    """
+    """Tell whether a line of maps says from which packages a process runs."""
     return _PACKAGES.search(line) is not None
 
 
@@ -43,8 +41,7 @@ class HugeMapping(NamedTuple):
     """One mapping on huge pages.
 
     file: device and inode, by which two processes that share it are recognized. pages: of the whole
-    mapping, which the kernel has reserved. node_pages: those that were touched, by NUMA node.
-    """
+    mapping, which the kernel has reserved. node_pages: those that were touched, by NUMA node."""
 
     file: str
     page_bytes: int
@@ -56,8 +53,7 @@ class HeldMemory(NamedTuple):
     """What one process holds. regular_bytes: on pages of the usual size, without files' caches.
 
     locked_bytes, pinned_bytes: what counts against its limit of locked memory (mlock), and what
-    drivers have pinned (RDMA registration).
-    """
+    drivers have pinned (RDMA registration)."""
 
     huge: tuple[HugeMapping, ...]
     regular_bytes: int
@@ -79,8 +75,7 @@ class OpenFiles(NamedTuple):
 
 def read_processes(root: Root) -> tuple[RunningProcess, ...] | Unknown:
     """Return the processes that run, in the order of their pids; one that ends meanwhile is left
-    out. Unknown if /proc cannot be listed.
-    """
+    out. Unknown if /proc cannot be listed."""
     names = root.names("/proc")
     if isinstance(names, Unknown):
         return names
@@ -130,8 +125,7 @@ def read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
 @or_unknown
 def _read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
     """Read from /proc the memory that process ``pid`` holds; Unknown if a file cannot be read.
-    Raises ValueError or IndexError if a file is malformed.
-    """
+    Raises ValueError or IndexError if a file is malformed."""
     places = {}
     for line in known(root.text(f"/proc/{pid}/maps")).splitlines():
         fields = line.split(maxsplit=5)
@@ -164,8 +158,7 @@ def pages_by_size(
     """Return the huge pages of several processes; a mapping that they share counts once.
 
     First the number of mapped pages, by page size in bytes. Then the number of touched pages, by
-    (page size, NUMA node).
-    """
+    (page size, NUMA node)."""
     mappings: dict[str, HugeMapping] = {}
     for mapping in (mapping for memory in memories for mapping in memory.huge):
         before = mappings.get(mapping.file)
@@ -188,8 +181,7 @@ def read_limit(root: Root, pid: int, name: str) -> Limit | Unknown:
 
 def read_memlock(root: Root, pid: int) -> Limit | Unknown:
     """Return how much memory a process may pin. This is its limit of locked memory, or no limit if
-    it has CAP_IPC_LOCK in the initial user namespace.
-    """
+    it has CAP_IPC_LOCK in the initial user namespace."""
     status = status_rows(root.text(f"/proc/{pid}/status"))
     bits = "" if isinstance(status, Unknown) else status.get("CapEff", "")
     effective = int(bits, 16) if re.fullmatch(r"[0-9a-f]{1,16}", bits) else 0
@@ -202,9 +194,7 @@ def read_memlock(root: Root, pid: int) -> Limit | Unknown:
 
 @or_unknown
 def read_open_files(root: Root, pid: int) -> OpenFiles | Unknown:
-    """Return how many files a process has open, and the verbs files of RDMA devices (uverbs0) among
-    them.
-    """
+    """Return how many files a process has open, and the RDMA devices among them."""
     numbers = known(root.names(f"/proc/{pid}/fd"))
     devices = set()
     for number in numbers:
@@ -226,17 +216,14 @@ class Packages(NamedTuple):
     """Folders of Python packages of which a process has mapped a library or program.
 
     They are names below ``/proc/PID/root``, as the process's container has them. replaced: mapped
-    files that were replaced or removed after the process had started.
-    """
+    files that were replaced or removed after the process had started."""
 
     folders: tuple[str, ...]
     replaced: tuple[str, ...]
 
 
 def read_packages(root: Root, pid: int) -> Packages:
-    """Return the package folders from which a process has mapped files. Its fields are () if
-    /proc/PID/maps cannot be read.
-    """
+    """Return the package folders that a process runs from; none if its mappings are unreadable."""
     maps = "\n".join(root.lines(f"/proc/{pid}/maps"))
     return Packages(*(tuple(dict.fromkeys(r.findall(maps))) for r in (_PACKAGES, _REPLACED)))
 
@@ -256,8 +243,7 @@ def read_registered(root: Root, pids: tuple[int, ...]) -> tuple[Registered, ...]
     Devices that they do not use are left out.
 
     Unknown if a process is in a container and this check is not: the kernel lists the objects of
-    its pid namespace alone.
-    """
+    its pid namespace alone."""
     for pid in pids:
         status = known(root.text(f"/proc/{pid}/status"))
         numbers = next((x for x in status.splitlines() if x.startswith("NSpid:")), "").split()
@@ -292,8 +278,7 @@ def read_traffic(
     interface in the network namespace of ``pid``.
 
     verbs_devices: the verbs files of the RDMA devices, as uverbs0. What goes by RDMA is in no
-    counter of an interface.
-    """
+    counter of an interface."""
     ports: dict[str, Traffic | Unknown] = {}
     for file in verbs_devices:
         device = known(root.text(f"/sys/class/infiniband_verbs/{file}/ibdev")).strip()

@@ -59,9 +59,7 @@ class Elf(NamedTuple):
 
 
 def search() -> dict[str, Any]:
-    """Return this interpreter's path and module folders, and where PATH has python3, numactl and
-    mooncake_master (None if not).
-    """
+    """Return this interpreter's module folders, and the programs on PATH."""
     names = ("python3", "numactl", "mooncake_master")
     # An empty part of PATH, or none, does not mean the current or the system's own folders here.
     path = os.pathsep.join(filter(None, os.environ.get("PATH", "").split(os.pathsep)))
@@ -77,8 +75,7 @@ def libraries(package: str) -> list[dict[str, Any]]:
 
     ``file``: its name. ``missing``: pairs of a library and the file that needs it. ``rpath``: its
     folders of libraries, which name the wheel that it came in. A program's row has the keys of
-    ``_identity`` too.
-    """
+    ``_identity`` too."""
     loader = Loader()
     files = []
     for name, path in _wanted(package):
@@ -100,8 +97,7 @@ def _wanted(package: str) -> list[tuple[str, str]]:
 
 def parts(package: str) -> list[str]:
     """Return the names of ``PARTS`` that are built into the compiled files of a ``mooncake``
-    folder, sorted. Raises OSError, also if the folder has no such file.
-    """
+    folder, sorted. Raises OSError, also if the folder has no such file."""
     loaded = [path for name, path in _wanted(package) if name not in PROGRAMS]
     if not loaded:
         raise FileNotFoundError(f"{package}: no compiled file")
@@ -116,9 +112,7 @@ def parts(package: str) -> list[str]:
 
 
 def program(path: str) -> dict[str, str]:
-    """Identify a file on PATH without running it. Returns ``_identity`` of an ELF program, the
-    interpreter of a script as ``script``, {} for any other file.
-    """
+    """Read a file on PATH: its ``_identity``, or a script's interpreter. Runs nothing."""
     elf = read_elf(path)
     if elf is not None:
         return _identity(path, elf)
@@ -128,9 +122,7 @@ def program(path: str) -> dict[str, str]:
 
 
 def _identity(path: str, elf: Elf) -> dict[str, str]:
-    """Return ``build_id`` and ``release`` of an ELF program. ``release`` is the version that
-    --version would print, "" if the file has none or is too large to search.
-    """
+    """Return the ``build_id``, and ``release``: what --version prints, "" if it prints none."""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size > _PROGRAM_LIMIT_BYTES:
             return {"build_id": elf.build_id, "release": ""}
@@ -145,8 +137,7 @@ def records(folder: str) -> list[dict[str, Any]]:
 
     Of a row, ``info`` is the wheel's .dist-info. ``listed``: how many files of Mooncake RECORD
     lists, None without a RECORD. ``changed``: [name, bytes in RECORD, bytes on disk or None if
-    absent] of each file that differs. Sizes are compared, and of some files the hash.
-    """
+    absent] of each file that differs. Sizes are compared, and of some files the hash."""
     import csv
 
     wheels: list[dict[str, Any]] = []
@@ -200,8 +191,7 @@ class Loader:
 
     def missing(self, path: str) -> list[tuple[str, str]]:
         """Return the libraries that ``path`` needs, directly or through other libraries, and that
-        are not found: (library, name of the file that needs it). [] if ``path`` is no ELF file.
-        """
+        are not found: (library, name of the file that needs it). [] if ``path`` is no ELF file."""
         first = self._elf(path)
         missing: list[tuple[str, str]] = []
         seen: set[str] = set()
@@ -217,9 +207,7 @@ class Loader:
         return missing
 
     def _rpath(self, path: str, elf: Elf, inherited: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the DT_RPATH folders in which the libraries of a file are searched: those of the
-        file, then those inherited from what needed it. A file with DT_RUNPATH adds none.
-        """
+        """Return the RPATHs that count for what a file needs: its, and those of who needs it."""
         return (*_expand(elf.rpath, path), *inherited) if not elf.runpath else inherited
 
     def _find(
@@ -252,8 +240,7 @@ def _expand(folders: tuple[str, ...], path: str) -> tuple[str, ...]:
 
 def read_elf(path: str) -> Elf | None:
     """Return the dynamic section of a 64-bit little-endian ELF file. None for any other file, and
-    for one that is damaged or cannot be read.
-    """
+    for one that is damaged or cannot be read."""
     try:
         with open(path, "rb") as file:
             return _read_elf(file.fileno())
@@ -263,8 +250,7 @@ def read_elf(path: str) -> Elf | None:
 
 def _read_elf(descriptor: int) -> Elf | None:
     """Read the dynamic section of an open ELF file; None if it is not 64-bit little-endian. Raises
-    struct.error or ValueError if it is damaged.
-    """
+    struct.error or ValueError if it is damaged."""
     header = os.pread(descriptor, 64, 0)
     if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
         return None
@@ -310,9 +296,7 @@ def _read_elf(descriptor: int) -> Elf | None:
 
 
 def _build_id(notes: bytes, align: int) -> str:
-    """Return the build id among a segment's notes, "" if it has none. align: of the segment.
-    Source: elf(5), Nhdr.
-    """
+    """Return the build id among a segment's notes. Source: elf(5), Nhdr."""
     align = 8 if align == 8 else 4
     start = 0
     while start + 12 <= len(notes):
@@ -328,8 +312,7 @@ def read_cache(path: str) -> dict[str, list[str]]:
     """Return ``/etc/ld.so.cache`` as library -> files, the preferred first. {} if the file cannot
     be read or is of an unknown format.
 
-    Source: glibc sysdeps/generic/dl-cache.h (struct cache_file_new); an old format may precede.
-    """
+    Source: glibc sysdeps/generic/dl-cache.h (struct cache_file_new); an old format may precede."""
     try:
         with open(path, "rb") as file:
             data = file.read()

@@ -35,8 +35,7 @@ class Environment(NamedTuple):
 
     mooncake: wheels of Mooncake, first found first. package: the ``mooncake`` folder that an import
     takes, None without. cuda: CUDA runtime libraries that wheels brought, name -> folder; torch
-    loads them, no other program finds them. others: engines beside SGLang.
-    """
+    loads them, no other program finds them. others: engines beside SGLang."""
 
     interpreter: str
     folders: tuple[str, ...]
@@ -51,9 +50,8 @@ class Environment(NamedTuple):
 class CompiledFile(NamedTuple):
     """A compiled file of Mooncake: ``missing`` pairs a library with the file that needs it.
 
-    wheel: the distribution whose libraries the file looks for, "" if it names none. releases:
-    those that a program may be of, by name or by build id; () if neither tells.
-    """
+    wheel: the distribution whose libraries the file looks for, "" if it names none. releases: those
+    that a program may be of, by name or by build id; () if neither tells."""
 
     name: str
     missing: tuple[tuple[str, str], ...]
@@ -76,8 +74,7 @@ class Master(NamedTuple):
     """The mooncake_master on PATH.
 
     package: the ``mooncake`` folder that it starts the program of, None if it is the program
-    itself. releases: those that it may be of, none if nothing tells. source: what tells.
-    """
+    itself. releases: those that it may be of, none if nothing tells. source: what tells."""
 
     path: str
     package: str | None
@@ -88,10 +85,9 @@ class Master(NamedTuple):
 class SoftwareFacts(NamedTuple):
     """What is installed. environments: the interpreters looked at, this one first.
 
-    files: compiled files of the Mooncake of ``engine``, None without one. programs: on PATH,
-    name -> file or None. records: of the wheels of ``engine``. master: None if PATH has none.
-    parts: those of ``calls.PARTS`` in its compiled files, read only if the launch asks for one.
-    """
+    files: compiled files of the Mooncake of ``engine``, None without one. programs: on PATH, name
+    -> file or None. records: of the wheels of ``engine``. master: None if PATH has none. parts:
+    those of ``calls.PARTS`` in its compiled files, read only if the launch asks for one."""
 
     environments: tuple[Environment, ...] | Unknown
     files: tuple[CompiledFile, ...] | Unknown | None
@@ -116,8 +112,7 @@ def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | 
 def installed_engine(root: Root) -> Installed | None:
     """Return the Mooncake, SGLang and other engines of the first interpreter with SGLang or
     Mooncake. None if no interpreter has them, or if that cannot be read. On the live machine, None
-    too if it is the interpreter of this program.
-    """
+    too if it is the interpreter of this program."""
     environments = _environments(root, root.call("software.search"))
     engine = engine_of(environments)
     if isinstance(engine, Unknown) or engine is None or isinstance(environments, Unknown):
@@ -134,8 +129,7 @@ def installed_engine(root: Root) -> Installed | None:
 
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
     """Read what is installed. Mooncake's optional parts (EFA, TENT, Redis) are read only if the
-    launch asks for one.
-    """
+    launch asks for one."""
     search = root.call("software.search")
     environments = _environments(root, search)
     engine = engine_of(environments)
@@ -178,8 +172,7 @@ def asked_parts(needs: LaunchNeeds) -> Iterator[AskedPart]:
 @or_unknown
 def _records(root: Root, engine: Environment | Unknown | None) -> tuple[Record, ...] | Unknown:
     """Read how the files of the engine's Mooncake wheels differ from the wheels' RECORDs; ()
-    without an engine.
-    """
+    without an engine."""
     engine = known(engine)
     records = []
     for folder in dict.fromkeys(wheel.folder for wheel in engine.mooncake) if engine else ():
@@ -202,8 +195,7 @@ def _master(
     programs: dict[str, str | None] | Unknown,
 ) -> Master | Unknown | None:
     """Return the mooncake_master on PATH, with its package and release; None if PATH has none.
-    Unknown if it is neither a program nor a script of Python.
-    """
+    Unknown if it is neither a program nor a script of Python."""
     path = known(programs).get("mooncake_master")
     if path is None:
         return None
@@ -224,9 +216,7 @@ def _master(
 
 
 def _releases(row: dict[str, object]) -> tuple[tuple[str, ...], str]:
-    """Return the releases that a program may be of, () if nothing tells, and the source of that
-    answer. row: has ``release`` (from --version) and ``build_id``, each may be "".
-    """
+    """Return the releases that a program may be of, and the source of that answer."""
     version, build_id = str(row.get("release", "")), str(row.get("build_id", ""))
     if version:
         return (version,), f"what its --version prints: {version}"
@@ -254,8 +244,7 @@ def _programs(search: object) -> dict[str, str | None] | Unknown:
 @or_unknown
 def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unknown:
     """Read the Python environment of this program, and that of the ``python3`` on PATH if it has
-    other folders. search: the answer of ``software.search``.
-    """
+    other folders. search: the answer of ``software.search``."""
     folders = field(search, "folders")
     if not isinstance(folders, list):
         return Unknown("software.search: has no folders")
@@ -276,8 +265,7 @@ def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unkno
 
 def _folders_of(root: Root, python: str) -> Iterator[str]:
     """Yield the module folders of an interpreter without running it (site.py, Debian's
-    dist-packages). python: its path; nothing is yielded for a script of a version manager.
-    """
+    dist-packages). python: its path; nothing is yielded for a script of a version manager."""
     prefix, slash, _ = python.rpartition("/bin/")
     if isinstance(root.mode(f"{prefix}/pyvenv.cfg"), Unknown):
         real = root.link(python)
@@ -297,8 +285,7 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
 
 def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
     """Read what the module folders of one interpreter have installed. Unknown if a folder cannot be
-    read and the others have neither SGLang nor Mooncake.
-    """
+    read and the others have neither SGLang nor Mooncake."""
     hidden: Unknown | None = None
     mooncake: list[Distribution] = []
     others: dict[str, Distribution] = {}
@@ -334,9 +321,7 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
 
 
 def _cuda(root: Root, folder: str) -> dict[str, str]:
-    """Return the CUDA runtime libraries that NVIDIA's wheels installed below ``folder``: file name
-    -> folder.
-    """
+    """Find the CUDA runtime libraries that wheels installed: file name -> folder."""
     folder_of = {}
     for wheel in _CUDA_WHEELS:
         for name in root.listed(f"{folder}/{wheel}/lib"):
@@ -348,8 +333,7 @@ def _cuda(root: Root, folder: str) -> dict[str, str]:
 @or_unknown
 def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
     """Return the compiled files of Mooncake, each with the libraries that it misses, from the
-    answer of ``software.libraries``.
-    """
+    answer of ``software.libraries``."""
     answer = known(answer)
     if not isinstance(answer, list):
         return Unknown("software.libraries: not a list of files")
@@ -365,9 +349,7 @@ def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
 
 
 def _wheel(rpath: object) -> str:
-    """Return the name of the wheel that a file came in, told by the folder of its bundled
-    libraries; "" if none is in ``rpath``.
-    """
+    """Name the wheel that a file came in, by the folder of its bundled libraries."""
     for folder in rpath if isinstance(rpath, list) else ():
         name = str(folder).rstrip("/").rpartition("/")[2]
         if name.endswith(".libs"):

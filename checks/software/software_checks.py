@@ -64,8 +64,7 @@ def elsewhere(system: SystemFacts, process: ProcessNeeds) -> bool:
 
 def using_mooncake(needs: LaunchNeeds | None) -> list[ProcessNeeds]:
     """Return the processes of a launch that load or run Mooncake's compiled files. Raises
-    UnjudgedError without a launch, or if it has no such process.
-    """
+    UnjudgedError without a launch, or if it has no such process."""
     launch = the_launch(needs)
     stored = any(service.kind in ("master", "client") for service in launch.services)
     processes = [
@@ -124,8 +123,7 @@ def _have(engine: Environment) -> str:
 @CHECKS.check("software.mooncake-duplicate")
 def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
     """Judge whether only one Mooncake is installed, with the files that its wheel brought. Judge
-    too whether the mooncake_master on PATH is of the same release.
-    """
+    too whether the mooncake_master on PATH is of the same release."""
     engine = known(software.engine)
     if engine is None:
         yield skip("neither SGLang nor Mooncake is installed here")
@@ -167,9 +165,7 @@ def _shadowed(engine: Environment) -> bool:
 
 
 def _told(files: tuple[CompiledFile, ...]) -> tuple[str, ...]:
-    """Return the releases that a folder's programs may be of, from the file with the fewest; () if
-    no file tells.
-    """
+    """Return the releases of a folder's programs, as the file that leaves the fewest says."""
     return min((file.releases for file in files if file.releases), key=len, default=())
 
 
@@ -214,8 +210,7 @@ def _judge_files(
     records: tuple[Record, ...],
 ) -> Finding:
     """Warn if the installed files of Mooncake's only wheel are of another release than the wheel's,
-    or differ from its RECORD. Without a wheel ``finding`` is unchanged.
-    """
+    or differ from its RECORD. Without a wheel ``finding`` is unchanged."""
     if not engine.mooncake:
         return finding
     (wheel,) = engine.mooncake
@@ -277,8 +272,7 @@ def library_missing(
     needs: LaunchNeeds | None, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
     """Judge whether the loader finds every library that Mooncake's compiled files need: for each
-    process of the launch, or without a launch for each file.
-    """
+    process of the launch, or without a launch for each file."""
     files = known(software.files)
     engine = known(software.engine)
     if files is None or engine is None:
@@ -296,8 +290,7 @@ def _judge_libraries(
     system: SystemFacts, engine: Environment, files: tuple[CompiledFile, ...], process: ProcessNeeds
 ) -> list[Finding]:
     """Judge the compiled files that one process loads: a failure for each with a missing library.
-    If none has one, a single pass for all; a skip or an unknown if they cannot be judged.
-    """
+    If none has one, a single pass for all; a skip or an unknown if they cannot be judged."""
     if elsewhere(system, process):
         return [skip(OTHER_CONTAINER, process.name)]
     wanted = FILES_OF[process.program]
@@ -315,8 +308,7 @@ def _judge_file(
     system: SystemFacts, engine: Environment, file: CompiledFile, subject: str, torch: bool
 ) -> Finding:
     """Judge whether the loader finds all libraries of one compiled file. torch: the process imports
-    torch, which loads the CUDA libraries of wheels, so these count as found.
-    """
+    torch, which loads the CUDA libraries of wheels, so these count as found."""
     missing = [pair for pair in file.missing if not (torch and pair[0] in engine.cuda)]
     source = f"{engine.package}/{file.name}"
     if not missing:
@@ -335,8 +327,7 @@ def _judge_file(
 
 def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str, Setting | None]:
     """Return advice on how to get a missing library, and the setting for that, None if no setting
-    does.
-    """
+    does."""
     if library in engine.cuda:
         folder = engine.cuda[library]
         setting = Setting(Kind.ENVIRONMENT, "LD_LIBRARY_PATH", folder)
@@ -412,8 +403,7 @@ def _judge_part(
     asked: AskedPart,
 ) -> Finding:
     """Judge whether Mooncake here has one part that only some builds have, and say what happens
-    without that part.
-    """
+    without that part."""
     of = needs.processes if asked.process is None else (asked.process,)
     if any(elsewhere(system, process) for process in of):
         return skip(OTHER_CONTAINER, asked.who)
@@ -462,8 +452,7 @@ def _judge_numactl(
     system: SystemFacts, software: SoftwareFacts, needs: LaunchNeeds, process: ProcessNeeds
 ) -> Finding:
     """Judge whether numactl is on PATH for one bound rank. If not, older SGLang fails, newer SGLang
-    does not bind the rank: a warning.
-    """
+    does not bind the rank: a warning."""
     if elsewhere(system, process):
         return skip(OTHER_CONTAINER, process.name)
     if process.environment.get("SGLANG_NUMA_BIND_V2", "1").lower() in ("0", "false", "no", "n"):

@@ -29,8 +29,7 @@ from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
 
 def folder(path: str) -> dict[str, Any]:
     """Describe ``path`` as this user finds it: its type, whether it is writable, and the bytes of
-    its file system. Raises OSError.
-    """
+    its file system. Raises OSError."""
     mode = os.lstat(path).st_mode
     space = os.statvfs(path)
     return {
@@ -45,9 +44,7 @@ def folder(path: str) -> dict[str, Any]:
 
 
 def direct(path: str) -> dict[str, Any]:
-    """Return whether this user can open a file in the folder with O_DIRECT, and the errno's name if
-    not. The file is nameless, so nothing is left behind.
-    """
+    """Try to open a nameless file in the folder with O_DIRECT, which leaves nothing behind."""
     import errno
 
     try:
@@ -77,8 +74,7 @@ class StorageFacts(NamedTuple):
     """What was seen of the launch's paths, by path as the launch writes it.
 
     folders: those of SSD offload. files: whether a path is a file, False for a folder. A path that
-    does not exist is Unknown with ``absent``.
-    """
+    does not exist is Unknown with ``absent``."""
 
     folders: Mapping[str, Folder | Unknown]
     files: Mapping[str, bool | Unknown]
@@ -86,8 +82,7 @@ class StorageFacts(NamedTuple):
 
 def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
     """Look at the absolute paths that the launch names; others are left out. Paths of offload
-    become ``folders``, all others ``files``. Of a model or draft, its config.json is looked at.
-    """
+    become ``folders``, all others ``files``. Of a model or draft, its config.json is looked at."""
     folders: dict[str, Folder | Unknown] = {}
     files: dict[str, bool | Unknown] = {}
     for item in needs.storage if needs else ():
@@ -106,8 +101,7 @@ def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
 
 def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | Unknown:
     """Look at the folder ``path``. If it does not exist and the process creates it, look at the
-    nearest folder above that exists. direct_io: try O_DIRECT too.
-    """
+    nearest folder above that exists. direct_io: try O_DIRECT too."""
     place = path.rstrip("/") or "/"
     answer = root.call("storage.folder", place)
     first = answer
@@ -139,8 +133,7 @@ def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | U
 @or_unknown
 def _direct(root: Root, path: str) -> bool | Unknown:
     """Tell whether files in a folder can be opened with O_DIRECT. False if the kernel answers
-    EINVAL, Unknown if it answers another error.
-    """
+    EINVAL, Unknown if it answers another error."""
     answer = known(root.call("storage.direct", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("direct"), bool):
         return Unknown(f"storage.direct {path}: no answer")
@@ -168,8 +161,7 @@ def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Findin
 @or_unjudged
 def _judge_folder(item: Storage, storage: StorageFacts) -> Finding:
     """Judge whether Mooncake can use one offload folder; the first that fails is told: path,
-    existence, symbolic link, directory, read-only mount, write permission, O_DIRECT.
-    """
+    existence, symbolic link, directory, read-only mount, write permission, O_DIRECT."""
     path = passed(Subject(item.owner, "process")).known(item.path)
     finding = passed(path, evidence=(Evidence(item.origin, path),))
     if not path.startswith("/"):
@@ -212,8 +204,7 @@ def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Findi
 @or_unjudged
 def _space(item: Storage, storage: StorageFacts) -> Finding:
     """Judge whether one offload folder has room for all that its users will write. Warn if it has
-    not, or if its file system has no inode left.
-    """
+    not, or if its file system has no inode left."""
     path = passed(Subject(item.owner, "process")).known(item.path)
     finding = passed(path, need=format_bytes(item.need_bytes))
     folder = finding.known(storage.folders.get(path, Unknown("not looked at")))
@@ -238,9 +229,7 @@ def _space(item: Storage, storage: StorageFacts) -> Finding:
 
 @CHECKS.check("storage.files", the_launch)
 def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
-    """Judge whether each file that the launch names exists. Relative paths are left out, because a
-    model's name on a hub looks like one.
-    """
+    """Judge whether each file of the launch exists; a model's name on a hub is no path."""
     items = [item for item in needs.storage if item.kind != "offload"]
     looked = [i for i in items if isinstance(i.path, Unknown) or i.path.startswith("/")]
     yield from (_judge_file(item, storage) for item in looked)

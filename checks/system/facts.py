@@ -21,8 +21,7 @@ def machine() -> dict[str, Any]:
     """Return facts about this machine, and what the environment says of Kubernetes and containers.
 
     Of the keys, ``libc`` is name and version, as ``glibc 2.36``; "" for a C library that tells
-    none.
-    """
+    none."""
     libc = ""
     with suppress(ValueError, OSError):
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
@@ -43,8 +42,7 @@ def cgroup_namespace() -> str:
 
 def io_uring() -> int:
     """Try to make an io_uring with one entry; return 0 or the errno. Tried in a child, because
-    seccomp may kill the process. Raises OSError if the child dies or hangs.
-    """
+    seccomp may kill the process. Raises OSError if the child dies or hangs."""
     import ctypes
 
     # Looked up before the fork: no lock of the loader or of ctypes is taken in the child.
@@ -112,8 +110,7 @@ class SystemFacts(NamedTuple):
 
 def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
     """Read the facts of kernel, distribution and container below ``root``. io_uring is tried
-    without a launch, and if a process of the launch uses it or may use it.
-    """
+    without a launch, and if a process of the launch uses it or may use it."""
     release = _kernel_release(root)
     machine = root.call("system.machine")
     mounts = root.text(MOUNTS)
@@ -147,8 +144,7 @@ def with_kernel(system: SystemFacts, release: str) -> SystemFacts:
 
 def _kernel_release(root: Root) -> str | Unknown:
     """Return the kernel's release, as ``6.8.0-45-generic``. If its file in /proc/sys cannot be
-    read, take the release from /proc/version.
-    """
+    read, take the release from /proc/version."""
     release, version = root.word(KERNEL_RELEASE), root.text("/proc/version")
     if isinstance(release, Unknown) and isinstance(version, str):
         fields = version.split()
@@ -180,9 +176,7 @@ def _glibc(machine: object) -> str | Unknown:
 
 @or_unknown
 def _page_bytes(machine: object) -> int | Unknown:
-    """Return the base page size from the answer of ``system.machine``. Unknown if it is missing,
-    below 4096 or no power of two.
-    """
+    """Read the base page size."""
     machine = known(machine)
     value = machine.get("page_bytes") if isinstance(machine, dict) else None
     # A page is a power of two; anything else would spoil every count that is made with it.
@@ -213,8 +207,7 @@ def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
 
 def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
     """Return the container that this process is in, by the surest sign. Without a sign its kind is
-    none, or unknown if the mounts cannot be read.
-    """
+    none, or unknown if the mounts cannot be read."""
     if isinstance(machine, dict) and machine.get("kubernetes") is True:
         return Container("kubernetes", "KUBERNETES_SERVICE_HOST")
     for path, runtime in _FILES_OF.items():
@@ -253,9 +246,7 @@ def _seccomp(root: Root) -> str | Unknown:
 
 
 def _hypervisor(root: Root) -> str | Unknown:
-    """Return ``sys_vendor product_name`` of the firmware if they name a known virtual machine; ""
-    for other hardware, or if the kernel shows no firmware.
-    """
+    """Return ``sys_vendor product_name`` if the firmware is a known virtual machine's, or ""."""
     vendor = root.word("/sys/class/dmi/id/sys_vendor")
     if isinstance(vendor, Unknown):
         return none_if_absent(vendor, "")

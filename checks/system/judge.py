@@ -29,8 +29,7 @@ def io_uring(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
 
 def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
     """Judge whether one process can make an io_uring, by the attempt that was made here. Unknown if
-    the process will run in another container, whose seccomp profile decides.
-    """
+    the process will run in another container, whose seccomp profile decides."""
     errno = system.uring_errno
     finding = passed(process.name, "a ring can be made", "io_uring")
     container = process.container
@@ -64,8 +63,7 @@ def _way_to_a_ring(
     system: SystemFacts, refused_with: int, process: ProcessNeeds
 ) -> tuple[str, Setting]:
     """Return advice on what to change so that a ring can be made, and the setting. refused_with:
-    the errno of the attempt.
-    """
+    the errno of the attempt."""
     if refused_with == ENOMEM:
         way = "lift RLIMIT_MEMLOCK, which this kernel applies to a ring"
         return way, Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=process.runtime)
@@ -93,8 +91,7 @@ _USUAL_PAGE_BYTES = 4 * KIB
 @CHECKS.check("system.page-size", any_launch)
 def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Finding]:
     """Judge the base page size. Fail if an ARM host with this base page lacks a huge page size that
-    the launch maps; warn if the base page is not 4 KiB.
-    """
+    the launch maps; warn if the base page is not 4 KiB."""
     size = known(system.page_bytes)
     evidence = (Evidence("sysconf(_SC_PAGE_SIZE)", str(size)),)
     have = f"{format_page_size(size)} base pages"
@@ -157,9 +154,7 @@ def kernel_old(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
 
 
 def _wants(needs: LaunchNeeds) -> Iterator[_Wants]:
-    """Yield what the launch uses that only a newer kernel may have; several processes may repeat
-    it.
-    """
+    """Yield the kernel features that the launch uses."""
     for process in needs.processes:
         if isinstance(process.hugetlb_bytes, Unknown) or process.hugetlb_bytes:
             yield _HUGE_MEMFD

@@ -63,8 +63,7 @@ class Verdict(NamedTuple):
     """A record held against one process.
 
     version: of the affected product, or why it is not known. holds: of the record's conditions and
-    the version together. may_give: what may give the process flags and is not known, or None.
-    """
+    the version together. may_give: what may give the process flags and is not known, or None."""
 
     advisory: Advisory
     process: LaunchProcess
@@ -75,16 +74,13 @@ class Verdict(NamedTuple):
 
     @property
     def hangs_on_words(self) -> bool:
-        """Tell whether the verdict is unknown only because words of the launch are not known. The
-        check ``launch.not-read`` names those words.
-        """
+        """Tell whether words of the launch decide that are not known, which it is told of apart."""
         return self.may_give is not None and self.holds is self.may_give
 
 
 def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
     """Judge every advisory for every process of the launch: one verdict a pair, which does not hold
-    if the process does not run the product. Nothing is yielded if the launch is not sized.
-    """
+    if the process does not run the product. Nothing is yielded if the launch is not sized."""
     sized = seen.launch
     if not isinstance(sized, Sized):
         return
@@ -100,8 +96,7 @@ def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
 
 def _verdict(record: Advisory, subject: AdvisorySubject) -> Verdict:
     """Judge one record for one process: its conditions first, then the release of each affected
-    product until one is affected for certain.
-    """
+    product until one is affected for certain."""
     value = partial(fact, subject)
     product, unasked = record.affected[0].product, Unknown("not asked")
     verdict = Verdict(record, subject.process, product, unasked, False, subject.may_give)
@@ -139,8 +134,7 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
     Each process that a record affects, or may affect, is a finding. Records that affect none are
     counted in one pass. One skip counts the records of events that may only arise while the launch
     runs. One skip for each unknown release, or unknown word of the launch, counts the records that
-    hang on it. Records that another check covers are left out.
-    """
+    hang on it. Records that another check covers are left out."""
     if not isinstance(seen.launch, Sized):
         return []
     findings: list[Finding] = []
@@ -183,16 +177,12 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
 
 
 def may_arise(seen: JudgedHost) -> list[Verdict]:
-    """Return the verdicts that an event while the launch runs decides. Records that another check
-    covers are left out.
-    """
+    """Return the verdicts on something that happens only while the launch runs."""
     return [v for v in verdicts(seen) if not v.advisory.covered_by and _is_later(v)]
 
 
 def _is_later(verdict: Verdict) -> bool:
-    """Tell whether only a later event (``arises``) decides the verdict. False if the verdict is
-    already False, or if it hangs on a release that is not known.
-    """
+    """Return whether only what happens later decides; what hangs on the release is open before."""
     if not verdict.advisory.arises or verdict.holds is False:
         return False
     return verdict.holds is True or not isinstance(verdict.version, Unknown)
@@ -224,8 +214,7 @@ _VLLM = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM)
 
 class AdvisorySubject(NamedTuple):
     """A process, its launch and its host. may_give: an unread file or unknown word that may give
-    the process settings, or None. clients: the number of the store's clients, by network.
-    """
+    the process settings, or None. clients: the number of the store's clients, by network."""
 
     process: LaunchProcess
     sized: Sized
@@ -236,8 +225,7 @@ class AdvisorySubject(NamedTuple):
 
 def fact(subject: AdvisorySubject, name: str) -> Any:
     """Return the value of a fact about a process: ``env.NAME``, ``flag.NAME`` or a name of FACTS.
-    None if it has no value, Unknown if it is not known. Raises KeyError for any other name.
-    """
+    None if it has no value, Unknown if it is not known. Raises KeyError for any other name."""
     prefix, dot, rest = name.partition(".")
     try:
         if dot and prefix == "env":
@@ -252,8 +240,7 @@ def fact(subject: AdvisorySubject, name: str) -> Any:
 
 def _flag(subject: AdvisorySubject, name: str) -> Any:
     """Return the value of a flag of the process's program. One that is not given has its default if
-    it is SGLang's or a boolean, else None. Unknown if words that are not known may give it.
-    """
+    it is SGLang's or a boolean, else None. Unknown if words that are not known may give it."""
     process, program = subject.process, GFLAGS_PROGRAMS.get(subject.process.kind)
     if process.server is not None:
         setting = process.server.arguments.settings.get(name)
@@ -290,8 +277,7 @@ def may_give(process: LaunchProcess) -> Unknown | None:
 
 def _uses(subject: AdvisorySubject, product: str) -> bool:
     """Tell whether code of ``product`` (sglang, vllm, lmcache; else Mooncake) runs in the process,
-    as far as its words show it. LMCache in vLLM counts if it may run. Raises UnknownFactError.
-    """
+    as far as its words show it. LMCache in vLLM counts if it may run. Raises UnknownFactError."""
     process = subject.process
     if product == "sglang":
         return process.kind in _SGLANG
@@ -320,9 +306,7 @@ def _words(subject: AdvisorySubject) -> str:
 
 
 def release_of(sized: Sized, product: str) -> Input:
-    """Return the release of ``product`` (sglang or mooncake) that a launch is sized for. It is
-    known even if the memory of the launch is not.
-    """
+    """Return the release that a launch is sized for; it is known where the bytes are not too."""
     return sized.sizing.inputs.releases[f"{product}_version"]
 
 
@@ -342,8 +326,7 @@ def _named(subject: AdvisorySubject, product: str) -> str | Unknown:
 
 def _environment(subject: AdvisorySubject) -> Environment:
     """Return the software of the environment that the process runs in. Raises UnknownFactError if
-    that is another container's, or if neither SGLang nor Mooncake is installed here.
-    """
+    that is another container's, or if neither SGLang nor Mooncake is installed here."""
     engine = known(_here(subject).software.engine)
     if engine is None:
         raise UnknownFactError(Unknown("neither SGLang nor Mooncake is installed here"))
@@ -359,9 +342,7 @@ def _here(subject: AdvisorySubject) -> Facts:
 
 
 def _nics(subject: AdvisorySubject) -> list[Nic]:
-    """Return the NICs that the process names for its store, or all NICs of the host if it names
-    none.
-    """
+    """Return the NICs that the process names for its store, all of the host where it names none."""
     use = store_devices(subject.process, 0)
     names = () if use is None else known(use.devices)
     nics = known(subject.seen.facts.rdma.nics)
@@ -370,8 +351,7 @@ def _nics(subject: AdvisorySubject) -> list[Nic]:
 
 def _object_bytes(subject: AdvisorySubject) -> int | Unknown:
     """Return the bytes of the largest object that SGLang servers of the launch put into the store.
-    Unknown if no server uses the store, or the host pools of one are not known.
-    """
+    Unknown if no server uses the store, or the host pools of one are not known."""
     inputs, sizes = subject.sized.sizing.inputs, []
     for process in inputs.processes:
         if process.server is None or process.server.store is None:
@@ -386,9 +366,7 @@ def _object_bytes(subject: AdvisorySubject) -> int | Unknown:
 
 
 def _segment_bytes(subject: AdvisorySubject) -> int | None:
-    """Return the bytes of memory that the process gives the store, the most that one of its clients
-    gives. None if the process is no client. Raises UnknownFactError.
-    """
+    """Return the memory that a store's client gives the store; None if the process is no client."""
     server = subject.process.server
     if server is not None:
         known(_of_store(subject, "global_segment_size"))
@@ -398,9 +376,7 @@ def _segment_bytes(subject: AdvisorySubject) -> int | None:
 
 
 def _driver(subject: AdvisorySubject) -> str | None:
-    """Return the version of NVIDIA's driver; None without an NVIDIA GPU, or if no version was
-    found.
-    """
+    """Return the version of NVIDIA's driver; None without such a GPU."""
     gpus = subject.seen.facts.gpus
     if known(gpus.nvidia) is False:
         return None
@@ -423,9 +399,7 @@ def _protocol(subject: AdvisorySubject) -> str | None:
 
 
 def _engine_protocol(subject: AdvisorySubject) -> str | Unknown | None:
-    """Return the protocol (rdma, tcp, ...) of the engine that moves the KV cache between prefill
-    and decode. None if the process has no such engine.
-    """
+    """Return the protocol of the server's transfer engine; None if it has no such engine."""
     process = subject.process
     if process.server is not None:
         protocol = engine_protocol(process.server)
@@ -452,9 +426,7 @@ def _uses_rdma(subject: AdvisorySubject) -> bool:
 
 
 def _metadata(subject: AdvisorySubject) -> Any:
-    """Return the scheme of the metadata server's address, etcd if it has none, or P2PHANDSHAKE.
-    None without an address.
-    """
+    """Name the scheme of the metadata server; None without one."""
     process = subject.process
     if process.server is not None:
         address = _of_store(subject, "metadata_server")
@@ -482,8 +454,7 @@ def _ranks_together(subject: AdvisorySubject) -> int | None:
 
 def clients_by_network(sized: Sized) -> dict[str, int | Unknown]:
     """Count the store's clients by the network of their containers: clients of one network share
-    one address. Unknown if the number of a server's clients is not known.
-    """
+    one address. Unknown if the number of a server's clients is not known."""
     sizing = sized.sizing
     users: dict[str, list[LaunchProcess]] = {}
     for process in sizing.inputs.processes:

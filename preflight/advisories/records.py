@@ -67,8 +67,7 @@ class Affected(NamedTuple):
 class Comparison(NamedTuple):
     """A test of one fact by ``op``. is: it equals the value, or one of a list. at_least and below:
     of numbers and versions. matches: the value is a regex that is searched for. given: the value
-    tells whether the fact must have a value.
-    """
+    tells whether the fact must have a value."""
 
     fact: str
     op: str
@@ -92,8 +91,7 @@ class Advisory(NamedTuple):
     severity: a word of ``SEVERITIES``. seen: the symptom. log: ids of known lines (``explain``)
     that may be this one; lines: texts of a log that are. covered_by: checks and rules that judge
     the same with more facts, so that the record yields no finding. arises: an event while the
-    launch runs that has to happen too, or "". command: the command that reproduced it, or "".
-    """
+    launch runs that has to happen too, or "". command: the command that reproduced it, or ""."""
 
     id: str
     summary: str
@@ -119,9 +117,7 @@ class Advisory(NamedTuple):
 
     @property
     def grave(self) -> bool:
-        """Tell whether a finding fails instead of warning: the launch will not start or gives wrong
-        output, and the evidence is more than reports.
-        """
+        """Tell whether it stops a launch: it will not start or answers wrongly, and not hearsay."""
         certain = set(self.evidence) - {"reported"}
         return self.severity in ("will not start", "wrong output") and bool(certain)
 
@@ -134,9 +130,7 @@ def advisories() -> tuple[Advisory, ...]:
 
 
 def advisory(id_: str) -> Advisory | None:
-    """Return the record of an id, in upper or lower case, with ``advisory.`` before it or not. None
-    if no record has the id.
-    """
+    """Return the record of an id, as it is written or as its finding has it."""
     wanted = id_.lower().removeprefix(CHECK_PREFIX)
     return next((record for record in advisories() if record.id.lower() == wanted), None)
 
@@ -194,9 +188,7 @@ def expression(table: Mapping[str, Any]) -> Expression:
 
 
 def holds(condition: Expression, fact: Fact) -> bool | Unknown:
-    """Tell whether a condition holds; Unknown if a fact that is not known decides. fact: called
-    with a name, returns a value, a set of values, None or Unknown.
-    """
+    """Tell whether a condition holds; fact: returns a value, a set of values, None or Unknown."""
     if isinstance(condition, Comparison):
         return _test(condition, fact(condition.fact))
     if condition.op == "not":
@@ -206,9 +198,7 @@ def holds(condition: Expression, fact: Fact) -> bool | Unknown:
 
 
 def joined(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
-    """Tell whether all ``parts`` hold if ``every``, else whether any does. The first Unknown part
-    is returned only if no known part decides.
-    """
+    """Tell whether all (or any) of ``parts`` hold; a deciding part counts before an unknown one."""
     unsure: Unknown | None = None
     for part in parts:
         if isinstance(part, Unknown):
@@ -220,8 +210,7 @@ def joined(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
 
 def _test(test: Comparison, value: Any) -> bool | Unknown:
     """Test the value of a fact. Of a set, one value that passes is enough; a list is one value.
-    None and an empty set pass only a test that the fact is not given.
-    """
+    None and an empty set pass only a test that the fact is not given."""
     if isinstance(value, Unknown):
         return value
     value = tuple(value) if isinstance(value, list) else value  # --lora-paths a b
@@ -233,8 +222,7 @@ def _test(test: Comparison, value: Any) -> bool | Unknown:
 
 def _holds(test: Comparison, value: Any) -> bool | Unknown:
     """Test one value of a fact for is, matches, at_least or below. Unknown for a text that is no
-    version, or no number if the test has one.
-    """
+    version, or no number if the test has one."""
     if test.op == "is":
         wanted = test.value if isinstance(test.value, list) else [test.value]
         return any(value == each and type(value) is type(each) for each in wanted)
@@ -253,9 +241,7 @@ def _holds(test: Comparison, value: Any) -> bool | Unknown:
 
 
 def program_of(product: str) -> str:
-    """Return the program whose release decides: ``mooncake`` for each wheel of Mooncake, else
-    ``product``.
-    """
+    """Return whose release it is: each wheel of Mooncake is Mooncake."""
     return "mooncake" if product in PRODUCTS["mooncake"][1] else product
 
 
@@ -275,8 +261,7 @@ def in_ranges(affected: Affected, version: str) -> bool | Unknown:
 
 def version_key(product: str, text: str) -> Any:
     """Return a key that orders the versions of a product: PEP 440 for products of PyPI, else the
-    leading numbers. Unknown for a text that is no version.
-    """
+    leading numbers. Unknown for a text that is no version."""
     if PRODUCTS.get(product, ("",))[0] == "PyPI":
         from packaging.version import InvalidVersion, Version
 
@@ -358,9 +343,7 @@ def as_osv(known: Advisory) -> dict[str, Any]:
 
 
 def for_scanners(known: Advisory) -> bool:
-    """Tell whether a record is of use to a scanner, which knows only packages and versions. All
-    ranges must end, and it must be about security or about one wheel of Mooncake.
-    """
+    """Tell whether a record holds of a package alone, which a scanner knows, and ends."""
     ends = all(bounds.fixed or bounds.last for each in known.affected for bounds in each.ranges)
     by_itself = known.severity == "security" or known.affected[0].product in PRODUCTS["mooncake"][1]
     return ends and by_itself

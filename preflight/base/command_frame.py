@@ -22,14 +22,11 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
     never as a traceback.
 
     name: the program's name. refuse: called with the exit code and the message if the command gives
-    no answer.
-    """
+    no answer."""
     open_streams()
 
     def refused(exit_code: int, message: str, shown: str | None = None) -> int:
-        """Print ``shown``, by default ``name: message``, on standard error; return the code from
-        ``refuse``.
-        """
+        """Say ``shown``, by default the message behind the program's name; refuse."""
         say(f"{name}: {message}" if shown is None else shown, err=True)
         try:
             return refuse(exit_code, message)
@@ -84,9 +81,7 @@ def _not_installed(module: str) -> str:
 
 
 def own_words(argv: Sequence[str]) -> Sequence[str]:
-    """Return the words before ``--``, all if no word is ``--``: the words after it are the
-    launch's.
-    """
+    """Return the words before ``--``: those behind it are the launch's."""
     return argv[: argv.index("--")] if "--" in argv else argv
 
 
@@ -94,8 +89,7 @@ def asked_answers(argv: Sequence[str]) -> Answers:
     """Read from a command line which answers are asked for, as pairs of format and file.
 
     --json is the format "json". An --output belongs to the --format before it; if that has a file
-    already, or none precedes, to the next one. "" for an --output without a format.
-    """
+    already, or none precedes, to the next one. "" for an --output without a format."""
     answers: Answers = []
     for number, word in enumerate(argv):
         name, equals, value = word.partition("=")

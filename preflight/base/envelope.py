@@ -64,8 +64,7 @@ def envelope(
     name: of the schema. exit_code: of the process. word: how the command ended. One of STATUSES is
     the status; any other word is the answer's ``outcome``, and the exit code gives the status.
     reason: why it has this status; by default the worst finding. launch: its source and a summary.
-    host, command: by default those of the click command that runs.
-    """
+    host, command: by default those of the click command that runs."""
     from checks.capture.secrets import public
 
     context = click.get_current_context(silent=True)
@@ -92,9 +91,7 @@ def envelope(
 
 
 def _worst(findings: list[Json]) -> str | None:
-    """Return the first of the worst findings in one sentence; None if none fails, is unknown or
-    warns.
-    """
+    """Return the first of the worst findings in one sentence."""
     order = ("fail", "unknown", "warn")
     wanting = [finding for finding in findings if finding["status"] in order]
     if not wanting:
@@ -105,9 +102,7 @@ def _worst(findings: list[Json]) -> str | None:
 
 
 def finding_object(finding: Any, about: Iterable[str] = (), **more: Any) -> Json:
-    """Return a finding as JSON, with the fields ``more``. about: subjects to name instead of the
-    finding's one.
-    """
+    """Return a finding's JSON fields and ``more``; about: the subjects, else the finding's."""
     return {
         "check": finding.check,
         "status": getattr(finding.status, "value", finding.status),
@@ -130,8 +125,7 @@ def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
     """Return the subjects of a finding as JSON: kind, name and ranks of each.
 
     If a text carries no kind, its name or the check's id decides: a rule's subject is a place in
-    the launch. A subject without a check is a process.
-    """
+    the launch. A subject without a check is a process."""
     beginnings = [beginning for beginning in SUBJECTS if check.startswith(beginning)]
     usual = SUBJECTS[max(beginnings, key=len)] if beginnings else "launch" if check else "process"
     known = (text if isinstance(text, Subject) else Subject(text) for text in texts)
@@ -143,8 +137,7 @@ def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
 
 def actions(lines: Iterable[str], check: str = "") -> list[Json]:
     """Return command lines, and comments for people, as JSON with what each does. check: the id of
-    the check that they mend, "" for no check.
-    """
+    the check that they mend, "" for no check."""
     return [
         {
             "kind": known.does,

@@ -13,16 +13,12 @@ _PATH = regex(r"""[^\s/("'=,]*/[^\s)"',]+""")
 
 
 def clean(text: str) -> str:
-    """Return the text as one line for a terminal: control characters as their codes, tabs and line
-    ends as spaces.
-    """
+    """Return one line, with what would move the cursor written out."""
     return text.translate(_WRITTEN)
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text as ``clean`` does, without secrets, in at most ``most`` characters. A longer
-    text is cut after a word and ends with dots.
-    """
+    """Return ``clean`` text of at most so many characters: all, or the first words and dots."""
     text = public(clean(text))
     if len(text) <= most:
         return text
@@ -32,9 +28,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def with_short_paths(text: str, most: int) -> str:
-    """Return the text with every path of more than ``most`` characters cut to its end,
-    behind dots.
-    """
+    """Return the text with the end alone of paths longer than ``most`` characters."""
 
     def end_of(match: re.Match[str]) -> str:
         path = match[0]

@@ -49,9 +49,7 @@ def open_streams() -> None:
 
 
 def shown(text: str) -> str:
-    """Return text with control characters written as codes; line ends, tabs and the colours of
-    ``painter`` stay.
-    """
+    """Return text with control characters written out; lines and our own colours stay."""
     return "".join(
         ("\x1b[0m" if part == "0" else f"\x1b[{part}m\x1b[1m")
         if at % 2
@@ -68,8 +66,7 @@ def output_to(path: str | None) -> Iterator[None]:
     ``path``, whole or not at all.
 
     If ``path`` is None, it is printed as usual. No file is written if nothing was printed, or the
-    block raised. Raises UsageError.
-    """
+    block raised. Raises UsageError."""
     if path is None:
         yield
         return
@@ -88,8 +85,7 @@ def output_to(path: str | None) -> Iterator[None]:
 
 def say(text: str, *, err: bool = False) -> None:
     """Print a line to standard output, or to standard error if ``err``. A reader that closed the
-    pipe is no error; a full disk raises OutputError, for standard output alone.
-    """
+    pipe is no error; a full disk raises OutputError, for standard output alone."""
     stream = sys.stderr if err else sys.stdout
     text = shown(text)
     lines = _LINES_OF_A_FILE.get()
@@ -119,9 +115,7 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def discard_output(stream: TextIO | None = None) -> None:
-    """Discard what a stream (None: standard output) still holds, and all that follows: a write at
-    the exit would fail again.
-    """
+    """Discard what a stream, else standard output, still holds: it would fail at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
@@ -146,9 +140,7 @@ def _unknown(value: object) -> dict[str, str]:
 
 
 def painter(color: str) -> Callable[[str, str], str]:
-    """Return a function ``paint(text, colour)``, which colours a text if ``colored(color)``. Else
-    it returns the text as it is.
-    """
+    """Return ``paint(text, colour)``, which colours a text, or leaves it as it is."""
     shown = colored(color)
 
     def paint(text: str, colour: str) -> str:
@@ -158,11 +150,7 @@ def painter(color: str) -> Callable[[str, str], str]:
 
 
 def colored(color: str) -> bool:
-    """Tell whether to colour. ``color`` is the value of --color: always, never or auto.
-
-    auto: never in a file; else NO_COLOR, FORCE_COLOR and CLICOLOR_FORCE decide, then whether
-    standard output is a terminal.
-    """
+    """Return whether to colour: --color, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, the terminal."""
     if color != "auto" or _LINES_OF_A_FILE.get() is not None:
         return color == "always"
     if "NO_COLOR" in os.environ:
@@ -173,9 +161,7 @@ def colored(color: str) -> bool:
 
 
 def columns() -> int:
-    """Return the width of a line in columns, 40 to 140: COLUMNS, else the terminal's width, else
-    100.
-    """
+    """Return how many columns a line may take: COLUMNS, the terminal's own width, or a pipe's."""
     wished, width = os.environ.get("COLUMNS", ""), PIPE_COLUMNS
     if wished.isascii() and wished.isdecimal() and 0 < int(wished) < 10**6:
         width = int(wished)
@@ -187,9 +173,7 @@ def columns() -> int:
 
 class Progress:
     """A line on the terminal's standard error that says what is being done; ``clear`` removes it.
-
-    wanted: False shows nothing. after_seconds: nothing is shown earlier than that.
-    """
+    wanted: False shows nothing. after_seconds: nothing is shown earlier than that."""
 
     def __init__(self, wanted: bool = True, after_seconds: float = 0.0) -> None:
         self._shown = wanted and sys.stderr.isatty()

@@ -16,9 +16,8 @@ class Line(str):
 
     does: run ``argv``, write or append ``content`` to ``file``, "shell" for what the user's shell
     alone can do, "by hand" for what is for the reader. restarts: what then has to be started anew:
-    launch, container, pod, host or a unit; "" for nothing. starts: the engine and
-    the words with which that starts a container; () if the line says no such thing.
-    """
+    launch, container, pod, host or a unit; "" for nothing. starts: the engine and the words with
+    which that starts a container; () if the line says no such thing."""
 
     does: str
     argv: tuple[str, ...]
@@ -62,8 +61,7 @@ def visible(text: str) -> str:
 
 def quote(text: str) -> str:
     """Quote one word for bash, on one line. A word with hidden characters is written as
-    ``$'...'``.
-    """
+    ``$'...'``."""
     if text.isprintable():
         return shlex.quote(text)
     letters = ((a, a.encode("utf-8", "surrogateescape")) for a in text)
@@ -75,9 +73,8 @@ def quote(text: str) -> str:
 
 
 def posix_assignment(name: str, value: str) -> str:
-    """Return the line that sets and exports a variable in any POSIX shell, also one
-    without $'...'.
-    """
+    """Return the line that sets and exports a variable in any POSIX shell, also one without
+    $'...'."""
     if not any(map(is_hidden, value)):
         return f"export {name}={shlex.quote(value)}"
     octal = "".join(
@@ -91,9 +88,7 @@ def posix_assignment(name: str, value: str) -> str:
 
 
 def line(command: Iterable[str | Fill], sudo: str = "") -> Line:
-    """Return the line that runs a command. Words are quoted, a Fill stands as it is. sudo: ``sudo
-    `` or "", put in front.
-    """
+    """Return the line that runs a command, of quoted words. sudo: ``sudo `` or "", in front."""
     pairs = [(w, quote(w)) if isinstance(w, str) else (w.value, w.value) for w in command]
     typed = " ".join(quoted for _, quoted in pairs)
     return Line(sudo + typed, "run", (word for word, _ in pairs), needs_root=bool(sudo))
@@ -119,8 +114,7 @@ def start(engine: str, arguments: Sequence[str]) -> Line:
 
 def together(lines: Iterable[Line]) -> tuple[Line, ...]:
     """Drop repeated lines, and join the container options of each engine (docker, podman) into one
-    line, ``start the container with: ...``.
-    """
+    line, ``start the container with: ...``."""
     once = dict.fromkeys(lines)
     by_engine: dict[str, list[str]] = {}
     for each in once:
@@ -141,9 +135,7 @@ _MOST_DEVICES = 2
 
 
 def _with_folders(argv: Sequence[str]) -> list[str]:
-    """Return the options of a container engine; more than two --device of one folder become that
-    folder. Devices right below /dev stay as they are.
-    """
+    """Return an engine's words with the folder in place of many devices below."""
     folders = [word.rpartition("/")[0] for word in argv if word.startswith("--device=/dev/")]
     many = {each for each in folders if folders.count(each) > _MOST_DEVICES} - {"--device=/dev"}
     return [*dict.fromkeys(d if (d := word.rpartition("/")[0]) in many else word for word in argv)]

@@ -31,8 +31,7 @@ def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Resul
     """Run ``work`` in a thread and return its value, or raise its error.
 
     Raises LateError after ``limit_seconds``; the thread is then left behind. name: what is opened,
-    for the message. If no thread can be started, ``work`` runs without a limit.
-    """
+    for the message. If no thread can be started, ``work`` runs without a limit."""
     done: list[Result] = []
     failed: list[BaseException] = []
 
@@ -61,8 +60,7 @@ def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Resul
 
 def save(name: str, path: str, content: bytes, mode: int, limit_seconds: float) -> None:
     """Write a file with the permission bits ``mode``, whole or not at all. Raises UsageError;
-    ``name`` begins the message.
-    """
+    ``name`` begins the message."""
     from checks.base.archive import write_whole
 
     try:

@@ -51,16 +51,13 @@ class SsdStream(NamedTuple):
     """How fast new tokens fill the buckets that SSD offload writes, to tell what is lost.
 
     filling: tokens a second that fill every client's bucket in one heartbeat; 0 if nothing is lost.
-    token_bytes: bytes of one token.
-    """
+    token_bytes: bytes of one token."""
 
     filling: int
     token_bytes: int
 
     def part(self, speed: float) -> float:
-        """Return the part (0 to 1) that reaches SSD if ``speed`` new tokens a second
-        are computed.
-        """
+        """Return the part, 0 to 1, of ``speed`` tokens per second that reaches SSD."""
         return part_that_reaches_ssd(self.filling, speed) if self.filling else 1.0
 
 
@@ -71,8 +68,7 @@ def ssd_stream(
     mooncake: MooncakeRelease,
 ) -> SsdStream:
     """Return how many tokens a second fill the offload buckets of all SSD clients. It is 0 if no
-    client loses what fills no bucket. counts: how many of each process run, by name.
-    """
+    client loses what fills no bucket. counts: how many of each process run, by name."""
     buckets = [(process.name, lossy_bucket(process, mooncake)) for process in processes]
     clients = sum(counts.get(name, 1) for name, bucket in buckets if bucket)
     for keys, seconds in [bucket for _, bucket in buckets if bucket][:1]:
@@ -110,8 +106,7 @@ def with_rates(
 
     rounds: of the workload; tokens are read as in the last one, and ``read`` is None without any,
     and for L1. speed: new tokens a second. evicted_alone: SSD gets only what the store evicts. A
-    tier whose bytes of a token are not known gets neither.
-    """
+    tier whose bytes of a token are not known gets neither."""
     release, policy = deployment.sized.release, deployment.write_policy
     last = rounds[-1] if rounds else None
     cumulative = {name: (low, high) for name, low, high in last.hits} if last else {}
@@ -141,8 +136,7 @@ def with_rates(
 
 def rate_sentence(tier: Tier, speed: float) -> str:
     """Say how many bytes a second are written to a tier and read from it, and how soon it is full.
-    speed: new tokens a second, as the rates were computed for.
-    """
+    speed: new tokens a second, as the rates were computed for."""
     if tier.written is None:
         return f"{tier.name} at {speed:,g} new tokens a second: not known"
     hour, size = tier.written.most * 3600, tier.bytes
@@ -160,8 +154,7 @@ def rate_sentence(tier: Tier, speed: float) -> str:
 
 class CapacityRequest(NamedTuple):
     """What the command line asks beside the launch. wanted: the workload. watermark: of a master
-    that runs elsewhere, 0 to 1; None for the launch's own, or the default.
-    """
+    that runs elsewhere, 0 to 1; None for the launch's own, or the default."""
 
     cluster: Cluster = Cluster()
     wanted: WorkloadOptions = WorkloadOptions()
@@ -171,8 +164,7 @@ class CapacityRequest(NamedTuple):
 
 class ServerCapacity(NamedTuple):
     """What one server's tiers hold, and what it was computed from. subject: the process's name.
-    page_tokens: None if it is not known. ssd: None without SSD offload.
-    """
+    page_tokens: None if it is not known. ssd: None without SSD offload."""
 
     subject: str
     model: str
@@ -190,8 +182,7 @@ class CapacityAnswer(NamedTuple):
 
     workload: None if there is none. router: in front of the servers, if any. unread: notes on what
     of the launch was not counted. source: name of the launch; processes: all that it starts.
-    new_tokens_per_second: as asked.
-    """
+    new_tokens_per_second: as asked."""
 
     servers: tuple[ServerCapacity, ...]
     workload: MultiTurnWorkload | Unknown | None
@@ -205,8 +196,7 @@ class CapacityAnswer(NamedTuple):
 
 class _StoreSetup(NamedTuple):
     """Facts of the store that all servers share. folders: offload folders by path. counts: how many
-    of each process run, by name. evicted_alone: disks get only what the store evicts.
-    """
+    of each process run, by name. evicted_alone: disks get only what the store evicts."""
 
     segments: tuple[Segments, ...] | Unknown
     eviction: Eviction | Unknown
@@ -243,8 +233,7 @@ def compute_capacity(
     folders: Mapping[str, Folder | Unknown],
 ) -> CapacityAnswer:
     """Compute what each server's tiers hold, and what a workload finds in them. folders: offload
-    folders by path. Raises UsageError if the launch has no server, or a number in it is invalid.
-    """
+    folders by path. Raises UsageError if the launch has no server, or a number in it is invalid."""
     launched = deployments(inputs, options, root, asked.cluster)
     workload = workload_of(asked.wanted, inputs.processes)
     store = _store(inputs, options, asked, folders)
@@ -263,8 +252,7 @@ def _store(
     folders: Mapping[str, Folder | Unknown],
 ) -> _StoreSetup:
     """Return the facts of the store that all servers share: its segments, eviction and offload
-    folders.
-    """
+    folders."""
     release, mooncake, _ = choose_mooncake(options.mooncake_version, options.installed)
     hosts = cluster_hosts(inputs, asked.cluster)
     counts = {process.name: hosts for process in inputs.processes}
@@ -282,8 +270,7 @@ def _server(
     asked: CapacityRequest,
 ) -> ServerCapacity:
     """Compute one server's tiers and notes, and what each round of the workload finds, if it is
-    known.
-    """
+    known."""
     request = deployment.request
     objects: PageObjects | Unknown
     objects = request if isinstance(request, Unknown) else page_objects(request)
@@ -315,8 +302,7 @@ def _server(
 
 def prefetch_budget(deployment: Deployment, tiers: Tiers) -> Bounds | Unknown | None:
     """Return how many tokens of L3 may be under prefetch at a time in one cache; None without L2 or
-    L3.
-    """
+    L3."""
     if tiers.host is None or tiers.store is None:
         return None
     gpu, host, release = tiers.gpu.group_tokens, tiers.host.group_tokens, deployment.sized.release
@@ -336,8 +322,7 @@ def _budget_note(
     workload: MultiTurnWorkload | Unknown | None,
 ) -> Iterator[str]:
     """Yield a warning if the prefetch budget is 0, or smaller than ``length``, the tokens of one
-    conversation or request.
-    """
+    conversation or request."""
     if isinstance(budget, Bounds) and budget.most <= 0:
         yield "L3 is written and never read: no token may be under prefetch (L2 is too small)"
     elif isinstance(budget, Bounds) and length is not None and budget.least < length:
@@ -351,9 +336,7 @@ def _budget_note(
 def _conversation(
     workload: MultiTurnWorkload | Unknown | None, asked: CapacityRequest, page: int
 ) -> int | None:
-    """Return the cached tokens of one conversation at its end, in whole pages. Without a workload
-    it is one request and its answer; None if no request length is asked about.
-    """
+    """Return the cached tokens of one conversation, or of one request; None without a length."""
     if isinstance(workload, MultiTurnWorkload):
         return max(1, cached_tokens(workload, workload.rounds, page))
     length = asked.wanted.request_length or 0
@@ -372,8 +355,7 @@ def _server_notes(
     deployment: Deployment, tiers: Tiers, workload: MultiTurnWorkload | Unknown | None
 ) -> Iterator[str]:
     """Yield notes on unknown tiers and benchmarks, on the cache's settings, and on what the rounds
-    leave out.
-    """
+    leave out."""
     server = deployment.server
     for tier in tiers.shown:
         if isinstance(tier.tokens, Unknown):

@@ -35,8 +35,7 @@ class Deployment(NamedTuple):
     """One server of the launch, and how many like it the cluster runs.
 
     request: what its pools ask for; Unknown if a variable decides it. memory: its L2 pools. model:
-    name of the model. instances: number of such servers.
-    """
+    name of the model. instances: number of such servers."""
 
     process: LaunchProcess
     sized: SizedServer
@@ -51,9 +50,7 @@ class Deployment(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """The number of caches side by side: each holds other tokens, and answers other
-        requests.
-        """
+        """Caches side by side: each holds other tokens, and answers other requests."""
         ranks = self.sized.ranks
         return ranks.replicas * ranks.attention_dp * self.instances
 
@@ -85,8 +82,7 @@ class Deployment(NamedTuple):
 
 class Router(NamedTuple):
     """How the launch's router spreads requests over its servers. origin: the flag that says so,
-    with file and line, or that it is the default.
-    """
+    with file and line, or that it is the default."""
 
     routing: Routing
     origin: str
@@ -106,8 +102,7 @@ _BALANCING = (
 
 def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
     """Read how the launch's first router, or server with a router, spreads requests; None without
-    one. Raises UsageError for an invalid threshold.
-    """
+    one. Raises UsageError for an invalid threshold."""
     for process in processes:
         argv, prefix = process.arguments, ""
         if process.kind is not ProcessKind.ROUTER:
@@ -122,8 +117,7 @@ def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
 
 def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None) -> Router:
     """Return the Router for these flags; None is a flag that is not given. An unknown policy counts
-    as cache_aware, with a note. Raises UsageError for a threshold outside 0 to 1.
-    """
+    as cache_aware, with a note. Raises UsageError for a threshold outside 0 to 1."""
     origin = f"--policy at {policy.origin}" if policy else f"{process.name}'s default"
     name = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
     how, notes = _POLICIES.get(name), []
@@ -154,8 +148,7 @@ def part_of(text: str) -> float | None:
 
 class Cluster(NamedTuple):
     """The size of the cluster. hosts: how many run this launch, None if not given. other_bytes:
-    memory that processes outside the launch contribute to the store.
-    """
+    memory that processes outside the launch contribute to the store."""
 
     hosts: int | None = None
     other_bytes: int = 0
@@ -165,8 +158,7 @@ def deployments(
     inputs: LaunchInputs, options: LaunchOptions, root: Root, cluster: Cluster
 ) -> tuple[Deployment, ...]:
     """Return every server of the launch. Raises UsageError if it has none, if a flag's number is
-    invalid, or if the hosts are no multiple of a server's.
-    """
+    invalid, or if the hosts are no multiple of a server's."""
     models = Models(root, options.model_config)
     elsewhere = options.available_bytes is not None
     gpu = gpu_memory(options.gpu_bytes, root, True, elsewhere)
@@ -193,9 +185,7 @@ def deployments(
 
 
 def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
-    """Return the number of hosts that run the launch: as given, else those of its largest server,
-    else 1.
-    """
+    """Return the number of hosts of the launch: as given, else those of its largest server."""
     if cluster.hosts is not None:
         return cluster.hosts
     counts = [process.server.number("nnodes") for process in inputs.processes if process.server]
@@ -203,9 +193,7 @@ def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
 
 
 def instances(cluster: Cluster, nnodes: int, process: LaunchProcess) -> int:
-    """Return how many servers like ``process``, each on ``nnodes`` hosts, the cluster runs. Raises
-    UsageError if the hosts are no multiple of ``nnodes``.
-    """
+    """Return how many servers there are like ``process``, on ``nnodes`` each. Raises UsageError."""
     hosts = nnodes if cluster.hosts is None else cluster.hosts
     if hosts % nnodes:
         raise UsageError(
@@ -239,8 +227,7 @@ class Tier(NamedTuple):
     computed, as ``8 x 4.00 GiB x 0.95 (eviction watermark)``. conversations: how many it holds, of
     the length that was asked about; None without one. group_tokens: tokens of one of several caches
     side by side, for L1 and L2. keys: what the master keeps, for L3. written, read: bytes a second;
-    None if no speed was given.
-    """
+    None if no speed was given."""
 
     name: str
     what: str
@@ -263,8 +250,7 @@ class Round(NamedTuple):
     still serve. evicting: names of tiers that have evicted for certain by its end. may_evict: those
     that have if they hold the least that they may hold. likely: (tier, the part to expect if
     clients take turns at random). It has only tiers that are known exactly and evict the least
-    recently used.
-    """
+    recently used."""
 
     number: int
     held_tokens: int
@@ -293,8 +279,7 @@ class Capacity(NamedTuple):
 
     bytes_per_token: of one copy of the cache, the shards of all ranks together, as the store keeps
     it. keys: None without a store. prefetch: how many tokens of L3 one cache may have under
-    prefetch at a time; None without L2 or L3.
-    """
+    prefetch at a time; None without L2 or L3."""
 
     tiers: tuple[Tier, ...]
     bytes_per_token: int | Unknown

@@ -25,9 +25,7 @@ from preflight.render.text import filled, fitted
 
 
 def capacity_text(answer: CapacityAnswer, width: int, paint: Paint, ascii_only: bool) -> str:
-    """Return the whole answer as text, without a final newline. paint: colours a word, (text,
-    colour). ascii_only: draw with ASCII characters alone.
-    """
+    """Return the whole answer without a final newline. ascii_only: no other characters."""
     blocks = (_server(each, answer, width, paint, ascii_only) for each in answer.servers)
     parts = ["\n\n".join(filter(None, block)) for block in blocks]
     parts += [filled(note, width) for note in (*answer.notes, *answer.unread)]
@@ -38,8 +36,7 @@ def _server(
     server: ServerCapacity, answer: CapacityAnswer, width: int, paint: Paint, ascii_only: bool
 ) -> Iterator[str]:
     """Yield one server's blocks of text: head, tiers, formulas, then rounds with their curve,
-    conclusions, notes. A block may be empty; the rounds are left out without a workload.
-    """
+    conclusions, notes. A block may be empty; the rounds are left out without a workload."""
     capacity = server.capacity
     size = server.capacity.bytes_per_token
     each = "" if isinstance(size, Unknown) else f", {format_bytes(size)} per token"
@@ -78,9 +75,7 @@ def _tiers(tiers: Sequence[Tier], width: int) -> str:
 
 
 def _rounds_table(rounds: Sequence[Round], width: int) -> str:
-    """Return the table of rounds as text. A ``?`` after a tier's name says that it may evict, but
-    need not.
-    """
+    """Format the table of rounds; ``?`` after a tier's name: it may evict, but need not."""
     heads = ["round", "tokens held", "seen before"]
     heads += [f"to {name}" if at else name for at, (name, _, _) in enumerate(rounds[0].hits)]
     rows: list[list[str]] = []
@@ -108,8 +103,7 @@ def summarize_rounds(
     server: ServerCapacity, workload: MultiTurnWorkload | Unknown | None
 ) -> Iterator[str]:
     """Yield a sentence for each tier of known size on when it starts to evict, then one or two on
-    what is lost. Nothing without rounds or workload.
-    """
+    what is lost. Nothing without rounds or workload."""
     rounds, tiers = server.capacity.rounds, server.capacity.tiers
     if not rounds or not isinstance(workload, MultiTurnWorkload):
         return
@@ -118,9 +112,7 @@ def summarize_rounds(
 
 
 def first_evicting(rounds: tuple[Round, ...], name: str) -> int | None:
-    """Return the number of the first round by whose end the tier has evicted for certain; None if
-    none.
-    """
+    """Return the first round by whose end the tier has evicted, for certain."""
     return next((each.number for each in rounds if name in each.evicting), None)
 
 
@@ -131,8 +123,7 @@ def first_maybe(rounds: tuple[Round, ...], name: str) -> int | None:
 
 def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
     """Say in which round the tier starts, or may start, to evict, or that it never does. tokens:
-    those that the tier holds.
-    """
+    those that the tier holds."""
     lead = f"{tier.name} ({tier.what}), {tokens.text()} tokens"
     maybe, certain = first_maybe(rounds, tier.name), first_evicting(rounds, tier.name)
     last = rounds[-1]
@@ -151,8 +142,7 @@ def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
 
 def _losses(rounds: tuple[Round, ...]) -> Iterator[str]:
     """Yield a sentence on the first and one on the last round in which not all reusable tokens are
-    certainly kept; a single sentence if all are kept.
-    """
+    certainly kept; a single sentence if all are kept."""
     lost = [each for each in rounds if each.hits and each.hits[-1][1] < 1 and each.reusable_tokens]
     if not lost:
         yield "no token that was seen before is computed again"
@@ -248,17 +238,13 @@ def drawn_tiers(rounds: Sequence[Round]) -> tuple[str, ...]:
 
 
 def spans_are_known(rounds: Sequence[Round], tier: str) -> bool:
-    """Tell whether something is known of ``tier`` and of every nearer tier, so that their most is
-    more than a guess.
-    """
+    """Return whether the most that tiers up to ``tier`` may serve is more than a guess."""
     names = tiers_of(rounds)
     return not any(_open(rounds, name) for name in names[: names.index(tier) + 1])
 
 
 def _open(rounds: Sequence[Round], tier: str) -> bool:
-    """Tell whether nothing is known of what a tier serves: it may serve something, but nothing is
-    certain or expected.
-    """
+    """Return whether nothing of a tier is certain or expected, though it may serve something."""
     expected = any(name == tier for each in rounds for name, _ in each.likely)
     spans = {(low, high) for each in rounds for name, low, high in each.hits if name == tier}
     return not expected and all(low == 0 for low, _ in spans) and any(high > 0 for _, high in spans)
@@ -270,9 +256,7 @@ def reusing(rounds: Sequence[Round]) -> tuple[Round, ...]:
 
 
 def thinned(rounds: Sequence[Round], most: int) -> tuple[Round, ...]:
-    """Return all rounds, or if they are more than ``most`` (2 or more) so many, evenly apart, with
-    the first and the last.
-    """
+    """Return at most so many of the rounds, evenly, the first and the last among them."""
     if len(rounds) <= most:
         return tuple(rounds)
     return tuple(rounds[at * (len(rounds) - 1) // (most - 1)] for at in range(most))
@@ -285,8 +269,7 @@ def letter_of(tier: str) -> str:
 
 class Hit(NamedTuple):
     """Parts of a round's reusable tokens, 0 to 1. expected: the mean for a random order of clients,
-    or the least if no mean is known.
-    """
+    or the least if no mean is known."""
 
     least: float
     expected: float
@@ -294,9 +277,7 @@ class Hit(NamedTuple):
 
 
 def hit_of(each: Round, tier: str) -> Hit:
-    """Return the parts of a round's reusable tokens that ``tier`` and all nearer tiers serve; zeros
-    if the round does not have the tier.
-    """
+    """Return the parts that tiers up to ``tier`` serve in a round; zeros if that is not said."""
     likely = dict(each.likely)
     nearer = 0.0
     for name, low, high in each.hits:
@@ -319,9 +300,7 @@ def whole_percent(part: float) -> int:
 
 
 def hit_text(hit: Hit) -> str:
-    """Return ``96 %``, ``50 to 100 %``, or ``80 % (50 to 100 %)`` if more than the least is
-    expected.
-    """
+    """Return ``96 %``, ``50 to 100 %`` or ``80 % (50 to 100 %)``."""
     least, expected, most = map(whole_percent, hit)
     if least == most:
         return f"{least} %"
@@ -336,8 +315,7 @@ def evicting_text(each: Round) -> str:
 
 def curve_text(rounds: Sequence[Round], paint: Paint, width: int, plain: bool) -> str:
     """Return the plot of hits by round without a final newline; a sentence if there is nothing to
-    plot. plain: draw with ASCII characters alone.
-    """
+    plot. plain: draw with ASCII characters alone."""
     shown = reusing(rounds)
     if not shown:
         return textwrap.fill("Nothing is reused in these rounds: there is no curve to draw", width)
@@ -371,8 +349,7 @@ def _plot(
     rounds: Sequence[Round], tiers: Sequence[str], width: int, plain: bool
 ) -> list[list[tuple[str, int]]]:
     """Return the plot's rows of (character, index of the character's tier, or -1 for a blank), the
-    top row first. width: most columns.
-    """
+    top row first. width: most columns."""
     across, down = (1, 1) if plain else (2, 4)
     columns = _columns(rounds, width)
     size = columns[-1] + 1
@@ -407,9 +384,7 @@ def _columns(rounds: Sequence[Round], width: int) -> list[int]:
 
 
 def _axis(rounds: Sequence[Round], size: int) -> list[str]:
-    """Return the two lines below the plot: the axis, and as many round numbers as fit. size: the
-    plot's columns.
-    """
+    """Return the line below the plot, with as many round numbers as there is room for."""
     row = [" "] * (size + 8)
     free = 0
     for column, each in zip(_columns(rounds, size), rounds, strict=True):

@@ -30,8 +30,7 @@ class TierModel(NamedTuple):
     too. keeps: the tokens that this tier and all nearer tiers hold together once this one evicts.
     sticky: a client's next request comes to the same cache. ordered: it evicts the least recently
     used, the end of a conversation first. late: what a round adds arrives here only in the next
-    round.
-    """
+    round."""
 
     name: str
     fills: Bounds | Unknown
@@ -51,8 +50,7 @@ class Turn(NamedTuple):
 
 def rounds_requests(workload: MultiTurnWorkload, block_tokens: int, seed: int) -> Iterator[Request]:
     """Yield the requests of a workload, round by round. In each round all clients ask once, in a
-    random order that ``seed`` decides. Clients share no blocks.
-    """
+    random order that ``seed`` decides. Clients share no blocks."""
     rng = Random(seed)
     order, asked = list(range(workload.clients)), 0
     tokens = [0] * workload.clients
@@ -67,9 +65,7 @@ def rounds_requests(workload: MultiTurnWorkload, block_tokens: int, seed: int) -
 
 
 def cached_tokens(workload: MultiTurnWorkload, rounds_: int, page_tokens: int) -> int:
-    """Return the tokens that one client has in the cache after ``rounds_`` rounds, in
-    whole pages.
-    """
+    """Return the tokens that one client has in the cache after ``rounds_`` rounds: whole pages."""
     return max(0, workload.context_tokens(rounds_) - 1) // page_tokens * page_tokens
 
 
@@ -77,8 +73,7 @@ def rounds(
     workload: MultiTurnWorkload, page_tokens: int, tiers: Sequence[TierModel]
 ) -> tuple[Round, ...]:
     """Return for each round the least and the most that ``tiers``, the nearest first, still serve
-    of what was seen before, and which tiers evict.
-    """
+    of what was seen before, and which tiers evict."""
     every = []
     for number in range(1, workload.rounds + 1):
         ends = (cached_tokens(workload, at, page_tokens) for at in (number - 1, number))
@@ -107,9 +102,7 @@ def rounds(
 
 
 def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
-    """Tell whether the tier has evicted by the end of the round: for certain, or with ``maybe``
-    possibly. False for a tier of unknown size.
-    """
+    """Return whether the tier has had to evict by the end of the round."""
     if isinstance(tier.fills, Unknown):
         return False
     if maybe:
@@ -120,8 +113,7 @@ def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
 
 def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
     """Return the part of the reusable tokens (0 to 1) that the tier and all nearer ones serve:
-    least, most, and the mean over random orders. The mean is None if it is not known.
-    """
+    least, most, and the mean over random orders. The mean is None if it is not known."""
     reusable = turn.clients * turn.before
     if not reusable:
         return 1.0, 1.0, 1.0
@@ -162,9 +154,7 @@ def _before_full(turn: Turn, tier: TierModel) -> float:
 
 
 def _random_order(turn: Turn, capacity: int) -> float:
-    """Return how many reusable tokens a tier that holds ``capacity`` tokens keeps: the mean over
-    all orders of clients.
-    """
+    """Return the reusable tokens that the tier keeps, the mean over all orders of clients."""
     total = 0.0
     for place in range(turn.clients):
         left = capacity - place * turn.after
@@ -231,9 +221,7 @@ def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
 
 
 def _spread(tier: Tier) -> Bounds | Unknown:
-    """Return bounds on the tokens of all groups' caches: the least if all hold the same, the most
-    if all hold different ones.
-    """
+    """Return bounds over all groups: from one cache's tokens (all may hold the same) to the sum."""
     of_group, total = tier.group_tokens, tier.tokens
     if isinstance(of_group, Bounds) and isinstance(total, Bounds):
         return Bounds(of_group.least, total.most)
@@ -242,8 +230,7 @@ def _spread(tier: Tier) -> Bounds | Unknown:
 
 def _host(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> TierModel:
     """Return the model of L2, filled beside L1 or by what leaves it, as the write policy says. gpu:
-    tokens that L1 holds.
-    """
+    tokens that L1 holds."""
     holds = _spread(host)
     if isinstance(holds, Unknown):
         return TierModel("L2", holds, holds)
@@ -278,9 +265,7 @@ def _pool(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierModel:
 
 
 def _disk(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
-    """Return the model of the SSD behind the tier ``nearer``. It may fill later if disks get only
-    what the store evicts.
-    """
+    """Model the SSD behind ``nearer``; with only what that evicts it may fill later."""
     holds = disk.tokens
     if isinstance(holds, Unknown):
         return TierModel("SSD", holds, holds, ordered=False)

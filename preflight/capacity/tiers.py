@@ -70,8 +70,7 @@ class PageObjects(NamedTuple):
     """Sizes in bytes of the store's objects for one page, of all writing ranks together.
 
     whole: objects that every page has. beside: objects that only some pages may have: the keys of a
-    sliding window, or a draft's cache.
-    """
+    sliding window, or a draft's cache."""
 
     page_tokens: int
     whole: tuple[int, ...]
@@ -85,8 +84,7 @@ class PageObjects(NamedTuple):
 @or_unknown
 def page_objects(request: PoolRequest) -> PageObjects:
     """Return the sizes of the objects that the store keeps for one page; Unknown if the model is
-    not known, or no layer keeps every token.
-    """
+    not known, or no layer keeps every token."""
     geometry = model_of(request)
     whole: list[int] = []
     beside: list[int] = []
@@ -114,9 +112,7 @@ def model_of(request: PoolRequest) -> ModelGeometry:
 
 
 def _rows(request: PoolRequest) -> tuple[RowBytes, ...]:
-    """Return one rank's bytes of a token (a row) for each pipeline stage. Raises UnknownFactError
-    if the model is not known, or has states that do not follow tokens.
-    """
+    """Return one rank's row in each pipeline stage. Raises UnknownFactError."""
     geometry = model_of(request)
     if request.dcp > 1:
         raise UnknownFactError(_DCP)
@@ -128,9 +124,7 @@ def _rows(request: PoolRequest) -> tuple[RowBytes, ...]:
 
 @or_unknown
 def held_token_bytes(request: PoolRequest) -> Bounds:
-    """Return the bytes of one token on all ranks of a group. The most counts sliding-window layers
-    too.
-    """
+    """Return the bytes of a token on the ranks of a group; most: with sliding-window layers."""
     rows = _rows(request)
     row = sum(sum(row.parts) + row.index_per_layer * row.index_layers for row in rows)
     sliding = sum(row.sliding for row in rows)
@@ -138,9 +132,7 @@ def held_token_bytes(request: PoolRequest) -> Bounds:
 
 
 def _halves(parts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes of K and V: a single tensor is halved, and two tensors of different widths
-    stay.
-    """
+    """Return the sizes of K and V: halves of one tensor, or a tensor each where widths differ."""
     return (parts[0] // 2, parts[0] // 2) if len(parts) == 1 else parts
 
 
@@ -150,9 +142,7 @@ _MOST_UNITS = 4026531840
 
 
 def occupied_bytes(object_bytes: int, segment_bytes: int) -> int | None:
-    """Return the bytes that an object takes in a segment of the store, rounded up to the
-    allocator's bin; None if it is larger than any bin.
-    """
+    """Return the bytes that an object takes in a segment; None if it is larger than any bin."""
     unit_bits = 0
     while segment_bytes >> unit_bits > _MOST_UNITS:
         unit_bits += 1
@@ -177,8 +167,7 @@ _MOST_DEVICE_TOKENS = 1 << 40
 
 def gpu_tier(deployment: Deployment) -> Tier:
     """Return the server's L1 tier. Its bytes and tokens are Unknown if the GPU or the model is not
-    known.
-    """
+    known."""
     request = deployment.request
     tokens = request if isinstance(request, Unknown) else ratio_tokens(deployment.sized, request)
     if isinstance(request, Unknown) or isinstance(tokens, Unknown):
@@ -256,8 +245,7 @@ def _l2_tokens(deployment: Deployment) -> Bounds:
 
 def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds:
     """Return the L2 tokens of one group for ``--hicache-size``. Least and most differ for sliding
-    windows if the GPU's size is not known exactly.
-    """
+    windows if the GPU's size is not known exactly."""
     counts: list[int | None] = [None]
     if model_of(request).sliding is not None:
         device, page = ratio_tokens(deployment.sized, request), request.page_tokens
@@ -280,9 +268,7 @@ def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds:
 
 
 def _tokens(pools: HostPools) -> Bounds:
-    """Return the tokens of one rank's pools: at most the main pool's, and at least those of the
-    smallest sliding-window pool.
-    """
+    """Return the main pool's tokens; at least those of a smaller pool for sliding windows."""
     main = pools.pools[0].tokens
     windows = [host_pool.tokens for host_pool in pools.pools if host_pool.kind is PoolKind.WINDOW]
     return Bounds(min([main, *windows]), main)
@@ -301,8 +287,7 @@ def pool_tier(
     eviction: Eviction | Unknown,
 ) -> Tier | None:
     """Return the store's pool, L3: what it holds before its master evicts. None if the server has
-    no store. objects: of a page. of_store: the segments of the pool.
-    """
+    no store. objects: of a page. of_store: the segments of the pool."""
     if deployment.server.store is None:
         return None
     try:
@@ -323,8 +308,7 @@ def pool_tier(
 
 def pages_held(objects: PageObjects, parts: tuple[Segments, ...], eviction: Eviction) -> int:
     """Return how many whole pages the pool takes before its master evicts, by its watermark or
-    because an object finds no place. parts: the pool's segments.
-    """
+    because an object finds no place. parts: the pool's segments."""
     total = sum(part.bytes * part.number for part in parts)
     by_watermark = int(total * eviction.watermark) // sum(objects.whole)
     if len(set(objects.whole)) == 1:
@@ -347,9 +331,7 @@ def _times(number: int) -> str:
 
 
 def _formula(objects: PageObjects, parts: tuple[Segments, ...], eviction: Eviction) -> str:
-    """Return the text that explains the pool's size: its segments, its watermark, and a page's
-    objects.
-    """
+    """Explain the pool's capacity: its segments, its watermark, and the objects of a page."""
     each = ", ".join(_occupied(size, parts[0].bytes) for size in sorted(set(objects.whole)))
     count = len(objects.whole)
     return (
@@ -375,8 +357,7 @@ def offload_tier(
     """Return the SSD tier; None if nothing is offloaded to disks.
 
     counts: how many of each process run, by name. folders: offload folders by path. The tier is
-    Unknown if no limit binds a process and its disk was not read.
-    """
+    Unknown if no limit binds a process and its disk was not read."""
     limit, parts, unread = 0, [], None
     for process in processes:
         offload = offload_of(process)
@@ -430,8 +411,7 @@ class Eviction(NamedTuple):
 
     watermark: the filled part of the pool (0 to 1) above which it does. origin: where the watermark
     comes from. ratio: the part of all objects that goes at once. lease_seconds: how long an object
-    that was asked for stays. cachelib: the master uses its other allocator.
-    """
+    that was asked for stays. cachelib: the master uses its other allocator."""
 
     watermark: float
     origin: str
@@ -441,9 +421,7 @@ class Eviction(NamedTuple):
 
 
 def _workers(consumer: Consumer, client: Client, inputs: LaunchInputs, number: int) -> int:
-    """Return how many workers of a consumer on one host contribute as ``client`` does. number: of
-    the consumer's process. Raises UnknownFactError.
-    """
+    """Return how many workers of one host have a client. Raises UnknownFactError."""
     alone = client.first_if_mla and known(inputs.geometry[number]).kind is AttentionKind.MLA
     return known(consumer.engines if alone else consumer.ranks)
 
@@ -451,8 +429,7 @@ def _workers(consumer: Consumer, client: Client, inputs: LaunchInputs, number: i
 @or_unknown
 def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
     """Return all segments of the cluster's store. Unknown if any process's are not known, or none
-    contributes. Raises UsageError if the hosts are no multiple of a server's.
-    """
+    contributes. Raises UsageError if the hosts are no multiple of a server's."""
     hosts = cluster_hosts(inputs, cluster)
     every: list[Segments] = []
     for process in inputs.processes:
@@ -488,8 +465,7 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
 def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, wanted: float | None) -> Eviction:
     """Return when the launch's master evicts. ``wanted`` is the watermark if given, else the
     master's flag is, else the default of the release ``mooncake``. Unknown for an unresolved flag;
-    raises UsageError for an invalid one.
-    """
+    raises UsageError for an invalid one."""
     release = mooncake_release(mooncake)
     watermark, ratio = release.eviction_watermark, release.eviction_ratio
     origin, lease = f"default of Mooncake {mooncake}", release.lease_seconds
@@ -513,8 +489,7 @@ def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, wanted: float 
 
 def _duration_seconds(word: Word, name: str) -> float:
     """Return the seconds of a master's flag: ``10000`` (milliseconds), ``500ms``, ``10s``, ``5m``
-    or ``1h``. Raises UnknownFactError if it is unresolved, and UsageError for other texts.
-    """
+    or ``1h``. Raises UnknownFactError if it is unresolved, and UsageError for other texts."""
     if word.unresolved:
         raise UnknownFactError(unresolved(word))
     match = re.fullmatch(r"\s*([0-9]+)\s*(ms|s|m|h)?\s*", word.text, re.IGNORECASE)
@@ -527,8 +502,7 @@ def _duration_seconds(word: Word, name: str) -> float:
 
 def _ratio(word: Word, name: str) -> float:
     """Return a master's flag as a part of the pool, 0 to 1. Raises UnknownFactError if it is
-    unresolved, and UsageError for other texts.
-    """
+    unresolved, and UsageError for other texts."""
     if word.unresolved:
         raise UnknownFactError(unresolved(word))
     if (part := part_of(word.text)) is None:

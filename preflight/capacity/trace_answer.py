@@ -34,8 +34,7 @@ class TraceRequest(NamedTuple):
 
     routing: a ``Routing.how`` to use in place of the router's. prefill_tokens_per_second: to turn
     tokens into seconds; None to leave these out. curve: show the hit curve. hit_rate: tell the
-    cache that reaches this rate, 0 to 1. also: (name, tokens), more sizes to show on the curve.
-    """
+    cache that reaches this rate, 0 to 1. also: (name, tokens), more sizes to show on the curve."""
 
     routing: str | None = None
     prefill_tokens_per_second: float | None = None
@@ -46,8 +45,7 @@ class TraceRequest(NamedTuple):
 
 class ServerReplay(NamedTuple):
     """The result of one server's replay, with the least and the most that its tiers hold. merged:
-    L1 is not known, and counted with L2.
-    """
+    L1 is not known, and counted with L2."""
 
     least: Flows
     most: Flows
@@ -62,8 +60,7 @@ class TraceAnswer(NamedTuple):
     block_tokens: what hits are counted by: the trace's blocks, or pages if these are larger.
     span_seconds: from the first request to the last; None if no time is recorded. best: (size in
     blocks, part of all accesses that the best possible cache of that size answers). The part is
-    None if only a sample of the blocks was followed.
-    """
+    None if only a sample of the blocks was followed."""
 
     trace: Trace
     block_tokens: int
@@ -92,8 +89,7 @@ def trace_answers(
 ) -> tuple[TraceAnswer, ...]:
     """Read a trace once, and replay it on the servers of each capacity in ``sized``. Return one
     answer for each. tell: called with a line of progress. Raises UsageError for a bad record, or
-    for sticky routing if the trace names no conversations.
-    """
+    for sticky routing if the trace names no conversations."""
     page = page_of(sized[0])
     merge = max(1, page // trace.block_tokens) if page % trace.block_tokens == 0 else 1
     block = trace.block_tokens * merge
@@ -144,8 +140,7 @@ def _server_replays(
     ran: Iterable[tuple[ReplayPlan | Unknown, tuple[Replay, ...]]],
 ) -> Iterator[ServerReplay | Unknown]:
     """Yield the result of each server, or why it was not replayed. ran: its plan with its replays,
-    the least sizes first. span: seconds of the trace; None if no time is recorded.
-    """
+    the least sizes first. span: seconds of the trace; None if no time is recorded."""
     for plan, replays in ran:
         if isinstance(plan, Unknown):
             yield plan
@@ -155,9 +150,7 @@ def _server_replays(
 
 
 def _doubling(curve: Curve) -> Iterator[int]:
-    """Yield cache sizes in blocks, each twice the one before, until a cache answers all that any
-    can.
-    """
+    """Yield sizes that double, to thousands of blocks, up to where nothing more is gained."""
     yield (size := _FIRST_SIZE)
     while size < (curve.size_for(curve.ceiling) or 1):
         yield (size := 2 * size)
@@ -172,8 +165,7 @@ def _held(answer: CapacityAnswer, block: int) -> Iterator[int]:
 
 class ReplayPlan(NamedTuple):
     """How one server is replayed. sizes: with the least that its tiers hold and with the most; one
-    if both are the same. merged: L1 is not known, and counted with L2.
-    """
+    if both are the same. merged: L1 is not known, and counted with L2."""
 
     sizes: tuple[TierSizes, ...]
     rules: Rules
@@ -187,8 +179,7 @@ class ReplayPlan(NamedTuple):
 
 def replay_plans(answer: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan | Unknown]:
     """Return how each server is to be replayed, in order. Behind a router, the first of several
-    equal servers is replayed with the caches of all; the others are Unknown.
-    """
+    equal servers is replayed with the caches of all; the others are Unknown."""
     plans = [plan_of(server, answer.router, asked) for server in answer.servers]
     if answer.router is None:
         return plans
@@ -212,8 +203,7 @@ def plan_of(
     server: ServerCapacity, router: Router | None, asked: TraceRequest
 ) -> ReplayPlan | Unknown:
     """Return how a server is to be replayed; Unknown if it reuses nothing, or neither L1 nor L2 is
-    known. Other unknown tiers are left out, with a note.
-    """
+    known. Other unknown tiers are left out, with a note."""
     deployment, tiers = server.deployment, server.tiers
     if not deployment.reuses:
         return Unknown("no request finds what an earlier one left: the radix cache is off")
@@ -267,8 +257,7 @@ def rules_of(release: SglangRelease, write_policy: str) -> Rules:
 
 def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -> Iterator[str]:
     """Yield notes on what a replay assumes and leaves out. router: None if ``--routing`` replaces
-    it.
-    """
+    it."""
     rules, store = plan.rules, plan.rules.store
     if rules.caches > 1:
         why = f" ({router.origin})" if router else ""
@@ -298,9 +287,7 @@ def _why(tier: Tier | None) -> str:
 
 
 def _threshold(server: ServerCapacity) -> int:
-    """Return the server's prefetch_threshold in tokens, or SGLang's default if it is not set as a
-    number.
-    """
+    """Return prefetch_threshold of --hicache-storage-backend-extra-config, in tokens."""
     text = server.deployment.server.value("hicache_storage_backend_extra_config")
     try:
         config = json.loads(text) if isinstance(text, str) else None
@@ -312,8 +299,7 @@ def _threshold(server: ServerCapacity) -> int:
 
 def _trace_notes(trace: Trace, page: int, block: int, requests: int, tokens: int) -> Iterator[str]:
     """Yield the trace's own notes, and one if its blocks do not fit the pages. page, block: in
-    tokens. tokens: of all prompts.
-    """
+    tokens. tokens: of all prompts."""
     yield from trace.notes
     if block > page and tokens:
         more = 100 * requests * (block - page) / tokens

@@ -21,8 +21,7 @@ Row = list[str]
 
 def trace_text(capacity: CapacityAnswer, answer: TraceAnswer, width: int, plot: str) -> str:
     """Return the whole answer as text, without a final newline. plot: the drawn curve, shown if the
-    curve is asked for.
-    """
+    curve is asked for."""
     parts = [filled(trace_head(answer), width)]
     for server, replay in zip(capacity.servers, answer.servers, strict=True):
         if isinstance(replay, Unknown):
@@ -67,9 +66,7 @@ def percent(rate: float) -> str:
 
 
 def rate_span(least: float, most: float) -> str:
-    """Return two rates (0 to 1, in any order) as ``4.9 to 5.0%``, or as one number if both round to
-    the same.
-    """
+    """Return ``4.9 to 5.0%``, or one number if both are the same."""
     low, high = map(percent, sorted((least, most)))
     return low if low == high else f"{low.removesuffix('%')} to {high}"
 
@@ -82,8 +79,7 @@ def tier_rows(
     server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer
 ) -> tuple[Row, list[Row]]:
     """Return (headings, rows) of what each tier answers. After the tiers come the rows "all", for
-    all tiers together, and "none", for what no tier answers.
-    """
+    all tiers together, and "none", for what no tier answers."""
     speed = answer.asked.prefill_tokens_per_second
     heads = ["tier", "hits", "tokens not computed", "tokens evicted"]
     rows = []
@@ -111,9 +107,7 @@ def tier_rows(
 
 
 def _of(flows: Flows, name: str, merged: bool) -> tuple[float, int, int]:
-    """Return a tier's part of all accesses (0 to 1), its tokens saved and its blocks evicted. If
-    ``merged``, L2 has the hits and tokens of L1 too.
-    """
+    """Return the part of accesses, tokens, and blocks evicted of a tier; of L1 and L2 as one."""
     names = ("L1", "L2") if merged and name == "L2" else (name,)
     saved = sum(flows.saved[each] for each in names)
     return sum(map(flows.rate, names)), saved, flows.evicted[name]
@@ -124,8 +118,7 @@ _MOVES = (("L1", "L2"), ("L2", "L1"), ("L2", "L3"), ("L3", "L2"), ("L3", "SSD"),
 
 def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> Iterator[str]:
     """Yield a sentence for each pair of tiers on the bytes moved between them, and one on requests
-    longer than L1. Nothing if the bytes of a token are not known.
-    """
+    longer than L1. Nothing if the bytes of a token are not known."""
     size = server.capacity.bytes_per_token
     if isinstance(size, Unknown):
         return
@@ -146,9 +139,7 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
 
 
 def tier_sizes(capacity: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, int]]:
-    """Return (name, blocks) for each tier of known size, of all caches together and at most, and
-    for the sizes in ``asked.also``.
-    """
+    """Return the tiers whose sizes are known, in blocks, of all caches; and what was asked."""
     every = (tier for server in capacity.servers for tier in server.capacity.tiers)
     tiers = [(each.name, each.tokens.most) for each in every if isinstance(each.tokens, Bounds)]
     return [(name, tokens // answer.block_tokens) for name, tokens in (*tiers, *answer.asked.also)]
@@ -156,8 +147,7 @@ def tier_sizes(capacity: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str,
 
 def curve_rows(capacity: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Row]]:
     """Return (headings, rows) of what one cache answers, by its size. The first column names the
-    tier, if any, that has this size.
-    """
+    tier, if any, that has this size."""
     size = capacity.servers[0].capacity.bytes_per_token
     known: dict[int, str] = {}
     for name, blocks in tier_sizes(capacity, answer):
@@ -177,8 +167,7 @@ def curve_rows(capacity: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list
 
 def curve_sentences(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
     """Yield sentences on the hit curve: its ceiling, its knee, the cache for the hit rate that was
-    asked about, and the sampling error if a sample was followed.
-    """
+    asked about, and the sampling error if a sample was followed."""
     curve, block = answer.curve, answer.block_tokens
     size = capacity.servers[0].capacity.bytes_per_token
 
@@ -209,8 +198,7 @@ def curve_sentences(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[s
 
 def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
     """Yield flags with which L2 alone, or the pool alone, holds ``tokens``. Left out for a tier
-    that the server has not or whose size is not known.
-    """
+    that the server has not or whose size is not known."""
     host, store, size = server.tiers.host, server.tiers.store, server.capacity.bytes_per_token
     if host is not None and server.deployment.groups == 1:
         l2_tokens, taken = host.tokens, host.bytes
@@ -253,8 +241,7 @@ def trace_object(capacity: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any
 
 def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
     """Return the JSON object of one server's replay, with the least and the most its tiers may
-    hold.
-    """
+    hold."""
     rules = replay.rules
     return {
         "subjects": subjects([server.subject]),

@@ -25,8 +25,7 @@ class MultiTurnWorkload(NamedTuple):
     first_tokens: of the first question. next_tokens: of each later one. output_tokens: of each
     answer. origin: where the workload was written. random_order: clients take turns at random.
     barrier: a round begins when the last has ended for all. shorter: the numbers are the most, and
-    real questions and rounds may be fewer and shorter.
-    """
+    real questions and rounds may be fewer and shorter."""
 
     clients: int
     rounds: int
@@ -47,8 +46,7 @@ class MultiTurnWorkload(NamedTuple):
 
 class WorkloadOptions(NamedTuple):
     """The workload as the command line gives it: numbers, or the command line of SGLang's
-    benchmark.
-    """
+    benchmark."""
 
     clients: int | None = None
     rounds: int | None = None
@@ -71,8 +69,7 @@ def workload_of(
 ) -> MultiTurnWorkload | Unknown | None:
     """Return the workload of ``wanted.command``, else of the launch's last benchmark. Numbers in
     ``wanted`` replace those of that workload, or make one by themselves. None if nothing asks for a
-    workload. Raises UsageError for incomplete or invalid numbers.
-    """
+    workload. Raises UsageError for incomplete or invalid numbers."""
     workload: MultiTurnWorkload | Unknown | None = None
     for process in processes if wanted.command is None else ():
         if process.kind is ProcessKind.BENCHMARK:
@@ -99,9 +96,7 @@ def workload_of(
 
 
 def _over(workload: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorkload:
-    """Return the workload with its values replaced by the numbers that are given; a request length
-    counts for all questions. Raises UsageError.
-    """
+    """Replace the workload's values by the numbers that were given. Raises UsageError."""
     length = numbers.request_length
     names = "clients", "rounds", "first_tokens", "next_tokens", "output_tokens"
     counts = numbers.clients, numbers.rounds, length, length, numbers.output_length
@@ -112,8 +107,7 @@ def _over(workload: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWor
 
 def read_command(text: str) -> MultiTurnWorkload:
     """Read a workload from ``python3 bench_multiturn.py --num-clients 80 ...``, or from its options
-    alone. Raises UsageError for another command line.
-    """
+    alone. Raises UsageError for another command line."""
     try:
         argv = shlex.split(text, comments=True)
     except ValueError as error:
@@ -130,8 +124,7 @@ def read_command(text: str) -> MultiTurnWorkload:
 
 def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
     """Return the workload of a benchmark that the launch starts; Unknown if one of its options is
-    unresolved. Raises UsageError for an invalid value.
-    """
+    unresolved. Raises UsageError for an invalid value."""
     before = ""
     for word in process.arguments:
         flags = before, word.text.partition("=")[0]
@@ -164,8 +157,7 @@ def _options(argv: Sequence[str], where: str) -> dict[str, str]:
 
 def _workload(options: Mapping[str, str], where: str) -> MultiTurnWorkload:
     """Return the workload of the benchmark's options. where: their origin, for messages. Raises
-    UsageError for an invalid value.
-    """
+    UsageError for an invalid value."""
 
     def number(name: str) -> int:
         """Return an option as an integer; raise UsageError if it is not a whole number."""

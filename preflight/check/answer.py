@@ -42,8 +42,7 @@ def checked(
 
     chosen: which checks to make and to waive. more_topics: topics to read besides. slow: called
     with the topics that are still being read after a while. measured: gives findings about
-    measurements.
-    """
+    measurements."""
     host_checks = list(every_check())
     selection = selection_of(chosen)
     made = [pair for pair in host_checks if selection.takes(pair[0].id)]
@@ -96,8 +95,7 @@ def selection_of(chosen: Chosen) -> Selection:
     """Return the checks and rules chosen, and the waivers, valid and expired.
 
     Raises UsageError if a pattern or a waiver names no check, or a check is waived twice. So it
-    does if the file of waivers cannot be read, or no check is left.
-    """
+    does if the file of waivers cannot be read, or no check is left."""
     if chosen == ALL_CHECKS:
         return Selection()
     from preflight.advisories.records import advisories
@@ -148,8 +146,7 @@ def _explained(
     again: Callable[[str], tuple[Line, ...]],
 ) -> Findings:
     """Return the findings with functions for their commands and consequences. again: the line for
-    the command that a finding asks.
-    """
+    the command that a finding asks."""
     from preflight.judging.pages import LAUNCH_CHECKS, MEASURED
 
     declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS, *MEASURED]
@@ -169,8 +166,7 @@ def _again(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
     """Return the line that runs the subcommand ``command`` for the same launch file.
 
     () if ``command`` is "", or the launch was typed, piped, or read with other options than --root
-    and the versions.
-    """
+    and the versions."""
     files = launch.words if len(launch.words) == 1 and not launch.is_command else ()
     typed = bool(launch.words) and not files
     mooncake, sglang = launch.mooncake_version, launch.sglang_version
@@ -221,8 +217,7 @@ def read_waivers(path: str) -> tuple[Waiver, ...]:
 
 def _waiver(where: str, number: int, row: object) -> Waiver:
     """Read one row of the waivers. where, number: the file and the row's place, for the message.
-    Raises UsageError.
-    """
+    Raises UsageError."""
     from datetime import date
 
     row = row if isinstance(row, dict) else {}
@@ -253,8 +248,7 @@ def waiver_findings(selection: Selection) -> list[Finding]:
 
 class Selection(NamedTuple):
     """Which checks are made, and which findings are waived. only, skip: patterns over ids
-    (``rdma.*``). waivers: valid ones. over: expired ones.
-    """
+    (``rdma.*``). waivers: valid ones. over: expired ones."""
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -273,10 +267,7 @@ class Selection(NamedTuple):
 
 def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
     """Return the end of an error message: why ``pattern`` chooses no id. A check between nodes
-    belongs to another command.
-
-    such: the words before "id".
-    """
+    belongs to another command. such: the words before "id"."""
     from preflight.check.catalogue import FLEET_CHECKS
 
     elsewhere = [check.id for check in FLEET_CHECKS if _matches(check.id, (pattern,))]
@@ -291,8 +282,7 @@ def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
 
 def nearest(name: str, ids: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown ``name``: the id that was probably meant, or
-    the command that lists all.
-    """
+    the command that lists all."""
     from difflib import get_close_matches
 
     known = sorted(set(ids))

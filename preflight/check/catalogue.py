@@ -41,9 +41,7 @@ class Catalogue(NamedTuple):
         return [*self.checks, *rule_ids, *(each.check for each in self.advisories)]
 
     def about(self) -> dict[str, str]:
-        """Return by id a text for a reader of a finding: a check's question and reason, what a rule
-        finds, or a record's summary and details.
-        """
+        """Return by id the question and the reason that a reader of a finding asks for."""
         texts = {id_: f"{each.page.asks}\n\n{each.page.why}" for id_, each in self.checks.items()}
         texts |= {rule.id: rule.finds for rule in self.rules}
         return texts | {
@@ -115,8 +113,7 @@ def rule_page(rule: Rule) -> PageText:
 
 def advisory_page(known: Advisory) -> PageText:
     """Return the page of an advisory, a record of a known problem; rows without a text are left
-    out.
-    """
+    out."""
     rows = [
         ("affected", "; ".join(map(range_text, known.affected))),
         ("where", condition_text(known.when)),
@@ -140,8 +137,7 @@ def notice_page(id_: str) -> PageText:
 
 def as_text(page: PageText, width: int) -> str:
     """Return the page as text for a terminal: title, lead, what to do, why, the outcomes, and the
-    other rows.
-    """
+    other rows."""
     paragraphs = [text for text in page.why.split("\n\n") if text.strip()]
     shown = (f"  {status.value}: {when}" for status, when in page.outcomes)
     outcomes = [line for text in shown for line in wrapped(text, width, 2)]

@@ -41,8 +41,7 @@ class Differs(NamedTuple):
 
 class LockedStart(NamedTuple):
     """A locked answer that a start is compared with. differences: compares. strict: any difference
-    is refused, otherwise a worse verdict alone.
-    """
+    is refused, otherwise a worse verdict alone."""
 
     differences: Callable[[Checked], Differs]
     strict: bool
@@ -53,8 +52,7 @@ class Gate(NamedTuple):
 
     fail_on: the mildest verdict that refuses. apply_environment: set the variables that findings
     want, and check again. report_path: where the check's JSON is written, None for nowhere.
-    locked_start: None without a locked answer.
-    """
+    locked_start: None without a locked answer."""
 
     fail_on: str
     apply_environment: bool
@@ -70,8 +68,7 @@ def run_behind_the_gate(launch: LaunchWords, gate: Gate) -> int:
     is not done.
 
     The environment variable that MODE names says whether a verdict can refuse: enforce, warn or
-    off. Raises UsageError.
-    """
+    off. Raises UsageError."""
     mode = os.environ.get(MODE, "") or "enforce"
     if mode not in MODES:
         raise UsageError(f"{MODE}={mode}: one of {', '.join(MODES)}")
@@ -94,8 +91,7 @@ def run_behind_the_gate(launch: LaunchWords, gate: Gate) -> int:
 
 class Judged(NamedTuple):
     """Whether the command is started. changes: variables to set before that, by name; "" removes
-    one.
-    """
+    one."""
 
     starts: bool
     changes: Mapping[str, str]
@@ -105,8 +101,7 @@ def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judge
     """Run ``judge`` in a child process, which may hang on a lost mount. Return its answer, or as
     text why it gave none.
 
-    If the child was stopped by a signal, this process ends with the same code.
-    """
+    If the child was stopped by a signal, this process ends with the same code."""
     try:
         reader, writer = os.pipe()
         child = os.fork()
@@ -143,8 +138,7 @@ def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judge
 
 def _exit_code(child: int) -> int | None:
     """Return the exit code of a child, 128 + N after signal N; None if it does not end within
-    LAST_WAIT.
-    """
+    LAST_WAIT."""
     until = time.monotonic() + LAST_WAIT
     while time.monotonic() < until:
         try:
@@ -159,10 +153,8 @@ def _exit_code(child: int) -> int | None:
 
 
 def _judged(launch: LaunchWords, gate: Gate, mode: str) -> Judged:
-    """Check, print the answer, write the report, and decide whether the command starts.
-
-    This runs in a child, which is left behind if it hangs. mode: "warn" starts the command always.
-    """
+    """Check, print the answer, write the report, and decide whether the command starts. This runs
+    in a child, which is left behind if it hangs. mode: "warn" starts the command always."""
     changes: dict[str, str] = {}
     lock = gate.locked_start
     try:
@@ -229,8 +221,7 @@ def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict
 
 def _refused(report: Report | None, gate: Gate) -> bool:
     """Tell whether the verdict keeps the command from starting. No report counts as unknown, and is
-    always refused with a strict lock.
-    """
+    always refused with a strict lock."""
     from preflight.check.report import FAIL_ON
 
     verdict = Status.UNKNOWN if report is None else report.verdict
@@ -242,8 +233,7 @@ def _say(
     report: Report | None, reason: str, starts: bool, as_json: bool, locked: Differs | None = None
 ) -> None:
     """Print the answer on standard error, as standard output is the server's. reason: why
-    ``report`` is None. starts: whether the command is started.
-    """
+    ``report`` is None. starts: whether the command is started."""
     if as_json:
         say(_object_text(report, reason, None if starts else exit_codes.REFUSED, locked), err=True)
         return

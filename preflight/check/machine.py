@@ -85,8 +85,7 @@ class LaunchShare(NamedTuple):
 
     mtu_limit_bytes: MC_MTU as Mooncake takes it, the least of all processes. affinity: which NICs
     of a peer a NIC talks to: ``same name``, ``listed`` (MC_NIC_PEER_AFFINITY), ``any``. Both are
-    None without RDMA.
-    """
+    None without RDMA."""
 
     protocol: str | Unknown
     segment_bytes: int | Unknown
@@ -96,9 +95,8 @@ class LaunchShare(NamedTuple):
 
 
 def machine_object(seen: JudgedHost) -> dict[str, Any]:
-    """Return the facts to compare with other machines, as JSON; texts are not cleaned
-    of secrets.
-    """
+    """Return the facts to compare with other machines, as JSON; texts are not cleaned of
+    secrets."""
     ports = rails(seen.facts, seen.needs)
     read, boot = (seen.host.root.word(path) for path in (HOST_NAME, BOOT_ID))
     file = seen.host.name.rstrip("/").rpartition("/")[2].partition(".tar")[0]
@@ -123,8 +121,7 @@ def machine_object(seen: JudgedHost) -> dict[str, Any]:
 
 def _pairs(facts: Facts, ports: Iterable[Rail]) -> Pairs:
     """Yield the name and value of each fact to compare. A topic that was not read is one Unknown,
-    by the topic's name.
-    """
+    by the topic's name."""
     for topic, as_read in _AS_READ.items():
         record = facts.topic(topic)
         if isinstance(record, Unknown):
@@ -300,10 +297,8 @@ def _share(seen: JudgedHost) -> LaunchShare | None:
 
 
 def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
-    """Return the segment of each store client in bytes; clients that add none are left out.
-
-    A segment does not depend on L2, so either bound of the sizes gives it. Unknown if both are.
-    """
+    """Return the segment of each store client in bytes; clients that add none are left out. A
+    segment does not depend on L2, so either bound of the sizes gives it. Unknown if both are."""
     for bound in (sizing.inputs.most, sizing.inputs.least):
         if not isinstance(bound, Unknown):
             clients = [client for each in bound.launch.processes for client in each.clients]
@@ -314,9 +309,7 @@ def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
 
 @or_unknown
 def protocol_of(sizing: LaunchSizing) -> str:
-    """Return the protocols of the launch's stores, sorted: ``rdma``, ``tcp``, ``rdma tcp``; ""
-    without a store. Unknown if one is.
-    """
+    """Return the protocol of the launch's stores: ``rdma``, ``tcp``, both; "" without one."""
     protocols: set[str] = set()
     for process in sizing.inputs.processes:
         if process.server is not None and process.server.store is not None:
@@ -333,9 +326,7 @@ def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
 
 
 def affinity_of(needs: LaunchNeeds) -> str | None:
-    """Return the widest rule by which NICs of two hosts talk to each other: ``any``, ``listed``,
-    ``same name``. None without RDMA (config.cpp).
-    """
+    """Name the rule by which devices talk to each other; None without RDMA (config.cpp)."""
     rules = set()
     for process in needs.rdma_processes:
         same_name = AFFINITY in process.environment
@@ -355,8 +346,7 @@ class Rail(NamedTuple):
     link_layer: the kernel's words. mtu_bytes: the active MTU. gid_index, gid_type, gid: those that
     Mooncake takes, None if it takes none. netdev: the interface behind the GID, "" without.
     addresses: ``10.0.0.1/24``, of that interface. exits: networks with a route out by it, for the
-    GID's address, by ``ip rule`` and all tables; None without a GID, and for an InfiniBand port.
-    """
+    GID's address, by ``ip rule`` and all tables; None without a GID, and for an InfiniBand port."""
 
     device: str
     port: int
@@ -379,9 +369,8 @@ class Rail(NamedTuple):
 
 
 def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
-    """Return every port of every RDMA device; () without a device, Unknown if they were
-    not read.
-    """
+    """Return every port of every RDMA device; () without a device, Unknown if they were not
+    read."""
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown):
         return rdma
@@ -397,8 +386,7 @@ def with_exits(rail: Rail, routing: RoutingTables | Unknown) -> Rail:
     GID's address, MOST_ROUTES at most.
 
     Link-local and multicast networks are left out. Unknown if the routes were not read; unchanged
-    without a GID or an Ethernet interface.
-    """
+    without a GID or an Ethernet interface."""
     named = isinstance(rail.netdev, str) and rail.netdev and rail.link_layer == "Ethernet"
     if not isinstance(rail.gid, str) or not isinstance(rail.netdev, str) or not named:
         return rail

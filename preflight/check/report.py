@@ -44,11 +44,10 @@ EXIT_CODES = {
 class Row(NamedTuple):
     """One finding, or several alike: ``finding`` is the first, its subject names them all.
 
-    ignored: the reason of the waiver, None without one. consequence: of the finding, or its
-    check. commands: what mends the finding on this host, one a line; a line that starts with #
-    is for people. takes: the conditions of the commands, as ``as root``. ask_sentence: names the
-    command of this program to ask, "" if ``commands`` has that command.
-    """
+    ignored: the reason of the waiver, None without one. consequence: of the finding, or its check.
+    commands: what mends the finding on this host, one a line; a line that starts with # is for
+    people. takes: the conditions of the commands, as ``as root``. ask_sentence: names the command
+    of this program to ask, "" if ``commands`` has that command."""
 
     finding: Finding
     subjects: tuple[str, ...]
@@ -70,8 +69,7 @@ class Report(NamedTuple):
     counts: findings by status, before folding; waived ones by "ignored" alone. reason: of the
     verdict, if the rows do not give it. root: the host's name, "/" for this host. unused_waivers:
     checks that found nothing to waive. understood: the launch in one sentence; "" without one.
-    left_out: programs that the launch names and does not start.
-    """
+    left_out: programs that the launch names and does not start."""
 
     verdict: Status
     reason: str
@@ -102,8 +100,7 @@ class Findings(NamedTuple):
     """The findings to report, and functions that give what follows from each.
 
     commands: those that mend a finding here; takes: their conditions. asked: the line that runs the
-    command of this program which a finding asks, () if no line can be typed.
-    """
+    command of this program which a finding asks, () if no line can be typed."""
 
     findings: Sequence[Finding]
     consequence_of: Callable[[str], Consequence | None]
@@ -129,8 +126,7 @@ def report(
     the verdict.
 
     waivers: reasons by the id of the check. needs: None without a launch. root: the host's name.
-    understood: the launch in one sentence.
-    """
+    understood: the launch in one sentence."""
     counting: list[Finding] = []
     waived: list[Finding] = []
     for finding in findings.findings:
@@ -154,9 +150,7 @@ def report(
 
 
 def _verdict(findings: Sequence[Finding]) -> tuple[Status, str]:
-    """Return the worst status of the findings, and "". If none was judged: unknown, and that as the
-    reason.
-    """
+    """Return the worst of what was judged; nothing judged is nothing known, never a pass."""
     for status in _JUDGED:
         if any(finding.status is status for finding in findings):
             return status, ""
@@ -171,8 +165,7 @@ def _place(row: Row) -> tuple[int, int]:
 
 def _row(group: Sequence[Finding], answers: Findings, ignored: str | None) -> Row:
     """Return the row of findings that are alike, without secrets. ignored: the reason of their
-    waiver, or None.
-    """
+    waiver, or None."""
     first = group[0]
     subjects = tuple(dict.fromkeys(public(finding.subject) for finding in group))
     quiet = first.status in (Status.PASS, Status.SKIP)
@@ -204,9 +197,7 @@ def amounts(finding: Finding) -> str:
 
 
 def fold(subjects: Sequence[str]) -> str:
-    """Return several subjects as one: ``rank 0-7``, ``mlx5_0-3 port 1``, or the first MOST_NAMES by
-    name.
-    """
+    """Return several subjects as one: ``rank 0-7``, ``mlx5_0-3 port 1``, or the first by name."""
     return fold_alike(subjects, MOST_NAMES)
 
 
@@ -239,10 +230,7 @@ def verdict_reason(report: Report) -> str:
 
 
 def count_text(report: Report, without: Collection[str] = ()) -> str:
-    """Return ``2 fail, 1 unknown, 41 pass`` without the counts of 0.
-
-    without: names to leave out, unless no other count is left.
-    """
+    """Return ``2 fail, 1 unknown, 41 pass``: what there is none of is left out."""
     there = {name: number for name, number in report.counts.items() if number}
     shown = {name for name in there if name not in without} or there
     counts = [f"{there[name]} {name}" for name in there if name in shown]
@@ -256,8 +244,7 @@ def report_object(
     report: Report, protocol: str, exit_code: int, more: Mapping[str, Any] | None = None
 ) -> Json:
     """Return the JSON answer of check in its envelope, without secrets. ``more``: further keys of
-    the answer.
-    """
+    the answer."""
     answer = {
         "exit_protocol": protocol,
         "counts": dict(report.counts),
@@ -437,11 +424,8 @@ _NAGIOS = {Status.PASS: "OK", Status.WARN: "WARNING", Status.FAIL: "CRITICAL"}
 
 
 def exit_code(verdict: Status, protocol: str, fail_on: str | None = None) -> int:
-    """Return the process's exit code for a verdict.
-
-    fail_on: the mildest status that is a "no" for a protocol of YES_OR_NO; None for the protocol's
-    default. Other protocols do not use it.
-    """
+    """Return the process's exit code for a verdict. fail_on: the mildest status that is a "no" for
+    a protocol of YES_OR_NO; None for the protocol's default. Other protocols do not use it."""
     if protocol not in YES_OR_NO:
         return EXIT_CODES[verdict]
     if verdict in FAIL_ON[fail_on or _FAIL_ON_DEFAULT[protocol]]:
@@ -451,9 +435,7 @@ def exit_code(verdict: Status, protocol: str, fail_on: str | None = None) -> int
 
 
 def refusal_code(code: int, protocol: str) -> int:
-    """Return a protocol's exit code for a command without a verdict. code: that of the native
-    protocol.
-    """
+    """Return the exit code where there is no verdict: ``code`` as the native protocol has it."""
     return {"nagios": 3, "npd": 3, "slurm-prolog": 0}.get(protocol, code)
 
 
@@ -467,9 +449,7 @@ def protocol_line(report: Report, protocol: str) -> str | None:
 
 
 def refusal_line(message: str, protocol: str) -> str | None:
-    """Return a protocol's one line for a command without a verdict; None for a protocol that takes
-    the whole text.
-    """
+    """Return the one line of a protocol without a verdict; None if it takes the whole text."""
     text = clean(message)
     if protocol == "nagios":
         return f"MOONCAKE UNKNOWN - {text.replace('|', '/')}"
@@ -484,10 +464,7 @@ def _plain_line(word: str, text: str, protocol: str) -> str | None:
 
 def _first(report: Report) -> str:
     """Return the first finding with the verdict's status in a few words, and how many more have
-    that status.
-
-    After a pass, or a verdict with a reason: a sentence that says so.
-    """
+    that status. After a pass, or a verdict with a reason: a sentence that says so."""
     rows = report.of(report.verdict)
     if report.reason or report.verdict is Status.PASS or not rows:
         return report.reason or "nothing stands in the way"

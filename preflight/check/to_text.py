@@ -89,8 +89,7 @@ def report_text(
 
     more: the options of the command that say more, None for no word about what else can be asked.
     verbosity: below 0 the verdict alone; 0 a page, which is the verdict, a line for each finding,
-    and what to do; above 0 what was seen of each, and every pass and skip too.
-    """
+    and what to do; above 0 what was seen of each, and every pass and skip too."""
     word = report.verdict.value.upper()
     mild = {name for name in report.counts if name != report.verdict.value}
     # Counts give way where they take a second line.
@@ -141,8 +140,7 @@ def launch_file(report: Report) -> str:
 
 def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
     """Return the rows as a table whose words are whole, without empty columns. "" without rows, or
-    if the terminal is too narrow.
-    """
+    if the terminal is too narrow."""
     if not rows or width < TABLE_COLUMNS:
         return ""  # what follows says all of it
     heads = ["", "check", "subject", "have", "need"]
@@ -169,8 +167,7 @@ def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     """Group the rows that share one line of the page: unknown for one reason, or many of one check.
 
     Groups keep the order of the rows, but a consequence stands behind its cause, and refused values
-    come first.
-    """
+    come first."""
     groups: dict[object, list[Row]] = {}
     rows = list(rows)
     unknown = [row for row in rows if row.finding.status is Status.UNKNOWN and row.ignored is None]
@@ -204,8 +201,7 @@ def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
 
 def _together(rows: Sequence[Row]) -> bool:
     """Tell whether rows of a group share one line: many, two that say the same of two subjects, or
-    facts that a capture lacks.
-    """
+    facts that a capture lacks."""
     if rows[0].finding.cause in _NOT_RECORDED:
         return True
     return len(rows) >= LEAST_TOGETHER or (len(rows) > 1 and _alike(rows))
@@ -221,8 +217,7 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str)
 
     A terminal of fewer columns than a table needs gets more lines. Every failure is shown; of other
     groups, those beyond MOST_GROUPS are counted. file: a path that the verdict has said, which is
-    called by its last name here.
-    """
+    called by its last name here."""
     above: set[str] = set()
     lines = []
     most = max(MOST_GROUPS, sum(_fails(rows) for rows in groups))
@@ -259,10 +254,7 @@ def _line_count(lines: int, width: int) -> int:
 
 
 def _told(text: str, width: int, further: str, most: int | None = None) -> list[str]:
-    """Wrap a text to ``width`` columns. further: the margin of lines after the first.
-
-    most: of more lines so many are kept, and the last ends with " ..."; None keeps all.
-    """
+    """Wrap a text; most: lines, then " ..."."""
     wrap = textwrap.TextWrapper(width, "", further, placeholder=" ...", break_on_hyphens=False)
     wrap.max_lines = most
     return wrap.wrap(text)
@@ -271,9 +263,8 @@ def _told(text: str, width: int, further: str, most: int | None = None) -> list[
 def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
     """Write one line of the report about these rows: the check's id, and the text.
 
-    The text names at most ``most`` subjects, and none if the rows are of several checks, whose
-    ids are shortened.
-    """
+    The text names at most ``most`` subjects, and none if the rows are of several checks, whose ids
+    are shortened."""
     finding = rows[0].finding
     have, need, text = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
     if finding.need and (finding.status is not Status.UNKNOWN or not text):
@@ -359,9 +350,8 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
 def _to_do(groups: Sequence[Sequence[Row]], width: int, file: str) -> str:
     """Return the numbered list of what to do about the findings: a sentence for each step.
 
-    The step's commands stand below. Long lists are cut; ``file`` is the path of the launch,
-    which is shown by the last name.
-    """
+    The step's commands stand below. Long lists are cut; ``file`` is the path of the launch, which
+    is shown by the last name."""
     to_do = steps(groups)
     lines = ["To do:"] if to_do else []
     most = max(MOST_STEPS, len(steps([rows for rows in groups if _fails(rows)])))
@@ -430,8 +420,7 @@ def _headed(row: Row, paint: Paint, width: int) -> str:
 
 def _passes(report: Report, paint: Paint, width: int) -> str:
     """Return the passes as a table, or lines in a narrow terminal. A pass with a text, as a note
-    about the launch, is a line with its text and advice.
-    """
+    about the launch, is a line with its text and advice."""
     rows = report.of(Status.PASS)
     notes = [row for row in rows if row.finding.text]
     plain_rows = [row for row in rows if not row.finding.text]
@@ -445,8 +434,7 @@ def _passes(report: Report, paint: Paint, width: int) -> str:
 
 def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -> str:
     """Return the last lines: unused waivers, the command for all settings, what to read. options:
-    those of the command that show more.
-    """
+    those of the command that show more."""
     unused = report.unused_waivers if verbosity >= 0 else ()
     text = "waiver of {}: nothing is found that it would waive"
     lines = [filled(text.format(check), width) for check in unused]
@@ -464,8 +452,7 @@ def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -
 
 def _all_settings(report: Report, width: int) -> str:
     """Return the ``apply`` or ``plan`` command for every setting that failures and warnings want.
-    "" if they want none, or without a launch.
-    """
+    "" if they want none, or without a launch."""
     wanting = [row for row in report.of(Status.FAIL, Status.WARN) if row.ignored is None]
     kinds = {setting.kind for row in wanting for setting in row.finding.settings}
     file = "" if report.needs is None else report.needs.source

@@ -27,8 +27,7 @@ def print_advisories(
 
     launch: None for all records. every: all records, with what each is to the launch. Return the
     exit code: 1 if one affects the launch or may, 0 else. What may only arise while it runs does
-    not count, nor what a check judges.
-    """
+    not count, nor what a check judges."""
     from preflight.advisories.records import advisories as records
 
     paint, width = painter(color), columns()
@@ -120,8 +119,7 @@ def _object(record: Advisory) -> dict[str, Any]:
 
 def _row(record: Advisory, relation: str, paint: Any, width: int) -> str:
     """Return a record as wrapped lines, with its relation to the launch; relation "" leaves that
-    out.
-    """
+    out."""
     from preflight.advisories.records import range_text
     from preflight.render.text import wrapped
 
@@ -137,8 +135,7 @@ def _row(record: Advisory, relation: str, paint: Any, width: int) -> str:
 
 def print_osv(zip_path: str | None) -> int:
     """Print all records as OSV. With ``zip_path`` write a .zip instead, of the records that a
-    wheel's release alone decides.
-    """
+    wheel's release alone decides."""
     import json
 
     from preflight.advisories.records import advisories as records

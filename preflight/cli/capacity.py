@@ -214,8 +214,7 @@ def _text(
     answer: CapacityAnswer, replayed: TraceAnswer | None, color: str, plain: bool, curve: bool
 ) -> str:
     """Return the answer for a terminal, with the replayed trace if there is one. curve: draw the
-    trace's hit curve too.
-    """
+    trace's hit curve too."""
     from preflight.capacity.report import capacity_text
     from preflight.pictures.memory_map import draws_blocks
 

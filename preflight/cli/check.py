@@ -157,8 +157,7 @@ def _in_format(
 
 def _measured(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
     """Return a function that compares a launch with the rates in the file of --measured, as
-    findings. Without that option or a launch it returns []. Raises UsageError.
-    """
+    findings. Without that option or a launch it returns []. Raises UsageError."""
     if path is None:
         return lambda _: []
     from checks.base.unknown import Unknown
@@ -179,8 +178,7 @@ def _refuse_two_outputs(
     protocol: str, fail_on: str | None, formats: list[str], memory_map: bool, plain: bool
 ) -> None:
     """Refuse --fail-on, --ascii and --memory-map with a format or option that they do not go with.
-    Raises click.UsageError.
-    """
+    Raises click.UsageError."""
     from preflight.check.report import YES_OR_NO
 
     if fail_on is not None and protocol not in YES_OR_NO:
@@ -195,8 +193,7 @@ def _refuse_two_outputs(
 
 def _lock(path: str, checked: Checked, limit_seconds: float) -> None:
     """Write the answer to the file of ``--lock``, within ``limit_seconds``. A failing or unknown
-    answer is not written: standard error says why.
-    """
+    answer is not written: standard error says why."""
     from checks.base.finding import Status
     from preflight.base.within import save
     from preflight.diff.full_answer import full_answer, locked_text

@@ -42,8 +42,7 @@ _SECTIONS = {name: title for title, names in _PARAMETERS.items() for name in nam
 
 class RefusingCommand(click.Command):
     """A command whose UsageError is printed as click's own usage error; --help has sections of
-    options.
-    """
+    options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under their sections."""
@@ -100,9 +99,7 @@ GONE = {
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when asked for: start-up pays for the one that runs.
-
-    later: title of a section in --help -> command name -> ``MODULE:FUNCTION``.
-    """
+    later: title of a section in --help -> command name -> ``MODULE:FUNCTION``."""
 
     def __init__(self, *arguments: Any, later: Mapping[str, Mapping[str, str]], **named: Any):
         super().__init__(*arguments, **named)
@@ -130,8 +127,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return click's answer: the command and its words. An unknown name is refused with a hint:
-        the nearest name, what took the place of a command that is gone, or that it is a file.
-        """
+        the nearest name, what took the place of a command that is gone, or that it is a file."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -153,10 +149,8 @@ class LazyGroup(click.Group):
 def say_answer(
     schema: str, exit_code: int, answer: Any = None, *, started: Any = None, **more: Any
 ) -> None:
-    """Print a JSON answer in its envelope.
-
-    started: the launch's name and its processes, or None. more: err, and what ``envelope`` takes.
-    """
+    """Print a JSON answer in its envelope. started: the launch's name and its processes, or None.
+    more: err, and what ``envelope`` takes."""
     from preflight.base.envelope import envelope
 
     if started is not None:
@@ -197,8 +191,7 @@ def gathered(
     """Return ``function`` with the parameters ``options`` replaced by one parameter ``name``.
 
     make: called with the values of ``options``, by name, gives its value; or ``MODULE:NAME``,
-    imported when the command runs.
-    """
+    imported when the command runs."""
 
     @wraps(function)
     def with_one(**values: Any) -> Any:
@@ -210,9 +203,7 @@ def gathered(
 
 
 def taking(name: str, make: Callable[..., Any] | str, *options: Option) -> Decorator:
-    """Return a decorator that adds ``options`` to a command, which gets their values as one
-    parameter ``name``. make: as in ``gathered``.
-    """
+    """Return a decorator that adds ``options``, and gives their values as ``gathered`` does."""
     nothing: Any = with_options(*options)(lambda: None)
     names = [option.name for option in nothing.__click_params__]
     return lambda function: with_options(*options)(gathered(function, name, make, *names))
@@ -222,8 +213,7 @@ def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
     """Add --format, --output and --json to a command, which gets them as ``answers``: pairs of
     format and file, None for standard output.
 
-    names: the formats, the first by default. again: ends the help of --format.
-    """
+    names: the formats, the first by default. again: ends the help of --format."""
     default = names[0]
     return taking(
         "answers",
@@ -244,8 +234,7 @@ def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
 
 def with_one_format(*names: str) -> Decorator:
     """Add --format, --output and --json to a command that answers in one format. It gets that as
-    ``format_``, and what it prints goes to the file of --output.
-    """
+    ``format_``, and what it prints goes to the file of --output."""
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         """Add the options to ``function``; more than one format raises UsageError."""
@@ -264,9 +253,7 @@ def with_one_format(*names: str) -> Decorator:
 
 
 def JSON(function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - as the options beside it
-    """Add --format text or json, --output and --json to a command, which gets ``as_json``: True for
-    JSON.
-    """
+    """Add --format text or json: ``as_json``."""
     as_json = gathered(function, "as_json", lambda format_: format_ == "json", "format_")
     return with_one_format("text", "json")(as_json)
 
@@ -276,8 +263,7 @@ def _answers(default: str) -> Answers:
     output, which comes last. None asked for: ``default``.
 
     Raises UsageError for a format given twice, two formats with exit codes of their own, or two on
-    standard output.
-    """
+    standard output."""
     argv = click.get_current_context().meta[WORDS]
     answers = asked_answers(own_words(argv)) or [(default, None)]
     answers = [(name or default, path) for name, path in answers]

@@ -80,8 +80,7 @@ def _locked_answer(
     path: str, strict: bool, limit_seconds: float
 ) -> tuple[LockedStart, tuple[Waiver, ...]]:
     """Read a locked answer. Return how a start is compared with it, and the waivers in it. Raises
-    UsageError.
-    """
+    UsageError."""
     from preflight.base.output import columns, painter
     from preflight.check.gate import Differs, LockedStart
     from preflight.diff.full_answer import (

@@ -184,8 +184,7 @@ class CheckedAt(NamedTuple):
 
 def checked_at(ids: Iterable[str], at: CheckedAt | None) -> Report | None:
     """Make the checks ``ids`` at a host and return the report. None if ``at`` is None, or no id can
-    be checked on one host.
-    """
+    be checked on one host."""
     from preflight.check.answer import checked
     from preflight.check.catalogue import FLEET_CHECKS
     from preflight.inputs.launch_words import Chosen
@@ -294,8 +293,7 @@ def explain_page(
     every: Catalogue, id_: str, as_json: bool, color: str, at: CheckedAt | None
 ) -> int:
     """Print the page of a check, rule, record or notice by its id, with the findings made at
-    ``at``; return 0.
-    """
+    ``at``; return 0."""
     from preflight.advisories.records import advisory
     from preflight.check.catalogue import advisory_page, as_text, check_page, notice_page, rule_page
     from preflight.launches.source import notices
@@ -325,8 +323,7 @@ def explain_words(
     every: Catalogue, query: str, as_json: bool, color: str, at: CheckedAt | None
 ) -> int:
     """Print the known lines, checks and rules like ``query``, with the findings made at ``at``;
-    return 0. Raises UsageError if none is alike.
-    """
+    return 0. Raises UsageError if none is alike."""
     from preflight.check.answer import nearest
     from preflight.logs.by_words import about, about_object, about_text, shown_lines
 
@@ -360,8 +357,7 @@ MOST_FILES = 500
 
 def files_of(paths: Iterable[str]) -> list[str]:
     """Return the paths, each folder replaced by its files (not below it) by name. Raises UsageError
-    for a folder with no file, or too many.
-    """
+    for a folder with no file, or too many."""
     files: list[str] = []
     for path in paths:
         if path == "-" or not within(limit_seconds(), path, partial(os.path.isdir, path)):
@@ -382,8 +378,7 @@ def explain_log_files(
     """Print what is known of logs, with the findings made at ``at``.
 
     Return 0 if they show no problem, 1 for warnings or unknown errors, 2 for the cause of a
-    failure. Raises UsageError if a log cannot be read.
-    """
+    failure. Raises UsageError if a log cannot be read."""
     from preflight.logs.explain import explanations_object, explanations_text, read_logs
     from preflight.logs.search import Bounded, read_blocks, why_no_log, why_no_text
 
@@ -392,8 +387,7 @@ def explain_log_files(
 
     def read(path: str) -> Iterator[str]:
         """Yield the blocks of one log file, or of standard input for "-". A file of a folder that
-        is no log is noted, and yields none.
-        """
+        is no log is noted, and yields none."""
         nonlocal cut
         name = "standard input" if path == "-" else path
         try:

@@ -236,8 +236,7 @@ def _machines(
     """Print which hosts keep a part of a workload; return the exit code.
 
     target: the part. asked: the workload. root: "/", or a description that narrows the hosts.
-    nodes: how many hosts; None tries several numbers.
-    """
+    nodes: how many hosts; None tries several numbers."""
     from checks.capture.described import Description, description_of
     from checks.capture.root_names import CaptureError
     from checks.capture.secrets import public
@@ -278,9 +277,7 @@ def _not_known(reason: str, answers: Answers) -> int:
 
 
 def _new_file(launch_words: tuple[str, ...], write: bool) -> str:
-    """Return where the first launch is to be written, "" for nowhere. Raises click.UsageError for a
-    command, a file that exists, or no file to write to.
-    """
+    """Return where the first launch is to be written, "" for nowhere."""
     if len(launch_words) > 1:
         raise click.UsageError("--model makes a launch: give the file for it, and no command")
     file = launch_words[0] if launch_words else ""

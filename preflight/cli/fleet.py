@@ -104,9 +104,7 @@ _CONNECT_SECONDS = 10
 
 
 def _where(connect_seconds: int | None, timeout_seconds: float, **options: Any) -> SshNodes:
-    """Return the nodes and how ssh reaches them; without --connect-timeout ssh gets 10 s, or half
-    of --timeout if that is less.
-    """
+    """Return the nodes; without --connect-timeout ssh gets 10 s, or half of --timeout."""
     from preflight.fleet.remote.program import SshNodes
 
     if connect_seconds is None:
@@ -117,8 +115,7 @@ def _where(connect_seconds: int | None, timeout_seconds: float, **options: Any) 
 
 def _program(remote_command: str, remote_python: str, carry: str) -> Program:
     """Return the program on the nodes. Raises UsageError if the command is empty or cannot be split
-    into words.
-    """
+    into words."""
     import shlex
 
     from preflight.fleet.remote.program import Program

@@ -89,11 +89,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
-    """Say in each format asked for that the command gave no answer; return the exit code.
-
-    One format at most is printed. The files of others are written only for usage errors and
-    defects.
-    """
+    """Say in each format asked for that the command gave no answer; return the exit code. One
+    format at most is printed. The files of others are written only for usage errors and defects."""
     from preflight.check.report import refusal_code
 
     argv = own_words(arguments)
@@ -112,8 +109,7 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
 
 def _refuse_as(name: str, argv: Sequence[str], code: int, message: str, protocol: str) -> None:
     """Print in the format ``name`` that there is no answer. Formats that only persons read print
-    nothing; HTML does only for check.
-    """
+    nothing; HTML does only for check."""
     from preflight.check.report import error_junit, error_object, refusal_line
 
     if name == "json":
@@ -137,9 +133,7 @@ def _refuse_as(name: str, argv: Sequence[str], code: int, message: str, protocol
 
 
 def _path(argv: Sequence[str]) -> str:
-    """Return the command that ``argv`` begins with, as "fleet check"; the program's name without
-    one.
-    """
+    """Return the names of the command that ``argv`` begins with, else the program's."""
     reached: click.Command | None = command
     for count, word in enumerate(argv):
         if isinstance(reached, click.Group):

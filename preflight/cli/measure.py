@@ -30,9 +30,7 @@ PARTS = ("memory", "transfer", "store", "registration", "storage")
 
 
 def seconds_of(_context: object, _option: object, text: str | None) -> float | None:
-    """Return the seconds of a time as ``60s`` or ``2m``; a bare number is seconds. None if the
-    option is left out; another text is refused.
-    """
+    """Return a time of ``60s`` or ``2m``; a bare number is seconds."""
     if text is None:
         return None
     match = re.fullmatch(r"([0-9]{1,6})([sm]?)", text)
@@ -42,9 +40,7 @@ def seconds_of(_context: object, _option: object, text: str | None) -> float | N
 
 
 def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
-    """Return the parts in a text as ``memory,store``, () for an empty one; an unknown part is
-    refused.
-    """
+    """Return the parts of a text with commas between them."""
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in parts:
         if part not in PARTS:
@@ -246,10 +242,8 @@ def _killed(survival: Survival | Unknown, as_json: bool, called: tuple[str, str]
 def _rehearsed(
     launch: LaunchWords, python: str | None, scale: int, step_seconds: float, json: bool, color: str
 ) -> int:
-    """Rehearse a launch and print the result; return the exit code.
-
-    scale: every size is divided by it. step_seconds: the most that one step may take.
-    """
+    """Rehearse a launch and print the result; return the exit code. scale: every size is divided by
+    it. step_seconds: the most that one step may take."""
     from preflight.rehearsal.rehearse import answer_object, answer_text, rehearse
 
     answer = rehearse(launch, python, scale, step_seconds)

@@ -13,8 +13,7 @@ def described(root: str, memory: int | None, **options: str | int | None) -> str
     """Return the host that the options describe, as ``--root`` takes it. Raises UsageError if
     ``root`` names a host too.
 
-    memory: in bytes. options: gpus, nics and numa as typed; None for an option that is left out.
-    """
+    memory: in bytes. options: gpus, nics and numa as typed; None for an option that is left out."""
     from checks.capture.described import Description
 
     if root != "/":
@@ -32,9 +31,7 @@ def described(root: str, memory: int | None, **options: str | int | None) -> str
 
 
 def tell_assumptions(root: str) -> None:
-    """Say on standard error what is assumed of a host that is described in words. root: the
-    description.
-    """
+    """Say on standard error what is assumed of a host in words."""
     from preflight.base.output import columns, say
     from preflight.inputs.host_source import open_host
     from preflight.render.text import wrapped

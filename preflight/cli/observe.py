@@ -113,8 +113,7 @@ def observed(
     """Observe what runs; return that, and pid -> the metrics that it serves. Raises UsageError.
 
     pids: processes to look at, () for all known ones. traffic_seconds: count traffic for so long,
-    None for not at all.
-    """
+    None for not at all."""
     from checks.base.finding import Status
     from checks.base.root import Root
     from preflight.inputs.host_source import open_host, size_and_needs

@@ -28,8 +28,7 @@ MEASURED = click.option(
 
 class NumberOption(click.FloatRange):
     """A number in a range. The message about another text says "number", not click's "float range";
-    ``nan`` is refused too.
-    """
+    ``nan`` is refused too."""
 
     name = "number"
 
@@ -42,8 +41,7 @@ class NumberOption(click.FloatRange):
 
 class Integer(click.IntRange):
     """An integer in a range. The message about another text says "integer", not click's "integer
-    range".
-    """
+    range"."""
 
     name = "integer"
 
@@ -67,8 +65,7 @@ class Fraction(AnyParamType):
 
 class Size(AnyParamType):
     """A byte size; a bare number is refused, but for --rule documented. empty: an empty text gives
-    None.
-    """
+    None."""
 
     name = "size"
 
@@ -77,8 +74,7 @@ class Size(AnyParamType):
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> int | None:
         """Return a size in bytes, None for an empty text that is allowed; a size without a unit or
-        too small is refused.
-        """
+        too small is refused."""
         if isinstance(value, int):
             return value
         if self._empty and not value:
@@ -94,9 +90,7 @@ class Size(AnyParamType):
 
 
 def _with_sglang_spelling(message: str, value: str, param: click.Parameter | None) -> str:
-    """Add to the message about a bare --hicache-size how SGLang itself reads that: in units of 10^9
-    bytes. Return other messages as they are.
-    """
+    """Return a message with what SGLang takes a bare --hicache-size for: units of 10^9 bytes."""
     number = value.strip()
     bare = number.isascii() and number.isdecimal() and len(number) <= 9
     if not bare or param is None or param.name != "hicache_bytes":
@@ -150,11 +144,8 @@ ROOT: Option = click.option(
 def timeout_option(
     type_: NumberOption, default: float, help_: str, for_files_alone: bool = False
 ) -> Option:
-    """Return the option ``--timeout``, as ``timeout_seconds``; it limits the wait for every file
-    that the command opens.
-
-    for_files_alone: it does nothing else, and the command gets no such parameter.
-    """
+    """Return the option ``--timeout``, as ``timeout_seconds``; it rules all that is opened.
+    for_files_alone: it does nothing else, and the command gets no such parameter."""
     return click.option(
         "--timeout", "timeout_seconds", type=type_, default=default, show_default=True,
         help=help_, expose_value=not for_files_alone, callback=_rule,
@@ -231,9 +222,7 @@ def _named_host(root: str, **options: Any) -> str:
 
 
 def _told_host(**options: Any) -> str:
-    """Return the host that is named or described, and say on standard error what is assumed of a
-    described one.
-    """
+    """Return the same, and say on standard error what is assumed of a host that is described."""
     from checks.capture.root_names import is_description
 
     root = _named_host(**options)
@@ -278,8 +267,7 @@ LAUNCH: Option = click.argument("launch", nargs=-1, type=FILE)
 
 def launch_from(source: Option, *options: Option) -> Decorator:
     """Add the launch with the options that describe it: ``launch: LaunchWords``. source: the option
-    or argument that names the launch.
-    """
+    or argument that names the launch."""
     return taking("launch", _launch_words, source, NIC_NODES, RANK_NODES, *options, *LAUNCH_OPTIONS)
 
 

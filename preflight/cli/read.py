@@ -110,8 +110,7 @@ def print_keys(
     """Print the keys of every process that stores KV cache, and how those of each two relate.
 
     Two files are two launches: each process of one is compared with each of the other. Return 0, 1
-    if two never meet or collide, 3 if for two it is not known.
-    """
+    if two never meet or collide, 3 if for two it is not known."""
     from checks.capture.secrets import public
     from preflight.inputs.host_source import open_host
     from preflight.judging.store_keys import Meeting, launch_keys, matches
@@ -199,8 +198,7 @@ def _patterns(sides: Iterable[Iterable[StoreKeys]], width: int) -> str:
 
 def _text(pairs: list[KeyMatch], paint: Callable[[str, str], str], width: int) -> str:
     """Return for each pair of processes the verdict, the parts of their keys side by side, and the
-    reasons. Parts are left out for different engines or stores.
-    """
+    reasons. Parts are left out for different engines or stores."""
     from preflight.render.text import wrapped
 
     lines = [""]

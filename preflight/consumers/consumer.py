@@ -25,19 +25,14 @@ class WorkerPool(NamedTuple):
     """Host memory that a consumer takes itself.
 
     of_engine: one for all workers of an engine, in its first; otherwise one in each worker.
-    first_if_mla: of a model with MLA the first worker alone has one, at most of that size.
-    """
+    first_if_mla: of a model with MLA the first worker alone has one, at most of that size."""
 
     memory: OwnPool
     of_engine: bool = False
     first_if_mla: bool = False
 
     def bytes_of(self, first: bool, mla: bool, most: bool) -> int:
-        """Return the bytes of this pool that one worker has: the most, or the least if ``most`` is
-        False.
-
-        first: whether the worker is its engine's first. mla: whether the model has MLA.
-        """
+        """Return the bytes of this pool that one worker has, at one of the two bounds."""
         latent = mla and self.first_if_mla
         if not first and (self.of_engine or latent):
             return 0
@@ -67,8 +62,7 @@ class RefusedBy(NamedTuple):
 
     since: the first of the releases that were read and end so as well, "" for none; every: all that
     were read do. taken_by: the last of those that take the words, "" for none. uncounted: what is
-    in no number, should the release that runs take them.
-    """
+    in no number, should the release that runs take them."""
 
     release: str
     says: str
@@ -81,26 +75,23 @@ class RefusedBy(NamedTuple):
 class Consumer(NamedTuple):
     """One process of a launch: its workers on this host, and the memory of each worker.
 
-    Its program. release: the release as which it was read; parts: other libraries inside it;
-    named: releases that the launch names, by product. connectors: by vLLM's names. settings: the
-    values that all of this follows from.
+    Its program. release: the release as which it was read; parts: other libraries inside it; named:
+    releases that the launch names, by product. connectors: by vLLM's names. settings: the values
+    that all of this follows from.
 
-    Its place. engines: its data-parallel engines on this host, each of ``workers`` processes
-    with a GPU. hosts: the number of hosts of one engine; node: the number of this host among
-    them, None for one host or if nothing says so; leader: the first host's address, or "".
-    executor: what starts workers.
+    Its place. engines: its data-parallel engines on this host, each of ``workers`` processes with a
+    GPU. hosts: the number of hosts of one engine; node: the number of this host among them, None
+    for one host or if nothing says so; leader: the first host's address, or "". executor: what
+    starts workers.
 
     Its needs. clients, pools: of each worker. transfer: the RDMA devices of a transfer engine
-    beside them, or None; transfer_protocol: its protocol, or "". registers_gpu: the GPU memory
-    that it registers, or "". gpu_fraction: the share of each worker's GPU that has to be free;
-    gpu_fills: nothing says that it takes less. ports: by name. sockets: files that it makes
-    anew.
+    beside them, or None; transfer_protocol: its protocol, or "". registers_gpu: the GPU memory that
+    it registers, or "". gpu_fraction: the share of each worker's GPU that has to be free;
+    gpu_fills: nothing says that it takes less. ports: by name. sockets: files that it makes anew.
 
-    Its faults. refused: its errors in every release; refused_by: in some. misread, ignored:
-    words that are taken for something else, or not at all. uncounted: memory that is in no
-    number. may_use: why it may use Mooncake although nothing that was read does; None if it does
-    not.
-    """
+    Its faults. refused: its errors in every release; refused_by: in some. misread, ignored: words
+    that are taken for something else, or not at all. uncounted: memory that is in no number.
+    may_use: why it may use Mooncake although nothing that was read does; None if it does not."""
 
     release: str
     engines: int | Unknown = 1
@@ -131,8 +122,7 @@ class Consumer(NamedTuple):
 
     def doubt_of(self, refusal: RefusedBy) -> str | None:
         """Return why an error may not apply to the release that runs; "" if it surely applies, None
-        if it surely does not.
-        """
+        if it surely does not."""
         release = refusal.release
         product, _, read = release.partition(" ")
         named = self.named.get(product.lower())
@@ -146,9 +136,7 @@ class Consumer(NamedTuple):
         return f"{release} is assumed, and {named.by} has {named.release}"
 
     def other_releases(self) -> Iterator[tuple[str, str]]:
-        """Yield (named, read) for the program and each of its parts, if the launch names another
-        release than the one that was read. named: a release and what names it.
-        """
+        """Yield each release that the launch names, if another one was read in its place."""
         for release in (self.release, *self.parts):
             product, _, read = release.partition(" ")
             named = self.named.get(product.lower())
@@ -167,18 +155,11 @@ class Consumer(NamedTuple):
         return known(self.engines) * known(self.workers)
 
     def is_first(self, rank: int) -> bool:
-        """Tell whether a worker is the first of its engine. rank: the worker's number on this host.
-        Raises UnknownFactError if the number of workers is not known.
-        """
+        """Tell whether a worker here is the first of its engine."""
         return rank % known(self.workers) == 0
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
-        """Return the pools of worker ``rank`` with their most bytes, or the least if ``most`` is
-        False.
-
-        If ``mla`` is not known, the bound is over both cases. Pools of which the worker has nothing
-        are left out.
-        """
+        """Return a worker's pools at one bound, over both cases if ``mla`` is not known."""
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         first, bound = self.is_first(rank), max if most else min
         sizes = [bound(p.bytes_of(first, each, most) for each in kinds) for p in self.pools]
@@ -186,9 +167,7 @@ class Consumer(NamedTuple):
         return tuple(p.memory._replace(bytes=size) for p, size in pairs if size)
 
     def stores_of(self, rank: int, mla: bool) -> tuple[StoreProcess, ...]:
-        """Return the store clients of worker ``rank``. mla: whether the model has MLA, with which
-        some clients are the first worker's alone.
-        """
+        """Return the store clients of one worker."""
         first = self.is_first(rank)
         return tuple(c.store for c in self.clients if first or not (mla and c.first_if_mla))
 
@@ -218,9 +197,7 @@ class ConsumerParts:
         self.sockets, self.connectors = list[str](), list[str]()
 
     def add(self, part: Consumer) -> None:
-        """Add all that another reader found, such as LMCache's inside vLLM; the release of that
-        part is added to ``parts``.
-        """
+        """Add a part that another reader understood."""
         self.settings |= part.settings
         self.parts += [part.release] if part.release else []
         self.may_use = part.may_use if self.may_use is None else self.may_use
@@ -246,11 +223,7 @@ _LISTS = (
 
 
 def port_of(word: Word | None, default: int, name: str, whose: str) -> SettingValue:
-    """Return the port that a flag or variable names, or the default of a program.
-
-    word: the value, None if it is not written. name: of the flag or variable. whose: the program's
-    name.
-    """
+    """Return the port that a flag or variable names, or the default of a program."""
     if word is None:
         return SettingValue(default, Default(f"default of {whose}"))
     value = word_value(word)
@@ -259,10 +232,8 @@ def port_of(word: Word | None, default: int, name: str, whose: str) -> SettingVa
 
 
 def flags_of(arguments: Sequence[Word]) -> dict[str, list[Word]]:
-    """Return the values of each flag, in order, by its name without the leading dashes.
-
-    Flags are written ``--a b`` or ``--a=b``; a switch has the value "". _ in a name becomes -.
-    """
+    """Return the values of each flag, in order, by its name without the leading dashes. Flags are
+    written ``--a b`` or ``--a=b``; a switch has the value "". _ in a name becomes -."""
     flags: dict[str, list[Word]] = {}
     left = list(arguments)
     while left:
@@ -292,17 +263,13 @@ def setup_refuses(segment: int, local: int, protocol: str) -> str:
 
 
 def chunked_pool(size: int) -> OwnPool:
-    """Return a pool of whole chunks, which takes at most ``size`` bytes.
-
-    The least is ``size`` less the largest known chunk, but more than half of ``size``.
-    """
+    """Return a pool of whole chunks: the last one may be missing."""
     return OwnPool(size, max(size - MOST_CHUNK_BYTES, size // 2 + 1))
 
 
 def attempt(read: Callable[[], _Read]) -> _Read | str:
     """Call ``read`` and return its value, or the error that a wrong value raises, in words:
-    ``ValueError: …``. Other errors, such as OSError, are raised.
-    """
+    ``ValueError: …``. Other errors, such as OSError, are raised."""
     try:
         return read()
     except (

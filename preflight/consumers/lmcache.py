@@ -90,8 +90,7 @@ def lmcache_values(
     variables.
 
     file: the file's text, None without one. warnings: a list to which LMCache's warnings of lost
-    values are added. Raises the errors with which LMCache ends.
-    """
+    values are added. Raises the errors with which LMCache ends."""
     warnings = [] if warnings is None else warnings
     rows = lmcache_settings()
     of_file: dict[str, Any] = {}
@@ -121,9 +120,7 @@ def lmcache_values(
 
 
 def _resolved(items: Any, warnings: list[str]) -> dict[str, Any]:
-    """Return the known settings among (key, value) pairs, with aliases under the names that LMCache
-    uses now; each other key is added to ``warnings``.
-    """
+    """Return the known settings by their own names; warn of the others."""
     values = {}
     for key, value in items:
         if key in _ALIASES or key in lmcache_settings():
@@ -157,10 +154,8 @@ def _unquoted(text: str) -> str:
 
 
 def _validate(values: dict[str, Any]) -> None:
-    """Check and complete the values as LMCache's ``_validate_config`` does, but for P2P.
-
-    Raises ValueError with LMCache's words.
-    """
+    """Check and complete the values as LMCache's ``_validate_config`` does, but for P2P. Raises
+    ValueError with LMCache's words."""
     if values["min_retrieve_tokens"] < 0:
         raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
     if values["enable_controller"]:
@@ -177,10 +172,8 @@ def _validate(values: dict[str, Any]) -> None:
 
 
 def overridden(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set ``key`` of LMCache's ``values`` to what the engine's JSON says as ``lmcache.<key>``.
-
-    An unknown key, or a value that LMCache cannot convert, changes nothing.
-    """
+    """Set ``key`` of LMCache's ``values`` to what the engine's JSON says as ``lmcache.<key>``. An
+    unknown key, or a value that LMCache cannot convert, changes nothing."""
     row = lmcache_settings().get(key)
     if row is None:
         return
@@ -249,11 +242,7 @@ _NO_PAGES = (
 
 
 def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``), all as
-    text.
-
-    raw: LMCache's extra_config, or the object in the file of MOONCAKE_CONFIG_PATH.
-    """
+    """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``)."""
     bare, prefixed = {}, {}
     for key, value in raw.items():
         name = key.removeprefix("mooncake_")
@@ -271,8 +260,7 @@ def read_lmcache(
     """Read what LMCache takes in each worker of an engine. overrides: ``lmcache.<key>`` of the
     engine's JSON; other keys are passed over.
 
-    If a file or variable is not known, or LMCache refuses its settings, all of it is uncounted.
-    """
+    If a file or variable is not known, or LMCache refuses its settings, all of it is uncounted."""
     path = environment.get(FILE_VARIABLE)
     text = None if path is None else file_text(path, read_file)
     variables = (word for name, word in environment.items() if name.startswith("LMCACHE_"))
@@ -358,8 +346,7 @@ class _Takes(ConsumerParts):
 
     def _remotes(self) -> None:
         """Add the remote storage that the settings name: Mooncake's store as a client, other memory
-        as uncounted.
-        """
+        as uncounted."""
         for name in self.values["remote_storage_plugins"] or ():
             if str(name).split(".", 1)[0] == "mooncakestore":
                 self._store()
@@ -380,8 +367,7 @@ class _Takes(ConsumerParts):
 
     def _store(self) -> None:
         """Add the client of Mooncake's store, as extra_config or the file of MOONCAKE_CONFIG_PATH
-        sets it up. Of a setup that fails, add why.
-        """
+        sets it up. Of a setup that fails, add why."""
         path = self.environment.get(STORE_PATH)
         where = "extra_config"
         raw: Any = self.values["extra_config"]
@@ -418,10 +404,7 @@ class _Takes(ConsumerParts):
 
 
 def _setup_of(setup: Mapping[str, str], parts: ConsumerParts) -> tuple[str, StoreProcess | None]:
-    """Return ("", store client) of a setup, or (its error, None).
-
-    Memory of the setup that no number has is added to ``parts.uncounted``.
-    """
+    """Return the error of a setup, or its store client; ``parts`` get what no number has."""
     if setup.get("enable_egm_store_pool", "false").lower() not in ("false", "0"):
         parts.uncounted.append("the EGM pool of its store")  # of Mooncake 0.3.14
     problem, client = setup_client(setup)
@@ -455,8 +438,7 @@ def read_lmcache_server(command: Sequence[Word], arguments: Sequence[Word]) -> C
     program.
 
     ``lmcache server`` and ``lmcache.v1.multiprocess`` hold one pool for all engines of the host;
-    ``lmcache_server`` keeps all that its clients store, without a bound.
-    """
+    ``lmcache_server`` keeps all that its clients store, without a bound."""
     named = [word.text for word in command]
     http = named[:2] == ["lmcache", "server"] or "lmcache.v1.multiprocess.http_server" in named
     if not http and "lmcache.v1.multiprocess.server" not in named:
@@ -497,10 +479,8 @@ def read_lmcache_server(command: Sequence[Word], arguments: Sequence[Word]) -> C
 
 
 def _l1_pool(flags: Mapping[str, Word], text: str, parts: ConsumerParts) -> list[WorkerPool]:
-    """Return the pool of the server's first level (L1); [] if its size is refused.
-
-    flags: the last value of each, by name. text: of --l1-size-gb. Errors are added to ``parts``.
-    """
+    """Return the pool of the server's first level (L1); [] if its size is refused. flags: the last
+    value of each, by name. text: of --l1-size-gb. Errors are added to ``parts``."""
     size = attempt(lambda: int(float(text) * GIB))
     if isinstance(size, str):
         parts.refused.append(f"argument --l1-size-gb: invalid float value: {text!r}")

@@ -131,8 +131,7 @@ def _consumer(
     beside: Sequence[str] = (),
 ) -> Consumer:
     """Read the engine's workers and connectors. beside: names of connectors that stand outside of
-    vLLM's own arguments.
-    """
+    vLLM's own arguments."""
     engines, workers, hosts = workers_of(arguments)
     connectors = _Connectors(arguments, environment, read_file, engines, workers)
     connectors.read()
@@ -169,11 +168,9 @@ def read_dynamo_vllm(
 ) -> Consumer:
     """Read ``python -m dynamo.vllm``: vLLM's own arguments, without its HTTP server.
 
-    release: Dynamo's, None if nothing says it. Read in ai-dynamo 1.6.1, where a prefill worker
-    has to be given a connector. ``--connector`` and DYN_CONNECTOR name connectors up to 0.9, and
-    are refused from 1.0.0 on (pull request 6450). Dynamo's KVBM is a connector of another
-    module.
-    """
+    release: Dynamo's, None if nothing says it. Read in ai-dynamo 1.6.1, where a prefill worker has
+    to be given a connector. ``--connector`` and DYN_CONNECTOR name connectors up to 0.9, and are
+    refused from 1.0.0 on (pull request 6450). Dynamo's KVBM is a connector of another module."""
     arguments = vllm_arguments(argv)
     old = environment.get("DYN_CONNECTOR")
     named = _dynamos_connectors(argv) or ([] if old is None else old.text.split())
@@ -256,11 +253,7 @@ class _Connectors(ConsumerParts):
         self._connector(config)
 
     def _refuse(self, says: str, since: str = "", what: str = "", taken_by: str = "") -> None:
-        """Add an error of the release that was read.
-
-        since, taken_by: as in ``RefusedBy``. what: memory that is not counted, if the release that
-        runs takes these words.
-        """
+        """Add an error; what: what of a release that does not end with it is not counted."""
         self.refused_by.append(RefusedBy(RELEASE, says, since, since == READ_FROM, taken_by, what))
 
     def _config(self) -> dict[str, Any]:
@@ -319,8 +312,7 @@ class _Connectors(ConsumerParts):
 
     def _connector(self, config: dict[str, Any], child: bool = False) -> None:
         """Read one connector by its name, or add the error with which vLLM refuses it; one that is
-        not known is added to ``uncounted``. child: of a MultiConnector.
-        """
+        not known is added to ``uncounted``. child: of a MultiConnector."""
         name, role = config.get("kv_connector"), config.get("kv_role")
         extra = config.get("kv_connector_extra_config") or {}
         wrong, since, taken_by = "", READ_FROM, ""
@@ -387,9 +379,7 @@ class _Connectors(ConsumerParts):
                 self.ignored.append(f"{name} ({word.origin}): {reads}")
 
     def _socket(self, name: str) -> None:
-        """Add a socket of each data-parallel engine here, in vLLM's socket folder; none if their
-        ranks are not known. name: the file's name, behind which the rank stands.
-        """
+        """Add a socket of every data-parallel engine here, in vLLM's socket folder."""
         base, engines = self.environment.get("VLLM_RPC_BASE_PATH"), self.engines
         names = ("data-parallel-rank", "data-parallel-start-rank")
         values = [self.arguments.setting(name_of).value for name_of in names]
@@ -405,8 +395,7 @@ class _Connectors(ConsumerParts):
         keys it sees.
 
         The client's memory is Unknown, and the tenant "", if there is no such file, or it cannot be
-        read, or the connector refuses it.
-        """
+        read, or the connector refuses it."""
         path, what = self.environment.get(STORE_PATH), "what MooncakeStoreConnector takes"
         if path is None or not path.text:  # by every release with such a connector
             unset = Unknown(f"The environment variable '{STORE_PATH}' is not set.")
@@ -535,9 +524,7 @@ _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
 
 def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
     """Read the pinned host pool of Dynamo's KVBM, one for each engine, and KVBM's ports.
-
-    DYN_KVBM_CPU_CACHE_GB gives the pool's size in units of 10^9 bytes.
-    """
+    DYN_KVBM_CPU_CACHE_GB gives the pool's size in units of 10^9 bytes."""
     sizes: dict[str, float] = {}
     parts = ConsumerParts()
     for tier in ("CPU", "DISK"):
@@ -571,8 +558,7 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
 
 def store_config(text: str) -> dict[str, Any]:
     """Return the settings of a JSON file as vLLM's ``MooncakeStoreConfig.from_file`` reads them,
-    sizes in bytes; raises the errors that vLLM raises.
-    """
+    sizes in bytes; raises the errors that vLLM raises."""
     config = json.loads(text)
     config = {key: config.get(key, default) for key, default in _STORE_DEFAULTS.items()}
     for key in ("global_segment_size", "local_buffer_size"):

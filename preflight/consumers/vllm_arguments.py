@@ -44,10 +44,7 @@ class VllmArguments(NamedTuple):
     unread: Unknown | None = None
 
     def setting(self, name: str, default: Any = None) -> SettingValue:
-        """Return the value of a flag, with its place; the default if it is missing.
-
-        If ``unread`` says that flags may be missing, a missing one is Unknown.
-        """
+        """Return the value of a flag, with its place; the default if it is missing."""
         word = self.flags.get(name)
         if word is None:
             if self.unread is not None:
@@ -63,9 +60,7 @@ class VllmArguments(NamedTuple):
 
     def number(self, name: str, default: int | Unknown) -> int | Unknown:
         """Return the value of a flag as a positive number, else the default if it is missing.
-
-        Unknown for a text that is no such number, or that is not known.
-        """
+        Unknown for a text that is no such number, or that is not known."""
         value = self.setting(name, default).value
         if isinstance(value, str):
             try:
@@ -78,9 +73,7 @@ class VllmArguments(NamedTuple):
 
 def vllm_arguments(argv: Sequence[Word]) -> VllmArguments:
     """Read ``--a b``, ``--a=b`` and switches, whose value is "true"; other words are passed over.
-
-    ``--config FILE`` and ``--a.b c`` are not read, which ``unread`` says.
-    """
+    ``--config FILE`` and ``--a.b c`` are not read, which ``unread`` says."""
     flags: dict[str, Word] = {}
     model = unread = None
     left = list(argv)
@@ -110,10 +103,7 @@ def vllm_arguments(argv: Sequence[Word]) -> VllmArguments:
 
 def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, int]:
     """Return the number of engines on this host, of each engine's workers here, and of hosts of one
-    engine.
-
-    If it cannot be told, the first two are Unknown and the last is 1.
-    """
+    engine. If it cannot be told, the first two are Unknown and the last is 1."""
     names = "tensor-parallel pipeline-parallel prefill-context-parallel data-parallel".split()
     sizes = [arguments.number(name, 1) for name in (*(f"{size}-size" for size in names), "nnodes")]
     for value in sizes:
@@ -152,8 +142,7 @@ def node_of(arguments: VllmArguments) -> tuple[int | None, str]:
     """Return this host's number among the hosts of an engine or launch, and the first host's
     address.
 
-    None for a single host and for a number that is not known; "" if no address is written.
-    """
+    None for a single host and for a number that is not known; "" if no address is written."""
     engines = arguments.number("data-parallel-size", 1)
     if arguments.number("nnodes", 1) != 1:
         name, address = "node-rank", "master-addr"
@@ -182,9 +171,7 @@ _HUMAN = regex(r"(\d+(?:\.\d+)?)([kmgt])", re.IGNORECASE | re.ASCII)
 
 def vllm_size_bytes(value: Any) -> int:
     """Return bytes as vLLM's ``_parse_size``: floats, and units from b to gb, powers of 1024.
-
-    Raises ValueError for any other text, and TypeError for a value that is no number or text.
-    """
+    Raises ValueError for any other text, and TypeError for a value that is no number or text."""
     if isinstance(value, int):
         return value
     if not isinstance(value, str):

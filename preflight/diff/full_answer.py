@@ -52,8 +52,7 @@ class Section(Enum):
 
 class AnswerKey(NamedTuple):
     """The key of one line of an answer. subject: a process, a check, or another thing that the line
-    is about; name: the property of the subject.
-    """
+    is about; name: the property of the subject."""
 
     section: Section
     subject: str
@@ -76,10 +75,8 @@ class DefaultValue(str):
 
 
 class Side(NamedTuple):
-    """One of the two launches to compare, with its host; both may share a host.
-
-    versions: product -> release to assume, in place of those of the launch and the host.
-    """
+    """One of the two launches to compare, with its host; both may share a host. versions: product
+    -> release to assume, in place of those of the launch and the host."""
 
     launch: LaunchWords
     host: Host
@@ -87,9 +84,7 @@ class Side(NamedTuple):
 
 
 def parse_versions(option: str, text: str) -> dict[str, str]:
-    """Return product -> release, from a text as ``sglang=0.5.9,mooncake=0.3.8``. Raises UsageError,
-    whose message names ``option``.
-    """
+    """Return the releases of ``sglang=0.5.9,mooncake=0.3.8`` by product. Raises UsageError."""
     versions: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         product, equals, version = part.strip().partition("=")
@@ -105,8 +100,7 @@ def answer_of(
     side: Side, timeout_seconds: float, waivers: Iterable[Waiver] = ()
 ) -> tuple[Answer, tuple[str, str]]:
     """Judge one side. Return its answer, and a pair: the launch's name, and its processes in a
-    sentence. Raises UsageError.
-    """
+    sentence. Raises UsageError."""
     launch = side.launch._replace(
         mooncake_version=side.versions.get("mooncake", side.launch.mooncake_version),
         sglang_version=side.versions.get("sglang", side.launch.sglang_version),
@@ -129,8 +123,7 @@ def _sized(seen: JudgedHost) -> Sized:
 
 def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
     """Return the facts as if the host had the kernel, rdma-core or NVIDIA driver of ``versions``. A
-    topic that was not read stays so.
-    """
+    topic that was not read stays so."""
     topics: dict[str, Any] = dict(facts.topics)
     kernel, library = versions.get("kernel"), versions.get("rdma-core")
     driver = versions.get("nvidia-driver")
@@ -151,8 +144,7 @@ def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
     """Return every line of the answer about a launch. Raises UsageError if no launch was read.
 
     A finding with a waiver that is still valid does not count in the verdict, and is marked as
-    ignored.
-    """
+    ignored."""
     sized, today = _sized(seen), date.today()
     ignored = {waiver.check for waiver in waivers if not waiver.is_over(today)}
     findings = [*seen.findings, *advisory_findings(seen)]
@@ -201,9 +193,8 @@ def locked_text(name: str, answer: Answer, waivers: Iterable[Waiver] = ()) -> st
 
 
 def read_locked(path: str, limit_seconds: float) -> LockedAnswer:
-    """Read a lock file. Raises UsageError if it cannot be read in time, or holds no
-    locked answer.
-    """
+    """Read a lock file. Raises UsageError if it cannot be read in time, or holds no locked
+    answer."""
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -232,17 +223,13 @@ def read_locked(path: str, limit_seconds: float) -> LockedAnswer:
 
 
 def without_secrets(answer: Answer) -> Answer:
-    """Return an answer with its secrets removed, as a lock file has it, to compare it with a locked
-    one.
-    """
+    """Return an answer as a locked one is, to be held against one."""
     lines = ((AnswerKey(key.section, *map(public, key[1:])), text) for key, text in answer.items())
     return {key: public(text) for key, text in lines}
 
 
 def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield the verdicts of check and of sizing, and the releases of Mooncake and SGLang. findings:
-    those that count.
-    """
+    """Yield check's and sizing's verdict, and the releases."""
     statuses = {finding.status for finding in findings}
     worst = next((status for status in _JUDGED if status in statuses), Status.PASS)
     yield _CHECK_VERDICT, worst.value
@@ -255,10 +242,7 @@ def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey,
 
 def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
     """Yield each process's allocations, the huge pages that the host needs, and each process's
-    regular memory.
-
-    If the sizes are not known, one line says why.
-    """
+    regular memory. If the sizes are not known, one line says why."""
     shown = sized.sizing.shown
     if shown is None:
         yield AnswerKey(Section.MEMORY, "launch", "sizes"), f"not known: {sized.sizing.reason}"
@@ -310,8 +294,7 @@ def _flags_of(process: LaunchProcess) -> Iterator[tuple[str, str]]:
     does not know, all flags with their values, and its store's settings.
 
     For another program: the options of its command line that begin with "-"; one without ``=value``
-    is "given".
-    """
+    is "given"."""
     server = process.server
     if server is None:
         for word in process.arguments:
@@ -344,8 +327,7 @@ def _told(value: Any) -> str:
 
 def _keys(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
     """Yield the keys under which each process stores cache, and what they depend on; the SGLang
-    release is left out.
-    """
+    release is left out."""
     for launch_key in launch_keys(sized.sizing):
         name = launch_key.process.name
         yield AnswerKey(Section.KEYS, name, "key"), launch_key.random or launch_key.pattern
@@ -386,8 +368,7 @@ def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tup
     """Yield each finding that fails, is unknown or warns. The text has its status and amounts, or
     the summary of its advisory.
 
-    ignored: ids of waived checks; their findings are marked as ignored.
-    """
+    ignored: ids of waived checks; their findings are marked as ignored."""
     for finding in (finding for finding in findings if finding.status in _JUDGED):
         record = advisory(finding.check) if finding.check.startswith(CHECK_PREFIX) else None
         section = Section.FINDINGS if record is None else Section.ADVISORIES
@@ -399,9 +380,7 @@ def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tup
 
 
 def _settings(seen: JudgedHost, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield each setting of the plan with the wanted value; a number of bytes or pages has its
-    unit.
-    """
+    """Yield each setting; a number of bytes or pages has its unit."""
     made = plan(seen.needs, seen.facts, findings, kept_settings(seen.host.root))
     for row in made.settings:
         setting, wanted = row.setting, row.setting.wanted or "unset"
@@ -449,8 +428,7 @@ def exit_code(old: Answer, new: Answer) -> int:
 
 def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict[str, Any]:
     """Return the differences as JSON, as ``schemas/diff-v1.schema.json`` has them. names: of the
-    old and the new side.
-    """
+    old and the new side."""
     rows = [
         {
             "section": key.section.name.lower(),
@@ -467,11 +445,8 @@ def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict
 def differences_text(
     names: tuple[str, str], old: Answer, new: Answer, verbosity: int, paint: Paint, width: int
 ) -> str:
-    """Return the changes for a terminal. names: of the old and the new side.
-
-    With verbosity below 1, flags that nobody gave and that only one release has are counted, not
-    listed.
-    """
+    """Return the changes for a terminal. names: of the old and the new side. With verbosity below
+    1, flags that nobody gave and that only one release has are counted, not listed."""
     from preflight.render.text import wrapped
 
     every_change = changes(old, new)

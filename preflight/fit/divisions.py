@@ -70,8 +70,7 @@ class Frontier(NamedTuple):
     to the most.
 
     points: ordered by L2, the least first. ranks: on this host, each with an L2 of that size.
-    share: this host's part (0 to 1) of the segment size that is set for all hosts.
-    """
+    share: this host's part (0 to 1) of the segment size that is set for all hosts."""
 
     points: tuple[SizeValues, ...]
     ranks: int
@@ -83,9 +82,7 @@ class Frontier(NamedTuple):
         return first // GIGABYTE, last // GIGABYTE
 
     def at(self, l2_bytes: int) -> SizeValues:
-        """Return the division with an L2 of ``l2_bytes`` for each rank. Its segment lies on the
-        line between the two nearest points, in whole MiB and at least 1 MiB.
-        """
+        """Return the division with so much L2: its segment lies between those of its neighbours."""
         points = self.points
         below = [points[0], *(each for each in points if (each.l2_bytes or 0) <= l2_bytes)][-1]
         above = next((each for each in points if (each.l2_bytes or 0) >= l2_bytes), points[-1])
@@ -95,17 +92,15 @@ class Frontier(NamedTuple):
         return SizeValues(l2_bytes, max(MIB, int(most + part * (least - most)) // MIB * MIB))
 
     def nearest(self, apart: Callable[[SizeValues], float]) -> SizeValues:
-        """Return the division for which ``apart``, a distance, is least; whole GB of L2
-        are tried.
-        """
+        """Return the division for which ``apart``, a distance, is least; whole GB of L2 are
+        tried."""
         first, last = self._ends
         return min((self.at(size * GIGABYTE) for size in range(first, last + 1)), key=apart)
 
     def goals(self, now: SizeValues) -> Iterator[tuple[str, SizeValues]]:
         """Yield (name, division) of other goals, to compare with the best: ``balanced``, then
         ``l2``, ``pool`` and ``now``. These three need the sizes in ``now``, those of the launch as
-        it is written: ``l2`` keeps its segment, ``pool`` its L2, ``now`` both.
-        """
+        it is written: ``l2`` keeps its segment, ``pool`` its L2, ``now`` both."""
 
         def uneven(values: SizeValues) -> float:
             l2, segment = values.l2_bytes or 0, values.segment_bytes or 0
@@ -122,9 +117,7 @@ class Frontier(NamedTuple):
             yield "now", now
 
     def grid(self, count: int) -> Iterator[SizeValues]:
-        """Yield ``count`` divisions (two or more) with L2 sizes evenly apart, the least and the
-        most among them; fewer if sizes are the same in whole GB.
-        """
+        """Yield so many divisions, evenly in L2, both ends among them."""
         first, last = self._ends
         sizes = (first + (last - first) * at // (count - 1) for at in range(count))
         yield from (self.at(size * GIGABYTE) for size in dict.fromkeys(sizes))
@@ -137,8 +130,7 @@ class Division(NamedTuple):
     each replayed server (least, most). With rounds they are the part of the tokens seen before that
     is still kept, with a trace the part of all accesses. tier_tokens: (tier, tokens that it holds,
     of all servers). unique: tokens that are held at least once. evicts: (tier, first round in which
-    it may evict); None if it never does.
-    """
+    it may evict); None if it never does."""
 
     about: str
     values: SizeValues
@@ -159,8 +151,7 @@ class Answered(NamedTuple):
     tried: the chosen one first, then those with a name. workload: None for a trace. ceiling: the
     part of the trace that a cache of any size could answer. next_gib: (size, tokens of the trace
     that one GiB more would save), empty without a trace. chosen, answer: tiers and replayed trace
-    of the best.
-    """
+    of the best."""
 
     tried: tuple[Division, ...]
     notes: tuple[str, ...] = ()
@@ -173,9 +164,7 @@ class Answered(NamedTuple):
 
     @property
     def what(self) -> str:
-        """The things that the divisions are compared by, in words: hits of the trace, or of the
-        workload.
-        """
+        """What the divisions are compared by, for a person."""
         if self.workload is None:
             return f"hits of {self.trace}"
         clients, rounds, length = self.workload[:3]
@@ -187,15 +176,12 @@ class Answered(NamedTuple):
 
 class Chooser:
     """Orders divisions of a launch's memory by the cache hits of a replayed workload or trace. Call
-    ``begin`` first.
-    """
+    ``begin`` first."""
 
     def __init__(
         self, asked: Asked, now: SizeValues, options: LaunchOptions, root: Root, tell: Tell
     ) -> None:
-        """Keep what is asked. now: the sizes as the launch is written, which may not fit. tell:
-        called with a line of progress.
-        """
+        """Keep the question. now: the sizes that the launch has, which may not fit."""
         self._asked, self._now, self._tell = asked, now, tell
         self._options, self._root, self._count = options, root, 0
         self._tried: list[Division] = []
@@ -211,8 +197,7 @@ class Chooser:
         values: the sizes that ``inputs`` were sized with. SGLang may demand an L2 that is larger
         than the GPU's cache; capped: never return more than the L2 of ``values``. Raises
         UnknownFactError if a tier or the workload is not known, and UsageError for an impossible
-        workload.
-        """
+        workload."""
         request = CapacityRequest(Cluster(self._asked.hosts))
         self._values = values
         self._base = compute_capacity(inputs, self._options, self._root, request, {})
@@ -233,9 +218,7 @@ class Chooser:
         return min(least, size) if capped else least
 
     def capacity(self, values: SizeValues) -> CapacityAnswer:
-        """Return the tokens of each tier of the launch with ``values``, scaled from the sizes of
-        ``begin``.
-        """
+        """Return the tiers of the launch with ``values``."""
         base = self._values
         l2 = (values.l2_bytes or 0) / (base.l2_bytes or 1)
         segment = (values.segment_bytes or 0) / (base.segment_bytes or 1)
@@ -247,18 +230,13 @@ class Chooser:
         return self._base._replace(servers=tuple(servers))
 
     def kept(self, values: SizeValues, orders: int, clients: int, buffers: bool = False) -> float:
-        """Return the least part (0 to 1) of the tokens seen before that any server still keeps with
-        ``values``. orders: how many orders of the clients are averaged. clients: at most so many
-        are replayed. buffers: L2 is staging alone.
-        """
+        """Return the least part of the workload that any server keeps."""
         return min(low for low, _ in self._rates(self.capacity(values), orders, clients, buffers))
 
     def _rates(
         self, capacity: CapacityAnswer, orders: int, clients: int, buffers: bool = False
     ) -> Rates:
-        """Return (least, most) kept of each server. A store (L3) counts for nothing if a whole
-        conversation is too long to be prefetched from it, unless L2 is staging (``buffers``).
-        """
+        """Return the parts that are kept; a store that nothing reads counts for nothing."""
         assert self.workload is not None
         if not buffers and not self._reads(capacity):
             servers = capacity.servers
@@ -269,8 +247,7 @@ class Chooser:
     def order(self, frontier: Frontier) -> list[SizeValues]:
         """Replay the workload or the trace on divisions of the frontier; return their sizes, the
         best first. The launch's own sizes and the one with L2 as staging are replayed, but not
-        returned.
-        """
+        returned."""
         if self._asked.trace is None:
             self._tried = self._tried_on_rounds(frontier)
             self._answered = Answered((), (), self.workload)
@@ -284,8 +261,7 @@ class Chooser:
         coarsely.
 
         Without a workload SGLang's published one is taken, with more clients than any division
-        holds; it is kept in ``self.workload``.
-        """
+        holds; it is kept in ``self.workload``."""
         grid = list(frontier.grid(GRID))
         if self.workload is None:  # the published one, with more clients than a division holds
             capacities = [self.capacity(values) for values in grid]
@@ -340,8 +316,7 @@ class Chooser:
 
     def _tried_on_trace(self, frontier: Frontier) -> list[Division]:
         """Replay the trace on a grid of divisions and on the goals; return them, the best first.
-        Keeps the replay of the best, with its notes, for ``answered``.
-        """
+        Keeps the replay of the best, with its notes, for ``answered``."""
         every = [("", values) for values in frontier.grid(GRID)]
         every += frontier.goals(self._now)
         capacities = [self.capacity(values) for _, values in every]
@@ -370,16 +345,12 @@ class Chooser:
         return Division(about, values, rates, *self._held(capacity))
 
     def _rank(self, division: Division) -> tuple[bool, float, int, int]:
-        """Return the key to sort a division by, the best with the greatest. If as much is kept,
-        more unique tokens and then a larger L2 win.
-        """
+        """Return the order of a division; with as much kept, L2 is nearer than L3."""
         is_choice, l2_bytes = division.about not in _NOT_CHOSEN, division.values.l2_bytes or 0
         return is_choice, round(division.kept, 3), division.unique, l2_bytes
 
     def answered(self, values: SizeValues) -> Answered | None:
-        """Return why ``values`` were chosen: as ``best`` first, then divisions with a name, the
-        most kept first. None if nothing was tried.
-        """
+        """Return why ``values`` were chosen, with the goals by name; None if nothing was tried."""
         if not self._tried:
             return None
         alike = (each for each in self._tried if each.values.l2_bytes == values.l2_bytes)
@@ -389,9 +360,7 @@ class Chooser:
         return self._answered._replace(tried=(best, *named), next_gib=self._next_gib(values))
 
     def _next_gib(self, values: SizeValues) -> tuple[tuple[str, int], ...]:
-        """Return ("l2", tokens) and ("segment", tokens): the tokens of the trace that one GiB more
-        of each size would save. Empty without a trace, or for one from standard input.
-        """
+        """Return the tokens of the trace that one more GiB of each size would save."""
         if self._asked.trace in (None, "-"):
             return ()
         more, (l2, segment, _) = _MORE_GIB * GIB, values
@@ -405,8 +374,7 @@ class Chooser:
         self, capacities: Sequence[CapacityAnswer], also: tuple[tuple[str, int], ...] = ()
     ) -> tuple[TraceAnswer, ...]:
         """Replay the trace once, on each of ``capacities``; answers are in their order. also:
-        (label, tokens) to mark on the curve.
-        """
+        (label, tokens) to mark on the curve."""
         trace = open_trace(self._asked.trace or "", page_of(capacities[0]))
         routing = None if self._routing is None or capacities[0].router else "cache-aware"
         return trace_answers(capacities, trace, TraceRequest(routing, also=also), self._tell)
@@ -415,8 +383,7 @@ class Chooser:
         self, capacity: CapacityAnswer
     ) -> tuple[tuple[tuple[str, int], ...], int, tuple[tuple[str, int | None], ...]]:
         """Return three things: (tier, its least tokens of all servers), the tokens held at least
-        once, and (tier, first round in which it may evict, or None).
-        """
+        once, and (tier, first round in which it may evict, or None)."""
         tokens: dict[str, int] = {}
         evicts: dict[str, int | None] = {}
         for server in capacity.servers:
@@ -430,9 +397,7 @@ class Chooser:
         return tuple(tokens.items()), _unique(capacity), tuple(evicts.items())
 
     def _reads(self, capacity: CapacityAnswer) -> bool:
-        """Tell whether a whole conversation of the workload fits the prefetch budget of every
-        server; an unknown budget counts as enough.
-        """
+        """Return whether a conversation of the workload fits what may be under prefetch."""
         if self.workload is None:
             return True
         length = self.workload.context_tokens(self.workload.rounds)
@@ -441,9 +406,7 @@ class Chooser:
 
 
 def _l2_tokens(server: ServerCapacity) -> int:
-    """Return the least tokens that L2 of one cache group holds; 0 if it has no L2, or they are not
-    known.
-    """
+    """Return the least tokens of L2 of one cache; 0 if it has none, or they are not known."""
     host = server.tiers.host
     tokens = None if host is None else host.group_tokens
     return tokens.least if isinstance(tokens, Bounds) else 0
@@ -464,8 +427,7 @@ def _times(tier: Tier | None, factor: float) -> Tier | None:
 
 def _unique(capacity: CapacityAnswer) -> int:
     """Return the tokens that are held at least once in all tiers. L1, L2 and the store count as
-    copies of each other; with another policy than write_through, L1 and L2 add up.
-    """
+    copies of each other; with another policy than write_through, L1 and L2 add up."""
     in_servers, in_store = 0, 0
     for server in capacity.servers:
         tiers = server.tiers
@@ -492,8 +454,7 @@ def of_rounds(
     orders: how many orders of the clients are averaged. most_clients: with more, so many are
     replayed on tiers that are smaller in proportion. routing: as ``TraceRequest`` has it, used if
     the launch has no router. buffers: as if L2 were staging (buffer_only). Raises UnknownFactError
-    if no server can be replayed.
-    """
+    if no server can be replayed."""
     page, whole = page_of(capacity), workload.context_tokens(workload.rounds)
     blocks = -(-_BLOCKS // workload.rounds) * workload.rounds
     block = max(page, whole // blocks // page * page)
@@ -526,9 +487,7 @@ def of_rounds(
 def _requests(
     workload: MultiTurnWorkload, block: int, seed: int
 ) -> tuple[tuple[Request, ...], int]:
-    """Return a workload's requests, cut into blocks of ``block`` tokens, and how many of these
-    blocks an earlier round of the same conversation had. seed: gives the order of the clients.
-    """
+    """Return a workload's requests in blocks, and how many of these blocks were seen before."""
     requests, before = tuple(rounds_requests(workload, block, seed)), dict[int | None, int]()
     seen = 0
     for request in requests:
@@ -538,9 +497,7 @@ def _requests(
 
 
 def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) -> float:
-    """Replay the workload with one order of the clients (``seed``). Return the part (0 to 1) of the
-    blocks seen before that is still kept; 1 if none was seen before.
-    """
+    """Return the part of what was seen before that is kept, in one order of the clients."""
     (replay,) = plan.replays(block)
     requests, seen = _requests(workload, block, seed)
     for request in requests:
@@ -549,9 +506,7 @@ def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) 
 
 
 def _rates(answer: TraceAnswer) -> Rates:
-    """Return (least, most) of the part of all accesses that hit, for each server that was replayed.
-    Raises UsageError if none was.
-    """
+    """Return (least, most) of each server that is replayed. Raises UsageError if none is."""
     if not answer.replayed and isinstance(answer.servers[0], Unknown):
         raise UsageError(f"--trace: {answer.servers[0].reason}")
     both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in answer.replayed)

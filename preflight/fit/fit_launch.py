@@ -74,8 +74,7 @@ class Fitted(NamedTuple):
     host that were asked about. hints: what would let more fit. ignored: (check, reason) that count
     for nothing; waivers_over: waivers that ended, so their checks count again. unread: notes on
     parts of the launch that the numbers leave out. processes: what the launch starts. answered: how
-    the best division was chosen.
-    """
+    the best division was chosen."""
 
     launch: str
     host: str
@@ -102,8 +101,7 @@ class FirstLaunch(NamedTuple):
     """A launch that is not written yet: one server on all GPUs of a host, on regular pages.
 
     ranks: one for each GPU. where: the GPUs in words. nics: RDMA devices; none for TCP. buffers: L2
-    is staging alone (buffer_only).
-    """
+    is staging alone (buffer_only)."""
 
     model: str
     ranks: int
@@ -113,8 +111,7 @@ class FirstLaunch(NamedTuple):
 
     def script(self, name: str, l2_gb: int, segment_bytes: int) -> str:
         """Return the text of the launch script. name: of the script's file. l2_gb: L2 of each rank,
-        in 10^9 bytes. segment_bytes: segments of all ranks together.
-        """
+        in 10^9 bytes. segment_bytes: segments of all ranks together."""
         nics = quote(",".join(self.nics)) if self.nics else ""
         ib_device = ' \\\n  --mooncake-ib-device "$MOONCAKE_DEVICE"' if nics else ""
         buffers = " \\\n  --hicache-host-memory-mode buffer_only" if self.buffers else ""
@@ -140,9 +137,7 @@ class FirstLaunch(NamedTuple):
 
 
 def first_launch(model: str, host: Host, buffers: bool = False) -> FirstLaunch:
-    """Describe a launch of ``model`` on all GPUs and RDMA devices of the host. buffers: L2 is
-    staging alone. Raises UsageError if no GPU is known.
-    """
+    """Return a launch of ``model`` on all GPUs of the host. Raises UsageError for none."""
     count = len(read_gpus(host.root, None).on_pci)
     if not count:
         raise UsageError("--model: how many GPUs there are is not known: give --gpus, as 8xH100")
@@ -154,9 +149,7 @@ def first_launch(model: str, host: Host, buffers: bool = False) -> FirstLaunch:
 
 
 def with_first_launch(answer: Fitted, first: FirstLaunch, path: str) -> Fitted:
-    """Return the answer with a whole launch script in ``command``, to be written to ``path`` (""
-    for nowhere). If nothing fits, ``command`` is "".
-    """
+    """Return the answer with the whole script, as it is to stand at ``path``."""
     values = answer.answer.values
     answer = answer._replace(first=True, launch=path or f"a first launch of {first.model}")
     if answer.answer.fits is None:
@@ -169,9 +162,7 @@ def with_first_launch(answer: Fitted, first: FirstLaunch, path: str) -> Fitted:
 
 
 def write_first(path: str, script: str) -> tuple[str, ...]:
-    """Write a new executable script; return its path in a tuple. Raises UsageError if ``path``
-    exists already or cannot be written.
-    """
+    """Write the script where nothing is yet; returns the paths. Raises UsageError."""
     try:
         with open(path, "x", encoding="utf-8") as file:
             file.write(script)
@@ -273,9 +264,7 @@ def fitted(
 
 
 def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
-    """Return the launch with the memory limits of its containers removed. The launch sets them, so
-    no size is held against them.
-    """
+    """Return the launch with no memory limit on its containers, which it sets itself."""
     commands = tuple(
         each._replace(container=each.container and each.container._replace(memory_bytes=None))
         for each in launch.reading.commands
@@ -301,9 +290,7 @@ def _of_description(answer: FitAnswer, machine: HostState, topics: frozenset[str
 
 
 def _exit_code(answer: FitAnswer) -> int:
-    """Return the exit code of an answer: 0 fits, 1 fits but fails, 2 nothing fits, 3 unknown
-    (docs/fit.md).
-    """
+    """Return the exit code: docs/fit.md says what each means."""
     if answer.fits is None and not answer.reason:
         return exit_codes.FAIL
     if answer.fits is None or answer.undecided:
@@ -317,8 +304,7 @@ def _edited(
     launch: LaunchWords, state: LaunchState, host: Host, answer: FitAnswer
 ) -> tuple[Edited | None, str]:
     """Return the launch's files with the new sizes, or (None, its new command line). If neither can
-    be made, nothing is edited, and every size is an advice to change by hand.
-    """
+    be made, nothing is edited, and every size is an advice to change by hand."""
     launch_words = launch.words
     changed = with_values(state.launch, answer.sizes, answer.values)
     if launch_words == (state.launch.name,):  # a file is called as it was given
@@ -333,8 +319,7 @@ def _edited(
 
 def _host_commands(answer: FitAnswer, context: Context) -> Iterator[str]:
     """Yield commands that grow the huge page pools, and commands or comments for limits that stop
-    the launch at any size. Nothing if no size fits.
-    """
+    the launch at any size. Nothing if no size fits."""
     if answer.fits is None:
         return
     settings = []
@@ -365,8 +350,7 @@ _MARK = b"\xef\xbb\xbf"
 def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
     """Write each edited file, with the old text in a copy beside it (``COPY``); return the paths.
     Raises UsageError before any is written if a file has changed since it was read, and if writing
-    fails.
-    """
+    fails."""
     path = why = ""
     try:
         for edit in edits:
@@ -383,9 +367,7 @@ def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
 
 
 def _write(edit: Edit) -> None:
-    """Write the edited file, and the old text beside it with the same mode and owner. Symbolic
-    links are followed, and a byte order mark stays.
-    """
+    """Write the edited file, and the old one beside it."""
     real = os.path.realpath(edit.path)
     before, status = Path(real).read_bytes(), os.stat(real)
     write_whole(f"{real}{COPY}", before, stat.S_IMODE(status.st_mode))
@@ -402,8 +384,7 @@ def launch_hosts(sizing: LaunchSizing, gpus: int) -> tuple[int, str]:
 
     gpus: GPUs of this host; 0 if not known. Copies of a server are counted as one host each if two
     do not fit the GPUs of one. Otherwise it is not known how many share a host, and one host is
-    counted.
-    """
+    counted."""
     taken = sizing.group
     if taken is not None and taken.group.in_turn:
         return 1, ""
@@ -449,9 +430,7 @@ _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 
 def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield sentences on changes, other than the sizes, with which larger sizes would fit. Nothing
-    for the goal "best", or if no size could be given.
-    """
+    """Yield sentences, each with what would fit then; nothing if nothing more would."""
     if not answer.reason and answer.goal is not Goal.BEST:
         yield from _released(state, host, answer)
         yield from _regular(state, host, answer)
@@ -459,8 +438,7 @@ def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[st
 
 def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
     """Yield a hint if a larger L2 would pass SGLang's memory check with the pools on regular pages,
-    without ``MC_STORE_USE_HUGEPAGE``. Only for the goal L2, stopped by that check.
-    """
+    without ``MC_STORE_USE_HUGEPAGE``. Only for the goal L2, stopped by that check."""
     stopped = [*answer.blocking, *(each for bound in answer.bounds for each in bound.findings)]
     gated = answer.goal is Goal.L2 and any(finding.check == GATE.id for finding in stopped)
     reading = state.launch.reading
@@ -482,8 +460,7 @@ def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator
 
 def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
     """Yield a hint if larger sizes would fit once free huge pages that this launch does not take
-    were given back. Nothing here lowers a pool, so the user has to.
-    """
+    were given back. Nothing here lowers a pool, so the user has to."""
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
     if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
         return
@@ -514,9 +491,7 @@ def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterato
 
 
 def _more(larger: SizeValues, answer: FitAnswer) -> bool:
-    """Tell whether L2 or segment is larger than in the answer, and neither is smaller. True if
-    nothing fitted.
-    """
+    """Return whether either size is at least one step larger, and none is smaller."""
     if answer.fits is None:
         return True
     more = [(new or 0) - (old or 0) for new, old in zip(larger, answer.values, strict=True)][:2]
@@ -525,8 +500,7 @@ def _more(larger: SizeValues, answer: FitAnswer) -> bool:
 
 def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib]:
     """Yield, for each size that ``goal`` is about, the cost of 1 GiB more on this host, and the
-    tokens that it would hold.
-    """
+    tokens that it would hold."""
     shown = judgement.sizing.shown
     if shown is None:
         return
@@ -543,11 +517,7 @@ def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib
 def _share(
     size: str, mapped: list[Allocation], what: MemoryKind, times: int, tokens: int | None
 ) -> NextGib:
-    """Return the cost of 1 GiB more of a size: bytes and huge pages of this host.
-
-    what: the kind of memory of that size. times: 1 for a segment, the number of ranks for L2.
-    tokens: what 1 GiB more holds, passed on.
-    """
+    """Return the memory and pages that 1 GiB more of a size takes."""
     of_size = [a for a in mapped if a.what == what and a.backing is not Backing.ARENA]
     of_size = of_size or [a for a in mapped if a.what == MemoryKind.ARENA]
     page = max((a.page_size_bytes for a in of_size if a.on_huge_pages), default=0)
@@ -557,8 +527,7 @@ def _share(
 
 def _tokens(judgement: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
     """Return the tokens that 1 GiB more holds: with ``of_one_rank`` if each rank of a server gets
-    it as L2, else if the store of all ranks does. None if the model or its pools are not known.
-    """
+    it as L2, else if the store of all ranks does. None if the model or its pools are not known."""
     for process in judgement.sizing.inputs.processes:
         memory = judgement.sizing.inputs.memory.get(process.number)
         if process.server is None or memory is None:

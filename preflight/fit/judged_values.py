@@ -46,8 +46,7 @@ _CACHE = ("Inactive(file)", "Active(file)", "SReclaimable")
 
 class PlannedRoot(RecordingRoot):
     """``inner`` with other texts in place of some files. texts: by path; nothing is written to
-    disk.
-    """
+    disk."""
 
     def __init__(self, inner: Root, texts: dict[str, str]) -> None:
         super().__init__(inner)
@@ -60,8 +59,7 @@ class PlannedRoot(RecordingRoot):
 def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: int) -> Root:
     """Return ``root`` as it would read once the huge page pools are set to ``pools``: counts grow,
     free memory shrinks. Pages bound to no node come from all nodes, as in Linux; no pool is
-    lowered.
-    """
+    lowered."""
     grown = [target for target in pools if target.pages > (target.now_pages or 0)]
     if not grown:
         return root
@@ -100,8 +98,7 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
 
 def released_root(root: Root, pools: Iterable[Pool]) -> Root:
     """Return ``root`` as it would read once every free huge page is given back to the memory of its
-    node. As many pages as are reserved stay on each node, for any node may have to supply them.
-    """
+    node. As many pages as are reserved stay on each node, for any node may have to supply them."""
     now = PlannedRoot(root, {})
     for huge_pool in pools:
         size, name = huge_pool.page_size_bytes, f"hugepages-{huge_pool.page_size_bytes // KIB}kB"
@@ -125,8 +122,7 @@ def released_root(root: Root, pools: Iterable[Pool]) -> Root:
 
 def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
     """Return two dicts, in bytes by NUMA node: free memory, and page cache that can be reclaimed.
-    If no node can be read, all available memory counts as free on node 0.
-    """
+    If no node can be read, all available memory counts as free on node 0."""
     free: dict[int, int] = {}
     cache: dict[int, int] = {}
     for numa_node, table in read_node_meminfo(root).items():
@@ -144,8 +140,7 @@ def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
 
 def _spread(pages: int, room: Mapping[int, int]) -> dict[int, int]:
     """Return pages by node: ``pages`` spread evenly over nodes, none beyond its ``room`` (pages).
-    Pages for which no node has room are spread evenly all the same.
-    """
+    Pages for which no node has room are spread evenly all the same."""
     shares = dict.fromkeys(room, 0)
     left, open_nodes = pages, [numa_node for numa_node in room if room[numa_node] > 0]
     while left and open_nodes:
@@ -161,9 +156,7 @@ def _spread(pages: int, room: Mapping[int, int]) -> dict[int, int]:
 
 
 def _add(now: PlannedRoot, pages: int, *names: str) -> None:
-    """Add ``pages``, which may be negative, to the count in each of the files; a file that cannot
-    be read is left as it is.
-    """
+    """Count so many pages more in each of these files that is read."""
     for name in names:
         count = now.integer(name)
         if not isinstance(count, Unknown):
@@ -171,9 +164,8 @@ def _add(now: PlannedRoot, pages: int, *names: str) -> None:
 
 
 def _take_node(now: PlannedRoot, numa_node: int, size: int) -> None:
-    """Lower the node's free memory in ``now`` by ``size`` bytes, then its page cache by
-    the rest.
-    """
+    """Lower the node's free memory in ``now`` by ``size`` bytes, then its page cache by the
+    rest."""
     name = f"{NODES}/node{numa_node}/meminfo"
     table = read_node_meminfo(now).get(numa_node, Unknown("no such node"))
     if isinstance(table, Unknown):
@@ -189,8 +181,7 @@ def _take_node(now: PlannedRoot, numa_node: int, size: int) -> None:
 
 def _change_rows(now: PlannedRoot, name: str, changes: Mapping[str, int]) -> None:
     """Add ``changes`` to rows of the meminfo file ``name``: bytes for rows in kB, else pages. No
-    value falls below zero, and rows that the file does not have are ignored.
-    """
+    value falls below zero, and rows that the file does not have are ignored."""
     content = now.text(name)
     if isinstance(content, Unknown):
         return
@@ -230,9 +221,7 @@ _SET = (Kind.ULIMIT, Kind.SYSCTL, Kind.SHM_SIZE)
 
 
 def is_mended(finding: Finding) -> bool:
-    """Tell whether a setting removes this failure or warning whatever the sizes are: a ulimit, a
-    sysctl, the size of /dev/shm, a container's memory limit, or a pool that is to outlast a reboot.
-    """
+    """Return whether a setting mends a finding for any size, as of limits, boot or a container."""
     if finding.status not in (Status.FAIL, Status.WARN) or finding.check in ROOM:
         return False
     if finding.settings and all(setting.kind in _SET for setting in finding.settings):
@@ -246,8 +235,7 @@ class HostState(NamedTuple):
 
     facts: all topics, read once. checks: those to judge with. keep_bytes: memory to stay available.
     left_out: tells by a check's id that its findings do not count. trying: called at each
-    judgement, to show progress.
-    """
+    judgement, to show progress."""
 
     root: Root
     facts: Facts
@@ -270,8 +258,7 @@ class Judgement(NamedTuple):
 
     pools: the plan's targets. planned: the host with these pools; facts are read from it.
     room_bytes: about how much memory is left beyond what is mapped, what is kept and what SGLang's
-    memory check asks for; negative if too little. It only guides the search, and judges nothing.
-    """
+    memory check asks for; negative if too little. It only guides the search, and judges nothing."""
 
     values: SizeValues
     sizing: LaunchSizing
@@ -301,8 +288,7 @@ class Asked(NamedTuple):
     """By which requests divisions are compared: a workload's numbers, or the path of a trace. With
     neither it is SGLang's published benchmark.
 
-    hosts: how many share the store; None to leave that to the launch.
-    """
+    hosts: how many share the store; None to leave that to the launch."""
 
     workload: WorkloadOptions = WorkloadOptions()
     trace: str | None = None
@@ -311,8 +297,7 @@ class Asked(NamedTuple):
 
 class SizeBound(NamedTuple):
     """Why ``size`` ("l2" or "segment") cannot be one step larger, ``value_bytes``: the findings
-    that stop it, the worst first.
-    """
+    that stop it, the worst first."""
 
     size: str
     value_bytes: int
@@ -323,8 +308,7 @@ class NextGib(NamedTuple):
     """What 1 GiB more of one size costs and buys, if the host had room for it.
 
     size: "l2" or "segment". host_bytes: memory of this host. pages: number of huge pages, each of
-    ``page_bytes``; 0 on regular pages. tokens: None if the model's geometry is not known.
-    """
+    ``page_bytes``; 0 on regular pages. tokens: None if the model's geometry is not known."""
 
     size: str
     host_bytes: int
@@ -343,8 +327,7 @@ class FitAnswer(NamedTuple):
     findings of gates that could not be judged at any size. bounds: what stops each size of the
     goal. beside: what check finds beside the gates, the worst first. shares: what 1 GiB more costs.
     gates: the checks that sizes were held against. not_described: checks of devices that the
-    description of the host leaves out.
-    """
+    description of the host leaves out."""
 
     goal: Goal
     sizes: Knobs
@@ -381,8 +364,7 @@ def judged_values(
 
     ids: judge by these of the host's checks alone, besides those of the launch; None for all. With
     ``ids``, values whose huge pages cannot be reserved are judged no further. Raises UsageError as
-    sizing does.
-    """
+    sizing does."""
     host.trying()
     launch, sizing = sized_values(state, host, values)
     needs = launch_needs(sizing)
@@ -438,8 +420,7 @@ def facts_with_pools(planned: Root, needs: LaunchNeeds, before: Facts) -> Facts:
 def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Finding], int]:
     """Judge whether ``keep_bytes`` stay available once the launch is mapped. Return the finding in
     a list, empty if ``keep_bytes`` is 0, and the bytes that stay (negative if too few, 0 if
-    unknown).
-    """
+    unknown)."""
     memory: MemoryFacts | Unknown = facts.topic("memory")
     try:
         available, taken = known(known(memory).value("MemAvailable")), known(regular_bytes(needs))
@@ -458,9 +439,7 @@ def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Findi
 
 
 def _pool_room(targets: Sequence[PoolTarget], hugetlb: HugetlbFacts | Unknown) -> int:
-    """Return about how many bytes all huge page pools could grow beyond their targets, as the
-    tightest NUMA node allows; a very large number if no pool is bound to a node.
-    """
+    """Return how much more memory the pools of all NUMA nodes could grow by, about."""
     free = {} if isinstance(hugetlb, Unknown) else hugetlb.node_free_bytes
     rooms = [
         free[numa_node] - (pages - (now or 0)) * page_bytes
@@ -472,8 +451,7 @@ def _pool_room(targets: Sequence[PoolTarget], hugetlb: HugetlbFacts | Unknown) -
 
 def _gate_room(sizing: LaunchSizing, facts: Facts) -> int:
     """Return about how many bytes are available beyond what SGLang's memory check asks for when the
-    last rank starts: the least over all servers, 0 if unknown.
-    """
+    last rank starts: the least over all servers, 0 if unknown."""
     memory: MemoryFacts | Unknown = facts.topic("memory")
     available = memory if isinstance(memory, Unknown) else memory.value("MemAvailable")
     if isinstance(available, Unknown) or sizing.shown is None:
@@ -502,8 +480,7 @@ _NO_GATES = {"rdma.fork-safe", "l3-repeats-l2"}
 
 def sensitive_ids(first: Judgement, second: Judgement) -> frozenset[str]:
     """Return the ids of the gates: ``GATES``, and the checks whose findings differ between two
-    judgements of the launch with different sizes, except ``_NO_GATES``.
-    """
+    judgements of the launch with different sizes, except ``_NO_GATES``."""
     low, high = Counter(first.findings), Counter(second.findings)
     changed = (finding.check for finding in (low - high) + (high - low))
     return frozenset({*GATES, *changed} - _NO_GATES)

@@ -37,8 +37,7 @@ class LaunchTexts(NamedTuple):
     """The texts of a launch's file and of its env files, as they were read.
 
     path: of the launch's file. texts: by path. env_files: paths as they were given. environment:
-    the caller's. local: the launch's host is this machine.
-    """
+    the caller's. local: the launch's host is this machine."""
 
     path: str
     texts: Mapping[str, str]
@@ -48,15 +47,12 @@ class LaunchTexts(NamedTuple):
 
     def read(self, texts: Mapping[str, str]) -> Reading:
         """Read ``texts``, edited or not, as the launch is read from its files. Raises
-        SourceError.
-        """
+        SourceError."""
         env_texts = [(name, texts[name]) for name in self.env_files]
         return read_text(texts[self.path], self.path, self.environment, env_texts)
 
     def beside(self, name: str) -> str | None:
-        """Return the path on this machine of a file that the launch names, relative to the launch's
-        folder. None for an absolute path on another host.
-        """
+        """Return the path of a file that the launch names; None for one of another host."""
         if name.startswith("/"):
             return name if self.local else None
         return os.path.join(os.path.dirname(self.path), name)
@@ -66,8 +62,7 @@ def launch_texts(
     path: str, env_files: tuple[str, ...], environment: Mapping[str, str], local: bool = True
 ) -> LaunchTexts | None:
     """Read the launch's file ``path`` and its env files. None if one is no file, is too large or
-    cannot be read as UTF-8.
-    """
+    cannot be read as UTF-8."""
     texts: dict[str, str] = {}
     for name in (path, *env_files):
         if not os.path.isfile(name):
@@ -81,8 +76,7 @@ def launch_texts(
 
 def command_line(before: Reading, after: Reading) -> str:
     """Return the launch as one shell command: variables that differ from ``before``, or stood in
-    front, then wrappers, then words without secrets. "" if it has not exactly one command.
-    """
+    front, then wrappers, then words without secrets. "" if it has not exactly one command."""
     if len(after.commands) != 1:
         return ""
     old, new = before.commands[0], after.commands[0]
@@ -106,8 +100,7 @@ def proposals(
     texts: Mapping[str, str], place: ValuePlace, text: str | None
 ) -> Iterator[tuple[str, str]]:
     """Yield (path, edited text) candidates that may set ``place`` to ``text``, or remove it for
-    None. The file and lines nearest to the place's origin come first. A candidate may be wrong.
-    """
+    None. The file and lines nearest to the place's origin come first. A candidate may be wrong."""
     for path in sorted(texts, key=lambda path: path != (place.origin or Origin("")).source):
         line = place.origin.line if place.origin and place.origin.source == path else None
         content = texts[path]
@@ -119,8 +112,7 @@ def proposals(
 
 def _replaced(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
     """Yield ``content`` with the new value ``text`` in place of one occurrence of the old, for each
-    occurrence, the nearest to ``line`` first.
-    """
+    occurrence, the nearest to ``line`` first."""
     new, old = text, place.old
     if place.form == "json":
         # The value within a JSON text, whose quotes the file may write with backslashes.
@@ -135,9 +127,7 @@ def _replaced(content: str, place: ValuePlace, text: str, line: int | None) -> I
 
 
 def _places(content: str, old: str, line: int | None) -> list[tuple[int, int]]:
-    """Return (start, end) of each ``old`` in ``content`` that is a whole token, the nearest to
-    ``line`` first. [] if ``old`` is "".
-    """
+    """Return (start, end) of each ``old`` that is a whole token, the nearest to ``line`` first."""
     if not old:
         return []
     lead = _BEFORE if old[0].isalnum() else ""
@@ -149,8 +139,7 @@ def _places(content: str, old: str, line: int | None) -> list[tuple[int, int]]:
 
 def _removed(content: str, place: ValuePlace) -> Iterator[str]:
     """Yield candidates of ``content`` with one occurrence of the variable removed: a whole line, an
-    ``-e`` option, or a word.
-    """
+    ``-e`` option, or a word."""
     name = re.escape(place.name)
     quoted = rf"""["']?{name}\s*[=:]\s*(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)["']?"""
     patterns = (
@@ -196,8 +185,7 @@ def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iter
 
 def _like(content: str, other: str, name: str, text: str) -> Iterator[str]:
     """Yield candidate texts of a launch file with a new variable ``name`` of value ``text``. It is
-    written the way ``other`` is: on the line below, or beside it on the same line.
-    """
+    written the way ``other`` is: on the line below, or beside it on the same line."""
     for match in re.finditer(rf"(?m)^(?P<line>[^\n#]*\b{other}\b[^\n]*)\n?", content):
         whole = match["line"]
         value = re.search(rf"{other}(?P<between>[\"']?[ \t]*[=:][ \t]*)(?P<value>[^\n]*)", whole)
@@ -232,8 +220,7 @@ class Edit(NamedTuple):
 
 class Advice(NamedTuple):
     """What to change by hand, and why no edit is made. text: the value to write; None to remove
-    ``name``. where: file and line, or the like.
-    """
+    ``name``. where: file and line, or the like."""
 
     name: str
     text: str | None
@@ -251,8 +238,7 @@ class Edited(NamedTuple):
 
 def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
     """Edit the texts of a launch to have ``values``; write nothing. A value that cannot be edited
-    for certain becomes an advice.
-    """
+    for certain becomes an advice."""
     texts = dict(source.texts)
     reading = source.read(texts)
     advice: list[Advice] = []
@@ -280,9 +266,7 @@ def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
 
 
 def by_hand(reading: Reading, sizes: Knobs, values: SizeValues) -> Edited:
-    """Return every value as an advice to change by hand, without edits, for a launch that is no
-    file here.
-    """
+    """Return every value as something to change, for a launch that is no file here."""
     every = ((place, text) for knob, text in changes(sizes, values) for place in knob.places)
     why = "the launch is no file here"
     advice = tuple(Advice(each.name, text, str(each.origin), why) for each, text in every)
@@ -291,8 +275,7 @@ def by_hand(reading: Reading, sizes: Knobs, values: SizeValues) -> Edited:
 
 def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | str:
     """Return the edit that sets the segment size in a JSON file; a str says why it cannot be
-    edited.
-    """
+    edited."""
     path = source.beside(place.name)
     before = None if path is None else read_small_file(path)
     if path is None or before is None:
@@ -333,8 +316,7 @@ def _try(
     text: str | None,
 ) -> tuple[dict[str, str], Reading] | None:
     """Return the edited texts and their reading for the first candidate edit that sets ``text`` at
-    ``place`` and changes nothing else; None if no candidate does.
-    """
+    ``place`` and changes nothing else; None if no candidate does."""
     wanted = _wanted(reading, place, text)
     noted = {note.id for note in reading.notes}
     for tries, (path, after) in enumerate(proposals(texts, place, text)):
@@ -370,8 +352,7 @@ def meaning(command: Command) -> Meaning:
 
 def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
     """Tell whether an edited command means what was wanted. A new variable may come to other
-    commands too, and wrapper words may hold its assignment.
-    """
+    commands too, and wrapper words may hold its assignment."""
     added = after.environment.get(place.name)
     if place.form == "new-variable" and added is not None and added == (text, ()):
         # Programs beside those that read it may have it too.
@@ -388,9 +369,7 @@ def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None)
 
 
 def _without(wrapper: Sequence[str], assignment: str) -> tuple[str, ...]:
-    """Return a wrapper's words without the variable ``assignment`` (``NAME=VALUE``), and without
-    the ``-e`` or ``--env`` that passes it.
-    """
+    """Return the words without ``-e NAME=VALUE``."""
     left: list[str] = []
     for word in wrapper:
         if word == assignment and left and left[-1] in ("-e", "--env"):
@@ -401,9 +380,8 @@ def _without(wrapper: Sequence[str], assignment: str) -> tuple[str, ...]:
 
 
 def _without_lines(value: Any) -> Any:
-    """Return a value with line numbers removed from every Origin and Word in it, nested
-    ones too.
-    """
+    """Return a value with line numbers removed from every Origin and Word in it, nested ones
+    too."""
     if isinstance(value, Origin):
         return Origin(value.source)
     if isinstance(value, Word):

@@ -54,8 +54,7 @@ class ValuePlace(NamedTuple):
 class Knob(NamedTuple):
     """One size of a launch that can be set. now_bytes: the largest value that it has now, None if
     none is written or known. step_bytes: the smallest change. spell: writes bytes as the launch
-    does.
-    """
+    does."""
 
     name: str
     places: tuple[ValuePlace, ...]
@@ -65,16 +64,13 @@ class Knob(NamedTuple):
 
     @property
     def last_first(self) -> list[ValuePlace]:
-        """The places, the highest word index first: an added word then moves no place that is still
-        to come.
-        """
+        """The places, the last of a command first: words that are added move those behind them."""
         return sorted(self.places, key=lambda place: -place.at)
 
 
 class Knobs(NamedTuple):
     """The sizes of a launch that can be set. None for one that it has not: ``why_no_l2`` and
-    ``why_no_segment`` say why.
-    """
+    ``why_no_segment`` say why."""
 
     l2: Knob | None
     segment: Knob | None
@@ -85,8 +81,7 @@ class Knobs(NamedTuple):
 
 class SizeValues(NamedTuple):
     """Sizes to set, in bytes; None leaves a size as it is written. l2_bytes: of each rank.
-    segment_bytes: as its setting has it. arena_bytes: 0 removes the arena.
-    """
+    segment_bytes: as its setting has it. arena_bytes: 0 removes the arena."""
 
     l2_bytes: int | None = None
     segment_bytes: int | None = None
@@ -94,9 +89,7 @@ class SizeValues(NamedTuple):
 
     @property
     def text(self) -> str:
-        """L2 and segment in words: ``--hicache-size 30 and a segment of 8.00 GiB``; sizes of None
-        are left out.
-        """
+        """As a person reads them: ``--hicache-size 30 and a segment of 8.00 GiB``."""
         parts = []
         if self.l2_bytes is not None:
             parts.append(f"--hicache-size {gigabytes(self.l2_bytes)}")
@@ -115,9 +108,7 @@ def arena_text(size: int) -> str:
 
 
 def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
-    """Find the places of L2, segment and arena in a launch. processes: those that the commands of
-    ``reading`` start.
-    """
+    """Return the sizes in the commands of ``processes``, which are those of ``reading``."""
     l2 = _l2(processes)
     segment, why = _segment(processes, reading)
     variables = [command.environment.get(ARENA) for command in reading.commands]
@@ -130,8 +121,7 @@ def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
 
 def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
     """Return the places of ``--hicache-size`` in all servers with an L2 pool; None if no process
-    has one.
-    """
+    has one."""
     places, sizes, beside = [], [], "--enable-hierarchical-cache"
     for process in processes:
         if (server := process.server) is None:
@@ -148,8 +138,7 @@ def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
 
 def _flag(command: Command, index: int, name: str, beside: str) -> ValuePlace:
     """Return the place of the last flag ``name`` in a command. If it has none, return a new place
-    behind the word ``beside``, or at the end. index: of the command.
-    """
+    behind the word ``beside``, or at the end. index: of the command."""
     texts = command.words
     for at in range(len(texts) - 1, -1, -1):
         text = texts[at].text
@@ -166,8 +155,7 @@ def _flag(command: Command, index: int, name: str, beside: str) -> ValuePlace:
 def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob | None, str]:
     """Return the places of the segment size of every process that contributes one to the store.
     Those that contribute nothing are left out. With none, return None and the reason; else the
-    reason is "".
-    """
+    reason is ""."""
     places: list[ValuePlace] = []
     sizes: list[int] = []
     why = "no process of the launch attaches a Mooncake store"
@@ -198,8 +186,7 @@ def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob
 
 def _segment_of(process: LaunchProcess) -> int | Unknown | None:
     """Return the segment bytes of one process as written: 0 if it contributes nothing, None if it
-    is no client of a store. Unknown if its settings do not tell.
-    """
+    is no client of a store. Unknown if its settings do not tell."""
     if process.server is not None:
         store = process.server.store
         if store is None or store.value("standalone_storage") is True:
@@ -214,8 +201,7 @@ def _segment_of(process: LaunchProcess) -> int | Unknown | None:
 
 def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> ValuePlace:
     """Return the place that decides the segment size of a process: a flag, JSON, a file or a
-    variable. index: of its command.
-    """
+    variable. index: of its command."""
     command = process.command
     if process.kind is ProcessKind.CLIENT:
         names = ("--global_segment_size", "-global_segment_size", "--global-segment-size")
@@ -244,9 +230,7 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Valu
 
 
 def _in_words(command: Command, index: int) -> ValuePlace:
-    """Return the place of the segment size in the JSON of a command's words, or in a JSON file that
-    a word names as ``@FILE``. If no word has one, ``at`` is -1.
-    """
+    """Return the place in the JSON of --hicache-storage-backend-extra-config, or in its file."""
     for at, word in enumerate(command.words):
         if match := _IN_JSON.search(word.text):
             return ValuePlace("json", KEY, (index,), at, match[2], word.origin)
@@ -256,9 +240,7 @@ def _in_words(command: Command, index: int) -> ValuePlace:
 
 
 def _variable(reading: Reading, index: int, name: str) -> ValuePlace:
-    """Return the place of an environment variable, for all commands that have it from the same
-    line; a new place if the command ``index`` has no such variable.
-    """
+    """Return a variable with all commands that have it from the same place."""
     word = reading.commands[index].environment.get(name)
     if word is None:
         return ValuePlace("new-variable", name, (index,), -1, "", reading.commands[index].origin)
@@ -269,8 +251,7 @@ def _variable(reading: Reading, index: int, name: str) -> ValuePlace:
 
 def with_values(launch: WrittenLaunch, sizes: Knobs, values: SizeValues) -> WrittenLaunch:
     """Return the launch as if ``values`` were written at the places of ``sizes``, in its words, its
-    variables and the JSON files it reads. No file is changed.
-    """
+    variables and the JSON files it reads. No file is changed."""
     commands = list(launch.reading.commands)
     files: dict[str, str] = {}
     for knob, text in changes(sizes, values):
@@ -291,9 +272,7 @@ def with_values(launch: WrittenLaunch, sizes: Knobs, values: SizeValues) -> Writ
 
 
 def changes(sizes: Knobs, values: SizeValues) -> Iterator[tuple[Knob, str | None]]:
-    """Yield (knob, text to write) for each size that ``values`` set and the launch has; the text
-    None removes the arena's variable.
-    """
+    """Yield the knobs that are turned, and to what; None takes the arena's variable away."""
     segment, arena = (sizes.segment, values.segment_bytes), (sizes.arena, values.arena_bytes)
     pairs = (segment, arena, (sizes.l2, values.l2_bytes))
     for knob, value in pairs:
@@ -303,8 +282,7 @@ def changes(sizes: Knobs, values: SizeValues) -> Iterator[tuple[Knob, str | None
 
 def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
     """Return the command with ``text`` written at ``place``. The text None removes a variable, and
-    changes no word.
-    """
+    changes no word."""
     if place.form in ("variable", "new-variable"):
         environment = dict(command.environment)
         before = environment.get(place.name)
@@ -329,9 +307,7 @@ def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
 
 
 def json_with(content: str, text: str) -> str:
-    """Return a JSON text with the segment size set to ``text``. If it has none, the key is added
-    first in its first object.
-    """
+    """Return JSON with another segment; one that has none gets it first in the object."""
     written = text if text.isdecimal() else json.dumps(text)
     if _IN_JSON.search(content):
         return _IN_JSON.sub(lambda match: match[1] + written, content, count=1)

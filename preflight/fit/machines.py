@@ -50,8 +50,7 @@ class HostRow(NamedTuple):
     if no memory is enough. kept: the part (0 to 1) kept with that memory, with half and with twice
     as much; None if the launch does not fit into half, or no memory is enough. values: L2 and
     segment on one host. buffered_bytes: the memory that is enough with L2 as staging alone; None if
-    that is not less, or if the memory is fixed.
-    """
+    that is not less, or if the memory is fixed."""
 
     kinds: tuple[str, ...]
     gpus: int
@@ -64,8 +63,7 @@ class HostRow(NamedTuple):
 
 class Machines(NamedTuple):
     """The rows for all kinds of GPU. target: the part (0 to 1) to keep. left_out: names of GPUs
-    without a row, by the reason. hosts: as asked; None to try several numbers.
-    """
+    without a row, by the reason. hosts: as asked; None to try several numbers."""
 
     model: str
     target: float
@@ -81,9 +79,8 @@ class Machines(NamedTuple):
 
 
 class _Host:
-    """One kind of host, several of which may share a store: what the launch takes and
-    keeps on it.
-    """
+    """One kind of host, several of which may share a store: what the launch takes and keeps on
+    it."""
 
     def __init__(
         self, argv: LaunchWords, model: str, described: Description, asked: Asked, limit: float
@@ -91,8 +88,7 @@ class _Host:
         """Size a first launch once, to learn what it takes beside L2 and the segment.
 
         limit: seconds for reading. Raises UnknownFactError if the launch cannot be sized or does
-        not start. Also if the GPUs hold less than one conversation, or that is not known.
-        """
+        not start. Also if the GPUs hold less than one conversation, or that is not known."""
         host = open_host(described.root, limit)
         first = first_launch(model, host)
         l2_bytes, segment_bytes = _SIZED.l2_bytes or 0, _SIZED.segment_bytes or 0
@@ -150,8 +146,7 @@ class _Host:
 
     def buffered(self, target: float, most: int) -> int | None:
         """Return the least memory, in bytes, that keeps ``target`` with L2 as staging alone. None
-        if SGLang has no such mode here, or if ``most`` bytes or more are needed.
-        """
+        if SGLang has no such mode here, or if ``most`` bytes or more are needed."""
         if not self._staging:
             return None
         low, high = _MEMORY_STEP, most
@@ -176,8 +171,7 @@ class _Host:
         no memory does.
 
         guess, part: the answer for a host with less GPU memory, which needs as much or more. The
-        part is None without one.
-        """
+        part is None without one."""
         low, high = _MEMORY_STEP, guess
         if part is None or self.best(high, (part,))[0] < target:
             kept, part = self.best(high, _PARTS[::2])
@@ -219,8 +213,7 @@ def machines(
 
     target: the part (0 to 1) to keep. described: the hosts; its memory, if any, is fixed, else the
     least is looked for. hosts: None to try several numbers. tell: called with a line of progress.
-    Raises UsageError without a workload.
-    """
+    Raises UsageError without a workload."""
     workload = workload_of(asked, ())
     if not isinstance(workload, MultiTurnWorkload):
         raise UsageError("--keep 80% is of a workload: give --clients, --rounds, --request-length")
@@ -254,8 +247,7 @@ def _smallest(
 ) -> tuple[int, float, float] | None:
     """Return (memory in bytes, L2's part, part kept), with ``fixed`` bytes if the memory is fixed.
     None if no memory is enough, or the fixed one is too small to start. guess: memory and part of
-    another host.
-    """
+    another host."""
     if fixed is not None:
         part = host.best(fixed, _PARTS)[1]
         if host.values(fixed, part) is None:
@@ -282,8 +274,7 @@ def _row(
 ) -> HostRow:
     """Return the row of one kind of GPU and number of hosts. names: GPUs of the same size.
     smallest: memory, L2's part and part kept; None if no memory is enough. fixed: the memory was
-    given.
-    """
+    given."""
     if smallest is None:
         return HostRow(names, devices.number, count, None, (0.0, None, None), SizeValues())
     memory, part, kept = smallest
@@ -351,8 +342,7 @@ def _notes(answer: Machines) -> Iterator[str]:
 
 def _next_command(answer: Machines) -> str:
     """Return the ``fit`` command for the host of the row with the least memory over all hosts; ""
-    if no row is enough.
-    """
+    if no row is enough."""
     rows = [row for row in answer.rows if answer.enough(row)]
     if not rows:
         return ""

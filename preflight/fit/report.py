@@ -47,8 +47,7 @@ _NAMES = {"l2": "L2 on each rank", "segment": "segment"}
 
 def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False) -> str:
     """Return the whole answer as text, without a final newline. paint: colours a word, (text,
-    colour). width: in columns. plain: draw with ASCII alone.
-    """
+    colour). width: in columns. plain: draw with ASCII alone."""
     answer = answered_fit.answer
     lines: list[str] = []
     where = "this host" if answered_fit.host == "/" else answered_fit.host
@@ -117,8 +116,7 @@ def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False
 
 def _less(answer: FitAnswer, ids: Collection[str]) -> str:
     """Return a sentence with the ways to make room, for a host that not even the least sizes fit.
-    ids: the checks that stop them.
-    """
+    ids: the checks that stop them."""
     ways = []
     segment = answer.sizes.segment
     if segment is not None and answer.values.segment_bytes is None:
@@ -133,8 +131,7 @@ def _less(answer: FitAnswer, ids: Collection[str]) -> str:
 
 def _verdict(answer: FitAnswer, paint: Paint) -> str:
     """Return the coloured verdict on sizes that fit. It is FITS only if nothing fails, no gate is
-    unknown, and nothing may end the server.
-    """
+    unknown, and nothing may end the server."""
     failed = [finding for finding in answer.beside if finding.status is Status.FAIL]
     if failed and all(map(is_mended, failed)):
         return paint("FITS ONCE IT IS SET (see below)", "yellow")
@@ -151,8 +148,7 @@ def _verdict(answer: FitAnswer, paint: Paint) -> str:
 
 def size_rows(answered_fit: Fitted) -> list[tuple[str, str, str, str]]:
     """Return rows (name, now, fits, in bytes or words) for each size and each huge page pool. Only
-    for an answer with sizes that fit.
-    """
+    for an answer with sizes that fit."""
     answer = answered_fit.answer
     rows: list[tuple[str, str, str, str]] = []
     sizes, values = answer.sizes, answer.values
@@ -228,8 +224,7 @@ def _share(share: NextGib) -> str:
 
 def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
     """Return the lines of findings; those with the same status and sentence share one paragraph.
-    Advice follows if the finding is unknown, or a setting mends it.
-    """
+    Advice follows if the finding is unknown, or a setting mends it."""
     by_sentence: dict[tuple[str, str], list[Finding]] = {}
     for each in findings:
         by_sentence.setdefault((each.status.value, each.text or each.have), []).append(each)
@@ -249,8 +244,7 @@ def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
 
 def _launch(answered_fit: Fitted, width: int) -> Iterator[str]:
     """Yield lines with the launch in its new sizes: a script, a command or a diff, or the paths if
-    it was written. What is to change by hand comes last.
-    """
+    it was written. What is to change by hand comes last."""
     if answered_fit.first:
         written = (f"written: {public(path)}" for path in answered_fit.written)
         yield from ("", *(written if answered_fit.written else answered_fit.command.splitlines()))
@@ -278,9 +272,7 @@ def by_hand_text(advice: Advice) -> str:
 
 
 def diff(edit: Edit) -> Iterator[str]:
-    """Yield a unified diff of one edited file. Secrets are removed; if there are any, no context
-    lines are shown.
-    """
+    """Yield a unified difference for patch, without secrets, nor lines around them."""
     import difflib
 
     before, after = clean_text(edit.before), clean_text(edit.after)
@@ -294,8 +286,7 @@ def _divisions(
     answered: Answered, first: bool, paint: Paint, width: int, plain: bool
 ) -> Iterator[str]:
     """Yield lines on why the division was chosen: the table, the trace's curve, what 1 GiB more
-    saves, and notes. first: the launch has no sizes yet.
-    """
+    saves, and notes. first: the launch has no sizes yet."""
     yield from wrapped(answered.what, width, 0)
     heads, rows = division_table(answered, first)
     yield from fitted(rows, heads, width, right=range(1, len(heads))).splitlines()
@@ -309,9 +300,7 @@ def _divisions(
 
 
 def division_table(answered: Answered, first: bool) -> tuple[list[str], list[list[str]]]:
-    """Return (headings, rows) of the divisions, the chosen one first. first: the launch has no
-    sizes yet, so the row "now" is left out.
-    """
+    """Return headings and rows of the divisions. first: of a launch that has no sizes yet."""
     tiers = dict.fromkeys(name for division in answered.tried for name, _ in division.tier_tokens)
     shown = (each for each in answered.tried if not (first and each.about == "now"))
     rows = [_division(division, tiers) for division in shown]
@@ -323,8 +312,7 @@ def division_table(answered: Answered, first: bool) -> tuple[list[str], list[lis
 
 def _division(division: Division, tiers: Iterable[str]) -> list[str]:
     """Return the table row of one division: goal, sizes, tokens of each tier, unique tokens, part
-    kept, and for each of ``tiers`` the round in which it is full.
-    """
+    kept, and for each of ``tiers`` the round in which it is full."""
     from preflight.capacity.report import share
 
     tokens, evicts = dict(division.tier_tokens), dict(division.evicts)
@@ -415,9 +403,7 @@ def _answered_object(answered: Answered) -> Json:
 
 
 def _size(knob: Knob | None, value: int | None, fits: bool) -> Json | None:
-    """Return the JSON object of one size; None if the launch has no such size. value: new bytes,
-    None if kept. fits: whether the sizes fit; if not, no new value is given.
-    """
+    """Return one size of the launch; None if it has no such size."""
     if knob is None:
         return None
     written = [place.old for place in knob.places if place.written]
@@ -438,8 +424,7 @@ _TEXT_COLUMNS = 100
 
 def fit_page(answer: Fitted) -> str:
     """Return the whole answer as an HTML document: tables and pictures, then the text of
-    ``fit_text``.
-    """
+    ``fit_text``."""
     from preflight.inputs.host_source import Sized
     from preflight.pictures.check_page import page_style
     from preflight.pictures.figures import memory_figure

@@ -48,8 +48,7 @@ def largest(
     All numbers above the answer must fail; smaller ones may fail too, as an L2 smaller than the
     GPU's cache does. From ``most`` the distance to ``least`` is halved until a number passes, then
     the stretch above is searched by halves. too_small: may tell that a number fails for being too
-    small; it must be false for all numbers above the answer.
-    """
+    small; it must be false for all numbers above the answer."""
     if least > most:
         return None
     high, low, looked = most + 1, most, False
@@ -66,9 +65,7 @@ def largest(
 
 
 def _end(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number for which ``holds`` is true, by halving. It is true for ``low``, which
-    may be returned, and false for ``high``, which is not tried.
-    """
+    """Return the last number that holds, between ``low``, which does, and ``high``."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -76,9 +73,7 @@ def _end(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def largest_from(passes: Callable[[int], bool], low: int, most: int) -> int:
-    """Return the largest number up to ``most`` that passes, searched in growing steps from ``low``.
-    For an answer that is little above ``low``, which must pass.
-    """
+    """Return the largest that passes where ``low`` does, and the answer is hardly above it."""
     step, high = 1, most + 1
     while low + step < high:
         if not passes(low + step):
@@ -108,9 +103,8 @@ class Solver:
         self._allowed: frozenset[tuple[str, str, Status]] = frozenset()
 
     def judge(self, values: SizeValues) -> Judgement:
-        """Return the judgement of ``values``, by the gates alone once these are known.
-        It is kept.
-        """
+        """Return the judgement of ``values``, by the gates alone once these are known. It is
+        kept."""
         if values not in self._known:
             self._known[values] = judged_values(self._state, self._host, values, self.ids or None)
         return self._known[values]
@@ -120,24 +114,19 @@ class Solver:
         return judged_values(self._state, self._host, values)
 
     def peek(self, values: SizeValues) -> Sizing | None:
-        """Return the sizing of the launch with ``values``, without a judgement; None if it has none
-        to show.
-        """
+        """Return the sizing with ``values``, judged by no check."""
         return sized_values(self._state, self._host, values)[1].shown
 
     def learn_gates(self, least: SizeValues, most: SizeValues) -> Judgement:
         """Learn the gates: the checks whose findings differ between the ``least`` and the ``most``
         sizes. Warnings and unknowns of the least sizes will stop nothing. Return the judgement of
-        the least.
-        """
+        the least."""
         low = self.whole(least)
         self._allow(low, sensitive_ids(low, self.whole(most)))
         return low
 
     def take_gates(self, least: SizeValues, ids: frozenset[str]) -> None:
-        """Use ``ids`` as the gates, learned on another host or launch. Warnings and unknowns of the
-        least sizes here will stop nothing.
-        """
+        """Take gates that are known from another host or launch."""
         self.ids = ids
         self._allow(self.judge(least), ids)
 
@@ -148,8 +137,7 @@ class Solver:
 
     def stopping(self, judgement: Judgement) -> tuple[Finding, ...]:
         """Return the findings of gates that keep sizes from passing, the worst first. Left out are
-        warnings and unknowns that the least sizes have too, and all that a setting mends.
-        """
+        warnings and unknowns that the least sizes have too, and all that a setting mends."""
         every = (finding for status in _WANTING for finding in judgement.of(self.ids, status))
         rest = (
             each for each in every if (each.check, each.subject, each.status) not in self._allowed
@@ -158,8 +146,7 @@ class Solver:
 
     def nearest(self) -> Judgement | None:
         """Return the judgement that the fewest findings stop, of the smallest sizes among equals;
-        None if nothing was judged.
-        """
+        None if nothing was judged."""
 
         def rank(judgement: Judgement) -> tuple[int, int]:
             values = judgement.values
@@ -169,16 +156,12 @@ class Solver:
         return min(self._known.values(), key=rank, default=None)
 
     def beside(self, judgement: Judgement) -> tuple[Finding, ...]:
-        """Return warnings, failures and unknowns that stop no size: from other checks than the
-        gates, or mended by a setting. The worst first.
-        """
+        """Return the findings of check beside the gates, or a setting mends, the worst first."""
         rest = [x for x in judgement.findings if x.check not in self.ids or is_mended(x)]
         return tuple(each for status in _WANTING for each in rest if each.status is status)
 
     def best(self, values: SizeValues) -> Judgement:
-        """Return the judgement of ``values`` with an arena of exactly the bytes that are used, if
-        that passes; else the judgement without an arena.
-        """
+        """Judge with an arena of exactly the bytes that are used, or if that fails, with none."""
         with_arena = self.with_exact_arena(values)
         if with_arena is not None and self.passes(with_arena):
             return self.judge(with_arena)
@@ -189,8 +172,7 @@ class Solver:
 
     def with_exact_arena(self, values: SizeValues) -> SizeValues | None:
         """Return ``values`` with an arena that is used up to its last page; None if the launch sets
-        no arena, or would use nothing of one.
-        """
+        no arena, or would use nothing of one."""
         if self._state.sizes.arena is None:
             return None
         if values.segment_bytes not in self._arenas:
@@ -207,9 +189,7 @@ class Solver:
         return not self.stopping(self.judge(values))
 
     def fits(self, values: SizeValues) -> bool:
-        """Tell whether ``values`` pass without an arena, or with one of exactly the bytes that are
-        used.
-        """
+        """Return whether ``values`` pass without an arena, or with one that is used up."""
         if self.passes(self.without_arena(values)):
             return True
         with_arena = self.with_exact_arena(values)
@@ -227,8 +207,7 @@ class Solver:
         fit; None if none was found.
 
         step_bytes: memory of the host that one step of the number takes, to guess where to look
-        next; 0 if not known. near: a guess of the answer; 0 for none.
-        """
+        next; 0 if not known. near: a guess of the answer; 0 for none."""
 
         def fits(number: int) -> bool:
             return self.fits(make(number))
@@ -257,9 +236,7 @@ class Solver:
         return largest(fits, least, most, lambda number: stops(number) <= stops(least))
 
     def _between(self, make: Callable[[int], SizeValues], low: int, high: int) -> int:
-        """Return the last number that fits, between ``low``, which does, and ``high``, which does
-        not. The memory left at both ends tells where to look next.
-        """
+        """Return the last number that fits, from ``low`` on; what room each leaves tells where."""
         poor = 0
         while high - low > 1:
             width, middle = high - low, (low + high) // 2
@@ -288,8 +265,7 @@ def solve(
 ) -> FitAnswer:
     """Return the largest sizes for ``goal``, or with a chooser its first division that fits. If
     there are none, the answer says why. Raises UsageError for a goal whose size the launch does not
-    have.
-    """
+    have."""
     _refuse(state, goal)
     search = _Search(state, host, goal)
     solver, low = search.solver, search.learn_gates()
@@ -321,17 +297,14 @@ def largest_sizes(
     state: LaunchState, host: HostState, goal: Goal, gates: frozenset[str]
 ) -> SizeValues | None:
     """Return the largest sizes for ``goal`` that pass the checks ``gates``, learned before on
-    another host or launch. None if none do, or if no gate depends on the size.
-    """
+    another host or launch. None if none do, or if no gate depends on the size."""
     search = _Search(state, host, goal)
     search.solver.take_gates(search.least, gates)
     return search.largest()
 
 
 def larger_fit(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[bool]:
-    """Yield a bool for each bound of ``answer``: whether that size, one step larger, fits on
-    ``host``. The host differs from the one that was answered for.
-    """
+    """Yield for each size of an answer whether a size one step larger fits on another host."""
     search = _Search(state, host, answer.goal)
     search.solver.take_gates(search.least, answer.gates)
     for bound in answer.bounds:
@@ -378,25 +351,19 @@ class _Search:
         return self.solver.without_arena(self._values(1))
 
     def learn_gates(self) -> Judgement:
-        """Learn which checks sizes change; return the judgement of the least sizes by
-        every check.
-        """
+        """Learn which checks sizes change; return the judgement of the least sizes by every
+        check."""
         most = self.solver.without_arena(self._values(self._most(self._goal)))
         return self.solver.learn_gates(self.least, most)
 
     def _most(self, goal: Goal) -> int:
-        """Return a number of steps, in MiB of segment for POOL and in GB of L2 else, that is more
-        than this host takes.
-        """
+        """Return the steps of L2, or of a segment, that are more than any host takes."""
         if goal is Goal.POOL:
             return max(1, self._setting(self._top_bytes) // MIB)
         return max(1, self._top_bytes // self._ranks // GIGABYTE)
 
     def _values(self, steps: int) -> SizeValues:
-        """Return the sizes after ``steps`` steps from zero: GB of L2 for each rank, or MiB of
-        segment for POOL. For BALANCED and BEST the segment then takes as much memory of this host
-        as L2.
-        """
+        """Return the sizes after so many steps towards the goal."""
         if self._goal is Goal.L2:
             return SizeValues(l2_bytes=steps * GIGABYTE)
         if self._goal is Goal.POOL:
@@ -407,8 +374,7 @@ class _Search:
 
     def largest(self) -> SizeValues | None:
         """Return the largest sizes for the goal; None if none fit. None too, with ``endless`` set,
-        if even impossible sizes pass.
-        """
+        if even impossible sizes pass."""
         most = self._most(self._goal)
         step_bytes = self._step_bytes(self._goal)
         if self._goal is Goal.BALANCED:
@@ -426,8 +392,7 @@ class _Search:
     def chosen(self, chooser: Chooser) -> SizeValues | None:
         """Return the division that the chooser ranks first among those that fit, with the largest
         segment for its L2. None if none fits, or, with ``endless`` set, if even impossible sizes
-        pass.
-        """
+        pass."""
         least_segment = max(MIB, self._setting(self._ranks * _SMALL_SEGMENT))
 
         def with_l2(steps: int) -> SizeValues:
@@ -458,8 +423,7 @@ class _Search:
     ) -> None:
         """Add divisions between ``low`` and ``high`` to ``points``, by L2 size, if the largest
         segment is far from the straight line between the two. halvings: how often a stretch may be
-        halved yet.
-        """
+        halved yet."""
         first, last = low.l2_bytes or 0, high.l2_bytes or 0
         middle = (first + last) // 2 // GIGABYTE * GIGABYTE
         if not halvings or not first < middle < last:
@@ -475,8 +439,7 @@ class _Search:
 
     def _filled(self, start: SizeValues, step: int, near: SizeValues | None = None) -> SizeValues:
         """Return ``start``, which fits, with the largest segment that fits too, in steps of
-        ``step`` bytes. near: a division that fits, from which a first guess is made.
-        """
+        ``step`` bytes. near: a division that fits, from which a first guess is made."""
 
         def make(steps: int) -> SizeValues:
             return start._replace(segment_bytes=max(start.segment_bytes or 0, steps * step))
@@ -490,17 +453,13 @@ class _Search:
         return make(self.solver.largest(make, 0, most, taken, guess) or 0)
 
     def _step_bytes(self, goal: Goal) -> float:
-        """Return the memory of this host, in bytes, that one step takes: 1 MiB of segment for POOL,
-        else 1 GB of L2 on every rank.
-        """
+        """Return the memory of this host that one step of a size takes."""
         if goal is Goal.POOL:
             return MIB * self._of_one_tib / (1024 * GIB)
         return float(GIGABYTE * self._ranks)
 
     def _grown(self, values: SizeValues, size: str, step_bytes: int, most: int) -> SizeValues:
-        """Return ``values``, which fit, with the largest ``size`` ("l2" or "segment") that fits.
-        most: in steps of ``step_bytes``.
-        """
+        """Return ``values`` with as much of one size as fits, and no less than they have."""
 
         def make(steps: int) -> SizeValues:
             return values._replace(**{f"{size}_bytes": steps * step_bytes})
@@ -517,9 +476,7 @@ class _Search:
                 yield SizeBound(size, now + step, self.solver.stopping(self.solver.best(more)))
 
     def _setting(self, contributed_bytes: int) -> int:
-        """Return the segment size to set, in bytes, for ranks on this host to contribute so many.
-        Ranks on other hosts contribute their shares of the setting too.
-        """
+        """Return the size to set, of which ranks on other hosts have shares too."""
         if not self._of_one_tib:
             return contributed_bytes
         return contributed_bytes * (1024 * GIB) // self._of_one_tib

@@ -46,8 +46,7 @@ def run_fleet_check(
     """Have every node check itself over ssh, print the merged answer, and return the exit code.
 
     Each report is kept as it comes, if ``shown`` names a folder. After a signal the exit code is
-    128 + its number. Raises UsageError for wrong options, before any node is asked.
-    """
+    128 + its number. Raises UsageError for wrong options, before any node is asked."""
     from preflight.fleet.remote.engine import ask_nodes
     from preflight.inputs.host_source import recorded_launch
 
@@ -83,9 +82,7 @@ def run_fleet_check(
 
 
 def nodes_of(where: SshNodes) -> list[str]:
-    """Return the nodes that the options name, each once. Raises UsageError if no node is left, or a
-    node set or file cannot be read.
-    """
+    """Return the nodes that the options name, each once. Raises UsageError for none."""
     sets = [*where.nodes, *(text for file in where.nodes_files for text in sets_of(file))]
     nodes = named_nodes(sets, where.exclude)
     if not nodes:
@@ -95,10 +92,7 @@ def nodes_of(where: SshNodes) -> list[str]:
 
 def check_words(chosen: Chosen, seconds: float) -> tuple[str, ...]:
     """Return the command line by which a node checks itself. seconds: its --timeout. Raises
-    UsageError.
-
-    Waivers go along as --ignore; an expired one does not, and a message says so.
-    """
+    UsageError. Waivers go along as --ignore; an expired one does not, and a message says so."""
     from preflight.check.answer import selection_of
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
@@ -115,8 +109,7 @@ def check_words(chosen: Chosen, seconds: float) -> tuple[str, ...]:
 
 def sets_of(path: str) -> list[str]:
     """Read node sets from the file of --nodes-file, one a line; # begins a comment. Raises
-    UsageError.
-    """
+    UsageError."""
 
     def read() -> list[str]:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -138,8 +131,7 @@ class MeasuredPair(NamedTuple):
     """What one pair of nodes came to.
 
     write, read: bytes a second, of the size that was fastest. transport: "rdma", "tcp", or "" if
-    Mooncake's log names neither. trouble: why the pair was not measured, on the node ``name``.
-    """
+    Mooncake's log names neither. trouble: why the pair was not measured, on the node ``name``."""
 
     serving: str
     asking: str
@@ -170,9 +162,7 @@ class MeasuredPair(NamedTuple):
         return (*self.nodes, over, *rates)
 
     def as_object(self) -> Json:
-        """Return the pair as ``schemas/fleet-measure-v1.schema.json`` has it; without rates, but
-        with the reason, if it was not measured.
-        """
+        """Return the pair of ``schemas/fleet-measure-v1.schema.json``."""
         return {
             "serving": self.serving,
             "asking": self.asking,
@@ -196,8 +186,7 @@ def measure_fleet(
 
     record: a launch as a file's bytes, None without one. options: of ``measure`` on both nodes.
     budget_seconds: what one measurement may take. A node that lacks the program gets it, as
-    ``program.carry`` says.
-    """
+    ``program.carry`` says."""
     from preflight.fleet.remote.engine import ask_pairs, until_stopped
 
     plan = rounds(nodes)
@@ -277,8 +266,7 @@ def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding
 
     A node is slow if its best pair is below SLOW_SHARE of the median of all nodes' best pairs. A
     pair is slow if it is below that share of what each of its nodes reaches with others. Of fewer
-    than three nodes none is slow.
-    """
+    than three nodes none is slow."""
     measured = [pair for pair in pairs if not pair.trouble]
     best: dict[str, float] = {}
     for pair in measured:
@@ -308,8 +296,7 @@ def pairs_answer(
     """Return the answer about all pairs. stopped: the signal that ended the command, 0 for none;
     some pairs are then missing.
 
-    The rows of the text begin with pairs that were not measured, then the slowest.
-    """
+    The rows of the text begin with pairs that were not measured, then the slowest."""
     measured = [pair for pair in pairs if not pair.trouble]
     every = len(nodes) * (len(nodes) - 1) // 2
     verdict = f"{plural(len(nodes), 'node')}, {len(measured)} of {every} pairs measured"
@@ -336,10 +323,7 @@ def observe_fleet(
     nodes: Sequence[str], record: bytes | None, where: SshNodes, program: Program
 ) -> FleetAnswer:
     """Ask every node which programs it runs, and what of them is not as predicted. Raises
-    UsageError.
-
-    record: the launch to predict from, None without one.
-    """
+    UsageError. record: the launch to predict from, None without one."""
     from preflight.fleet.remote.engine import ask_nodes
 
     programs: dict[str, int] = {}

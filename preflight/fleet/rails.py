@@ -43,8 +43,7 @@ class Lane(NamedTuple):
 
     network: of the GID in use: ``10.0.1.0/24``, or the 64-bit subnet prefix of an InfiniBand port;
     Unknown if a fact is missing. exits: other networks with a route out of the port's interface.
-    doubt: why exits may lack some, or "".
-    """
+    doubt: why exits may lack some, or ""."""
 
     device: str
     port: int
@@ -81,8 +80,7 @@ def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> F
     """Return which nodes' RDMA ports do not reach the same port of others.
 
     rows_read: one a node; a row that does not describe its machine is left out. unusable: texts
-    that are no reports; with any, the answer is no pass.
-    """
+    that are no reports; with any, the answer is no pass."""
     rows = {row.name: row for row in rows_read if row.whole}
     rows = {name: rows[name] for name in in_order(rows)}
 
@@ -111,9 +109,7 @@ def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> F
 
 
 def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
-    """Return port name -> lane -> nodes, of the ports that launches take or may take; of all ports
-    for a node without a launch.
-    """
+    """Return port name -> lane -> nodes, for the ports that launches take."""
     lanes_by_port: dict[str, dict[Lane, list[str]]] = {}
     for name, row in rows.items():
         for rail in row.taken_rails:
@@ -124,10 +120,7 @@ def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
 
 def rail_findings(rows: Rows) -> Iterator[OnNodes]:
     """Yield the nodes with a port that does not reach the same port of most nodes, by reason. Nodes
-    whose ports were not read follow.
-
-    rows: of nodes with a whole report.
-    """
+    whose ports were not read follow. rows: of nodes with a whole report."""
     table = rail_table(rows)
     wrong: dict[str, list[tuple[Lane, Lane, Way]]] = {}
     usual = {rail: _usual(lanes) for rail, lanes in table.items()}
@@ -165,10 +158,7 @@ def _usual(lanes: dict[Lane, list[str]]) -> Lane:
 
 def _of_node(ways: Sequence[tuple[Lane, Lane, Way]], rails: int) -> Iterator[FleetFinding]:
     """Yield the findings on one node's ports. ways: (the port's lane, the other nodes' lane, the
-    way between) for each port with no way.
-
-    rails: the number of the node's ports.
-    """
+    way between) for each port with no way. rails: the number of the node's ports."""
     unknown = [triple for triple in ways if triple[2].reach is Reach.UNKNOWN]
     unrouted = [triple for triple in ways if triple[2].reach is Reach.UNROUTED]
     shut = [triple for triple in ways if triple not in (*unknown, *unrouted)]
@@ -195,9 +185,7 @@ def _unknown(subject: str, reason: str) -> FleetFinding:
 
 
 def _ports(ways: Sequence[tuple[Lane, Lane, Way]]) -> tuple[str, str]:
-    """Return the names of a node's ports as one text, and why they do not reach the others. ways:
-    as ``_of_node`` has them.
-    """
+    """Return the names of a node's ports as one text, and why they do not reach the others."""
     names = fold_words(list(dict.fromkeys(lane.name for lane, *_ in ways)))
     each = list(dict.fromkeys(between.reason for *_, between in ways))
     more = f", and {len(each) - MOST_NAMED} more" if len(each) > MOST_NAMED else ""
@@ -205,9 +193,7 @@ def _ports(ways: Sequence[tuple[Lane, Lane, Way]]) -> tuple[str, str]:
 
 
 def _rail_object(rail: str, lane: Lane, nodes: Sequence[str]) -> Json:
-    """Return one lane of a rail and the nodes that have it, as ``schemas/rails-v1.schema.json``
-    says.
-    """
+    """Return one of the rails of ``schemas/rails-v1.schema.json``."""
     of_lane = fields(lane, "link_layer", "gid_type", "network")
     more = {"routes": list(lane.exits), "doubt": lane.doubt or None}
     return {"rail": rail, **of_lane, **more, "nodes": nodes_object(nodes)}
@@ -248,8 +234,7 @@ def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str |
 
     For InfiniBand that is the GID's 64-bit subnet prefix, otherwise the network of the same address
     in ``addresses``. gid: an IPv4 address, or eight groups of hexadecimal digits. addresses: those
-    of the port's interface, as ``10.0.0.1/24``.
-    """
+    of the port's interface, as ``10.0.0.1/24``."""
     if not isinstance(gid, str) or not gid:
         return Unread(NO_GID)
     try:

@@ -32,8 +32,7 @@ class Recorded(NamedTuple):
     """What goes into a capture: the host's answers, and beside them the launch and the releases.
 
     hosts: names of other hosts that the launch talks to. sized: the launch's sizing; None without
-    one.
-    """
+    one."""
 
     answers: Answers
     extras: dict[str, Any]
@@ -46,8 +45,7 @@ def record(asked: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
     answers.
 
     timeout_seconds: for each step. Raises CaptureError, before the host is asked, for a launch that
-    is too large for a capture. Raises UsageError for one that cannot be read, or is late.
-    """
+    is too large for a capture. Raises UsageError for one that cannot be read, or is late."""
     from preflight.inputs.launch_record import environment_record, launch_from, launch_record
     from preflight.sizing.launch_needs import launch_needs
 
@@ -87,8 +85,7 @@ def _installed(host: Host) -> dict[str, Any] | None:
     """Return the releases installed on the host, as plain data, for a launch that names none.
 
     They are those of the capture, else of the engine found on the host, else beside this program.
-    None for a capture that has none.
-    """
+    None for a capture that has none."""
     from checks.base import installed as here
     from checks.software.facts import installed_engine
 
@@ -104,9 +101,7 @@ def _installed(host: Host) -> dict[str, Any] | None:
 
 
 def own_names(host: Host) -> tuple[Iterable[str], Iterable[str]]:
-    """Return the host names of this machine, full and short, and its users' names; a capture
-    replaces both.
-    """
+    """Return the names of this machine and of its users, which a capture replaces."""
     hosts = [os.uname().nodename] if host.root.live else []
     variables = ("HOSTNAME", "SLURMD_NODENAME", "NODE_NAME")
     hosts += [host.environment[name] for name in variables if host.environment.get(name)]

@@ -44,10 +44,8 @@ class Host(NamedTuple):
 
 
 def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
-    """Open a host: this machine, a tree of files, a capture or a description.
-
-    Raises UsageError if ``path`` is none of these, or does not answer in ``limit_seconds``.
-    """
+    """Open a host: this machine, a tree of files, a capture or a description. Raises UsageError if
+    ``path`` is none of these, or does not answer in ``limit_seconds``."""
     try:
         root = within(limit_seconds, f"--root {path}", lambda: open_root(path))
     except CaptureError as error:
@@ -68,8 +66,7 @@ def launch_of(asked: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     capture.
 
     None if there is neither. A launch that was read elsewhere is given as its record. Raises
-    UsageError if it cannot be read, or if options are about a launch and there is none.
-    """
+    UsageError if it cannot be read, or if options are about a launch and there is none."""
     carried = _record_in(asked)
     recorded: Any = host.extras.get("launch") if carried is None else carried
     if not asked.words and recorded is None:
@@ -115,8 +112,7 @@ def launch_of(asked: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
 
 def _record_in(asked: LaunchWords) -> dict[str, Any] | None:
     """Return the record that is given as the launch; None for every other launch. Raises UsageError
-    for a record that breaks off.
-    """
+    for a record that breaks off."""
     import json
 
     from preflight.launches.env_files import read_small_file
@@ -147,10 +143,7 @@ def size_and_needs(
     asked: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
 ) -> Sized | None:
     """Return a launch's sizing and needs, None without a launch. Raises UsageError if it cannot be
-    read.
-
-    files: filled with the texts read beside the launch, by the launch's names for them.
-    """
+    read. files: filled with the texts read beside the launch, by the launch's names for them."""
     written = launch_of(asked, host)
     if written is None:
         return None
@@ -183,8 +176,7 @@ def _least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
 
 def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
     """Return a reader that also puts each file that it reads by a relative name into ``files``: its
-    text, or why there is none.
-    """
+    text, or why there is none."""
 
     def reads(name: str) -> str | Unknown:
         text = read(name)
@@ -196,9 +188,7 @@ def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
 
 
 def size_within(asked: LaunchWords, host: Host, limit_seconds: float) -> Sized | Unknown | None:
-    """Return ``size_and_needs``; Unknown if a file, perhaps on a dead mount, is not read in
-    ``limit_seconds``. Raises UsageError as ``size_and_needs`` does.
-    """
+    """Return ``size_and_needs``; Unknown after ``limit_seconds``: a file may be on a dead mount."""
     try:
         return within(limit_seconds, "the launch", lambda: size_and_needs(asked, host))
     except LateError:
@@ -207,8 +197,7 @@ def size_within(asked: LaunchWords, host: Host, limit_seconds: float) -> Sized |
 
 def captured_installed(host: Host) -> Installed | None:
     """Return the releases installed on a capture's machine; None for any other host, and for a
-    capture without them.
-    """
+    capture without them."""
     recorded = host.extras.get("installed")
     if not isinstance(recorded, dict):
         return None
@@ -241,8 +230,7 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
     The launch is read where the command was typed, so that a mistake in it is reported once. This
     machine's variables do not count: those that the launch leaves open are each node's own, as are
     files with an absolute name. The working folder is another one while it reads. Raises UsageError
-    if the launch cannot be read, or is late.
-    """
+    if the launch cannot be read, or is late."""
     import json
 
     from checks.base.root import Root
@@ -278,9 +266,7 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
 
 
 def _beside(written: WrittenLaunch, sglang_version: str | None) -> dict[str, str | Unknown]:
-    """Return the texts of the files beside the launch, by the launch's names for them. Raises
-    UsageError if ``sglang_version`` is no version.
-    """
+    """Read the files beside the launch, by the launch's names for them. Raises UsageError."""
     from preflight.processes.processes import understand
 
     texts: dict[str, str | Unknown] = {}

@@ -99,9 +99,7 @@ _OPEN_NAME = regex(
 @cache
 def _known_words() -> frozenset[str]:
     """Return flags, keys and variables of all releases, without leading dashes and with _ for -.
-
-    Those of other engines and of trainers that start SGLang stand in ``engine_words.txt``.
-    """
+    Those of other engines and of trainers that start SGLang stand in ``engine_words.txt``."""
     with open(data_file("engine_words.txt"), encoding="ascii") as file:
         of_engines = file.read().split()
     flags = [flag for known in flag_table().programs.values() for flag in known]
@@ -123,9 +121,7 @@ def is_read(name: str) -> bool:
 
 
 def environment_record(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of ``environment`` that programs read; of a secret, ``(removed)`` stands
-    for the value.
-    """
+    """Return the caller's variables that programs read, secrets without their value."""
     return {
         name: _value_of_variable(name, value)
         for name, value in sorted(environment.items())
@@ -139,8 +135,7 @@ def launch_record(
     """Return the launch as a record of plain data: as understood, with its options and files.
 
     Private words and secrets are removed. files: texts read beside the launch, by the launch's
-    names for them.
-    """
+    names for them."""
     commands = tuple(filter(None, map(_command, launch.reading.commands)))
     known = launch.reading._replace(commands=commands)
     # What is installed is the host's, and stands beside the launch.
@@ -167,8 +162,7 @@ def launch_from(
     """Return the launch of a record, and its options.
 
     absolute: reads the files that the launch names by their absolute path. Raises ValueError,
-    KeyError, TypeError or AttributeError for anything that is no record.
-    """
+    KeyError, TypeError or AttributeError for anything that is no record."""
     reading = _decode(record["reading"])
     if not isinstance(reading, Reading):
         raise ValueError("no launch")
@@ -195,10 +189,8 @@ def _files(files: Mapping[str, Word]) -> dict[str, Word]:
 
 
 def _command(command: Command) -> Command | None:
-    """Return a command without private words; None for a program that is not known.
-
-    Of one that may start an engine or a store, only the words that say so are kept.
-    """
+    """Return a command without private words; None for a program that is not known. Of one that may
+    start an engine or a store, only the words that say so are kept."""
     process_kind, arguments = classify(command)
     if process_kind is ProcessKind.OTHER:
         if not unknown_program(command):
@@ -235,8 +227,7 @@ def _value_of_variable(name: str, text: str) -> str:
     """Return the value of a variable as it is recorded: without what an address says of who asks.
 
     ``(removed)`` stands for a secret, and for a Mooncake or SGLang variable that nothing reads; ""
-    stays.
-    """
+    stays."""
     if is_secret(name) or (name not in known_variables() and name.startswith(_OURS)):
         return REMOVED if text else ""
     text = clean_address(text)
@@ -253,8 +244,7 @@ def _nameless(run_as: RunAs) -> RunAs:
 
 def _arguments(argv: Sequence[Word], process_kind: ProcessKind, positional: bool) -> Iterator[Word]:
     """Yield the arguments; unknown flags become ``--(removed)``, their values ``(removed)``.
-    positional: the first word is no flag, and is kept.
-    """
+    positional: the first word is no flag, and is kept."""
     takes = positional  # whether a known flag stands in front
     flag = ""
     for word in argv:
@@ -274,10 +264,7 @@ def _arguments(argv: Sequence[Word], process_kind: ProcessKind, positional: bool
 
 
 def _is_known(flag: str, process_kind: ProcessKind) -> bool:
-    """Tell whether a flag, or one that it begins, is known to some program.
-
-    Of programs whose flags are not listed here, whether it is spelt as a flag.
-    """
+    """Tell whether a flag is known to some program."""
     name = _alike(flag).removeprefix("sglang_")
     if process_kind in _OPEN:
         return _OPEN_FLAG.fullmatch(flag) is not None
@@ -290,8 +277,7 @@ def _is_known(flag: str, process_kind: ProcessKind) -> bool:
 
 def _value(flag: str, word: Word, process_kind: ProcessKind) -> Word:
     """Return the value of a flag as it is recorded: without secrets and unknown keys of JSON. Of
-    programs whose flags are not listed here, numbers, addresses and variables alone.
-    """
+    programs whose flags are not listed here, numbers, addresses and variables alone."""
     text = word.text
     if is_secret(flag):
         return _gone(word)
@@ -318,8 +304,7 @@ def _wrapper(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 def public_file(text: str) -> str:
     """Return the text of a file with the values of unknown and secret settings removed. JSON stays
-    JSON; any other text keeps its number of lines.
-    """
+    JSON; any other text keeps its number of lines."""
     if text.lstrip().startswith(("{", "[")):
         return public_json(text)
     lines, keeps = [], False
@@ -336,9 +321,7 @@ def public_file(text: str) -> str:
 
 
 def public_json(text: str) -> str:
-    """Return JSON in which each text at a key that is unknown or a secret is ``(removed)``, and so
-    is a secret number. A text that is no JSON is removed as a whole.
-    """
+    """Return JSON with the texts alone that stand at known keys; what is none is gone."""
     try:
         return json.dumps(_public(json.loads(text), ""))
     except (ValueError, RecursionError):
@@ -372,10 +355,7 @@ def _left_open(word: Word) -> Word:
 
 def _answered(text: str, names: Collection[str]) -> str:
     """Return a value in which only the parts are open that the host can answer; every other one
-    becomes ``$(...)``.
-
-    names: of variables, which a manifest writes as ``$(NAME)``.
-    """
+    becomes ``$(...)``. names: of variables, which a manifest writes as ``$(NAME)``."""
 
     def asked(part: str) -> bool:
         commands = _ASKED.findall(part)
@@ -395,8 +375,7 @@ def _encode(value: Any) -> Any:
     """Return a value as plain data, without private parts.
 
     A record becomes an object with one key, the record's name; other tuples become lists. An
-    Unknown loses its reason, and a note its words.
-    """
+    Unknown loses its reason, and a note its words."""
     if isinstance(value, str):
         return clean_address(value)
     if isinstance(value, Unknown):

@@ -50,8 +50,7 @@ def _plain(command: str) -> str:
 
 def host_words(root: Root) -> Callable[[str], str | None]:
     """Return a function that gives the output of a command on the host; None if the host cannot be
-    asked for it.
-    """
+    asked for it."""
 
     def words(command: str) -> str | None:
         """Return the output of one command."""
@@ -105,8 +104,7 @@ def read_launch(
 
     One word that is the name of a program is a command too: mooncake_master needs no argument. A
     command that runs a script, as ``bash launch.sh 8``, is that script with its arguments.
-    env_files: of ``--env-file``. is_command: even one word is a command.
-    """
+    env_files: of ``--env-file``. is_command: even one word is a command."""
     alone = len(launch) == 1 and not is_command and not is_program(launch[0])
     script = 0 if alone else _script(launch)
     try:
@@ -134,9 +132,7 @@ def read_launch(
 
 
 def _folder(name: str) -> str | None:
-    """Return the folder that is given as a launch, by its name or by that of a kustomization in it;
-    None for anything else.
-    """
+    """Return the folder that is given as a launch, by itself or by what makes it one."""
     if "\0" not in name and os.path.isdir(name):
         return name
     return os.path.dirname(name) or "." if os.path.basename(name) in _KUSTOMIZATIONS else None
@@ -146,8 +142,7 @@ def _of_folder(
     name: str, folder: str, env_files: tuple[str, ...], environment: Mapping[str, str], root: Root
 ) -> WrittenLaunch:
     """Read the Compose file of a folder. Raises SourceError for any other folder: a chart or
-    kustomization has to be rendered first.
-    """
+    kustomization has to be rendered first."""
     compose_files, over = (
         [path for file in names if os.path.isfile(path := os.path.join(folder, file))][:1]
         for names in (COMPOSE_FILES, COMPOSE_OVERRIDES)
@@ -178,8 +173,7 @@ def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLau
 
 def _script(launch: tuple[str, ...]) -> int | None:
     """Return the index in ``launch`` of the script that it runs, by a shell or by itself; None if
-    it runs no script that is here.
-    """
+    it runs no script that is here."""
     place = 0
     if launch[0].rpartition("/")[2] in SHELLS:
         place = next((i for i, word in enumerate(launch) if i and word[:1] not in "-+"), 0)
@@ -200,9 +194,7 @@ def _script(launch: tuple[str, ...]) -> int | None:
 
 
 def size_written(launch: WrittenLaunch, options: LaunchOptions, root: Root) -> LaunchSizing:
-    """Return the sizing of ``launch`` on the host below ``root``. Raises UsageError for a launch or
-    options that cannot be sized.
-    """
+    """Return the sizing of ``launch`` on the host below ``root``. Raises UsageError as flags do."""
     sizing = size_launch(launch.reading, launch.name, options, root, launch.read_file)
     return with_regular_memory(sizing, options, root)
 
@@ -217,9 +209,7 @@ def size_launch_words(
     asked: LaunchWords, available_bytes: int | None, environment: Mapping[str, str], root: Root
 ) -> LaunchSizing:
     """Read a launch and size it. Raises UsageError if it cannot be read, or has nothing to size.
-
-    available_bytes: a pool of huge pages in place of the kernel's; None for the kernel's.
-    """
+    available_bytes: a pool of huge pages in place of the kernel's; None for the kernel's."""
     launch = read_launch(asked.words, asked.env_files, environment, root)
     installed = installed_there(launch.reading, root)
     options = options_of(asked)._replace(available_bytes=available_bytes, installed=installed)
@@ -237,8 +227,7 @@ def _reader(root: Root, folder: str) -> ReadFile:
     """Return a reader of a launch's files: names that are not absolute beside the launch, others
     below ``root``.
 
-    If ``root`` is not this machine, files in the launch's own folder are read here all the same.
-    """
+    If ``root`` is not this machine, files in the launch's own folder are read here all the same."""
 
     own_folder = os.path.abspath(folder or ".")
 
@@ -262,8 +251,7 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
     node.
 
     Unchanged if it fails already, for another host (``available_bytes``), and if memory is not
-    known.
-    """
+    known."""
     if sizing.status == "fails" or sizing.shown is None or options.available_bytes is not None:
         return sizing
     available = sizing.shown.host.memory_bytes("MemAvailable")
@@ -295,9 +283,7 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
 
 
 def _fails(sizing: LaunchSizing, reason: str, judged_by: str) -> LaunchSizing:
-    """Return the sizing as a failure, with the consequence that the page of a check names.
-    judged_by: the check's id.
-    """
+    """Return the sizing as a failure, with the consequence of the check's page."""
     from checks.memory.judge import CHECKS
     from checks.placement.node_checks import CHECKS as OF_NODES
 
@@ -317,8 +303,7 @@ def _of_containers(needs: LaunchNeeds) -> str:
 
 def _of_nodes(needs: LaunchNeeds, root: Root) -> str | Unknown | None:
     """Say which NUMA node has too little memory, as ``check`` judges; None if none has, Unknown if
-    that is not known.
-    """
+    that is not known."""
     taking = [p for p in needs.processes if p.regular_bytes != 0]
     if not any(p.bound_bytes or p.among or p.node is not None for p in taking):
         return None

@@ -24,10 +24,7 @@ _ORDER = list(Status)
 
 class JudgedHost(NamedTuple):
     """A launch held against a host. launch: None if none was given, Unknown if it was not read in
-    time.
-
-    needs: of the launch, None without one. of_host, of_launch: the findings of each.
-    """
+    time. needs: of the launch, None without one. of_host, of_launch: the findings of each."""
 
     host: Host
     launch: Sized | Unknown | None
@@ -53,8 +50,7 @@ def judge_host(
 
     root: a path, or a host that is open already, whose facts are not read twice. Without a launch,
     checks that need one are left out. slow: called with the topics that are still being read after
-    a while.
-    """
+    a while."""
     host = open_host(root, timeout_seconds) if isinstance(root, str) else root
     read = size_within(launch, host, timeout_seconds)
     sized = None if isinstance(read, Unknown) else read
@@ -69,9 +65,7 @@ def judge_host(
 
 
 def judged_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> list[Finding]:
-    """Run ``checks`` by the facts of ``seen``, at both bounds of the launch's needs. Settings that
-    would be refused are replaced by a sentence.
-    """
+    """Run ``checks`` by the facts of ``seen``, at both bounds of the launch's needs."""
     findings = judge(seen.facts, seen.needs, checks)
     sized = seen.launch
     if isinstance(sized, Sized) and sized.least_needs is not None:
@@ -80,9 +74,7 @@ def judged_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> lis
 
 
 def between(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> list[Finding]:
-    """Merge the findings at the upper bound of the launch's sizes with those at the lower one, in
-    the order of the upper ones.
-    """
+    """Return the findings of both bounds as one list, in the order of those at the upper one."""
     lower: dict[str, list[Finding]] = {}
     for finding in at_least:
         lower.setdefault(finding.check, []).append(finding)
@@ -96,9 +88,7 @@ def between(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> list[Fin
 
 def _of_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Finding]:
     """Merge the findings of one check at both bounds: a failure at one bound alone becomes unknown.
-
-    If the upper bound is unknown and the lower one fails, the failures of the lower one stand.
-    """
+    If the upper bound is unknown and the lower one fails, the failures of the lower one stand."""
     below = {finding.subject: finding for finding in lower}
     if _worst(upper) is Status.UNKNOWN and _worst(lower) is Status.FAIL:
         # The upper bound is not known, and the lower one is too much already.
@@ -124,9 +114,7 @@ def _worst(findings: Sequence[Finding]) -> Status:
 
 
 def _open(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:
-    """Return the finding ``failed`` as unknown, since it fails at one bound of the sizes alone.
-    where: says which bound, for the text.
-    """
+    """Return ``failed`` as unknown: it holds at one bound of the sizes alone."""
     need = upper.need
     if lower is not None and lower.need and lower.need != need:
         need = f"{lower.need} to {need}"
@@ -135,9 +123,7 @@ def _open(upper: Finding, lower: Finding | None, failed: Finding, where: str) ->
 
 
 def _on_host(finding: Finding, facts: Facts) -> Finding:
-    """Turn the finding ``tcp-takes-rdma`` into a pass if the host has no RDMA device; return any
-    other as it is.
-    """
+    """Return a finding of the launch as on this host: without RDMA no transfer takes a device."""
     rdma = facts.topic("rdma")
     if finding.check != "tcp-takes-rdma" or isinstance(rdma, Unknown) or rdma.nics != ():
         return finding

@@ -27,8 +27,7 @@ class PoolRefusal(NamedTuple):
     """Why pools may not grow. impossible: memory that is missing now. undecided: facts not known.
 
     ends: why the launch ends whatever pages the host has, now or after a boot; these are in
-    impossible too.
-    """
+    impossible too."""
 
     impossible: tuple[str, ...]
     undecided: tuple[str, ...]
@@ -59,8 +58,7 @@ def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
     the same.
 
     That is so if the host has too few GPUs, or SGLang's own check of memory refuses a server. The
-    sizing is unchanged if no pages would be reserved.
-    """
+    sizing is unchanged if no pages would be reserved."""
     from checks.gpu.judge import CHECKS
     from checks.hugetlb.targets import reserve_targets
     from checks.run.facts import read_facts
@@ -98,10 +96,8 @@ def _correct(finding: Finding, why: str) -> str:
 
 
 def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ()) -> list[Finding]:
-    """Return the findings, with a sentence in place of each setting that is refused.
-
-    beside: further findings that may be a reason to refuse; they are not returned.
-    """
+    """Return the findings, with a sentence in place of each setting that is refused. beside:
+    further findings that may be a reason to refuse; they are not returned."""
     kept = list(findings)
     refusal = refusal_of((*kept, *beside))
     reasons = (*refusal.impossible, *refusal.undecided)
@@ -122,8 +118,7 @@ def _explained(
     finding: Finding, refused: Callable[[Setting], bool], advice: str, asks: str = ""
 ) -> Finding:
     """Remove the settings that ``refused`` tells, and give the finding ``advice`` and ``asks`` in
-    their place. Without such a setting it stays as it is.
-    """
+    their place. Without such a setting it stays as it is."""
     kept = tuple(setting for setting in finding.settings if not refused(setting))
     if kept == finding.settings:
         return finding

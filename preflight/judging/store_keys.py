@@ -92,8 +92,7 @@ class KeyMatch(NamedTuple):
 
 def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
     """Return the keys of every process of a launch that stores KV cache, one for each of its
-    stores.
-    """
+    stores."""
     shown = sizing.shown
     version = shown.inputs.shown.get("sglang_version") if shown is not None else None
     release = "" if version is None else str(version.value)
@@ -115,9 +114,7 @@ def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
 def matches(
     ours: Sequence[StoreKeys], others: Sequence[StoreKeys] | None = None
 ) -> Iterator[KeyMatch]:
-    """Yield the comparison of every two processes of a launch, or of each with every process of
-    another launch.
-    """
+    """Compare every two processes of a launch, or each with every process of another launch."""
     pairs = combinations(ours, 2) if others is None else ((a, b) for a in ours for b in others)
     for first, second in pairs:
         yield compared(first, second)
@@ -148,8 +145,7 @@ def _differences(
     first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
     """Return a sentence for each value that differs, then one for each that may differ. A missing
-    value counts as None.
-    """
+    value counts as None."""
     differs, unsure = [], []
     for name in dict.fromkeys((*first, *second)):
         a, b = first.get(name), second.get(name)
@@ -168,9 +164,7 @@ def _is_mla(geometry: ModelGeometry | Unknown) -> bool | Unknown:
 
 
 def _model(model: Any) -> Any:
-    """Return the model for a comparison. A folder is Unsure: another folder may hold the same
-    model.
-    """
+    """Return a model as what its bytes are of; those of a folder may be of any name."""
     if isinstance(model, str) and model.startswith(("/", ".", "~")):
         return Unsure(model, "whether the folder holds the same model is not known")
     return model
@@ -263,9 +257,7 @@ def _sglang(
 
 
 def _context(server: SglangServer, tp: Any, pp: Any, page: Any) -> Any:
-    """Return the part of a key that decode context parallelism adds: the sizes of tp, dcp, page and
-    pp. 1 without it, Unknown if a size is.
-    """
+    """Return the prefix that decode context parallelism gives a key: its whole topology."""
     dcp = server.number("dcp_size") if "dcp_size" in server.arguments.settings else 1
     lost = [value for value in (dcp, tp, pp, page) if isinstance(value, Unknown)]
     if dcp == 1 or lost:
@@ -329,9 +321,7 @@ def _release(consumer: Consumer, product: str) -> Unsure:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value as text, so that 16 and "16" are equal. None is left to the engine, and
-    Unknown stays.
-    """
+    """Return a value as a key may spell it: 16 and "16" are one."""
     if value is None:
         return LEFT
     return value if isinstance(value, Unknown) else str(value)
@@ -346,8 +336,7 @@ def _number(value: Any) -> Any:
 
 def _shards(geometry: ModelGeometry | Unknown, tp: Any, dcp: Any) -> Any:
     """Count the distinct shards of the KV heads: further ranks write the same bytes. Unknown or
-    Unsure if a size or the model is not known.
-    """
+    Unsure if a size or the model is not known."""
     if not isinstance(tp, int):
         return tp
     if isinstance(dcp, Unknown):
@@ -362,10 +351,8 @@ def _shards(geometry: ModelGeometry | Unknown, tp: Any, dcp: Any) -> Any:
 
 
 def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
-    """Return the seed of the hashes in keys, and why it is random, "" if it is not.
-
-    The seed is PYTHONHASHSEED; without it, vLLM's common one if hash and release have it.
-    """
+    """Return the seed of the hashes in keys, and why it is random, "" if it is not. The seed is
+    PYTHONHASHSEED; without it, vLLM's common one if hash and release have it."""
     word = process.command.environment.get("PYTHONHASHSEED")
     if word is not None and not word.unresolved:
         # To Python's own hash "random" is no seed; vLLM hashes the word as any other.

@@ -46,8 +46,7 @@ def read_compose(
 
     beside: reads ``.env``, and the files that ``env_file:`` names, by the written path. A service
     that extends another, and a file that is included, are only noted. Raises SourceError, as
-    load_documents does.
-    """
+    load_documents does."""
     documents = load_documents(text, name)
     surroundings = environment_words(environment)
     readings: list[Reading] = []
@@ -132,8 +131,7 @@ class _ServiceReader:
 
     def published(self, origin: str) -> Iterator[Published]:
         """Yield the ports of the host that the engine binds; none for a service on the host's
-        network.
-        """
+        network."""
         owner = f"service {self.called} ({origin})"
         for item in () if self.one("network_mode") == "host" else self.tree.at("ports").items:
             port_word = self.word(item)
@@ -150,8 +148,7 @@ class _ServiceReader:
 
     def beside(self) -> Beside:
         """Return a reader of files by their path in the container. It reads those that a bind mount
-        brings from the host, and gives None for others.
-        """
+        brings from the host, and gives None for others."""
         mounts = [mount for mount in self.mounts() if mount.kind == "bind"]
 
         def near(path: str) -> str | None:
@@ -168,8 +165,7 @@ class _ServiceReader:
 
     def words(self, key: str) -> list[Word]:
         """Return the words of ``entrypoint`` or ``command``: the items of a list, or a text split
-        as Compose does. Adds notes, as on a quote that never closes, which gives no word.
-        """
+        as Compose does. Adds notes, as on a quote that never closes, which gives no word."""
         tree = self.tree.at(key)
         called = f"{key} of service {self.called}"
         if tree.text is None:
@@ -200,8 +196,7 @@ class _ServiceReader:
     def environment(self) -> dict[str, Word]:
         """Return the variables of the service: those of ``environment`` over those of ``env_file``.
         A file that cannot be read is noted, and unset variables that a server needs are then
-        unknown.
-        """
+        unknown."""
         variables: dict[str, Word] = {}
         set_here: dict[str, Word] = {}
         for key, value, line in _pairs(self.tree.at("environment")):
@@ -255,9 +250,7 @@ class _ServiceReader:
         yield from map(container.tmpfs, self.texts("tmpfs"))
 
     def absolute(self, mount: Mount) -> Mount:
-        """Return a bind mount with its relative source made absolute, from the file's folder; any
-        other as it is.
-        """
+        """Return a mount with its relative source made absolute."""
         if mount.kind != "bind" or not mount.source.startswith("."):
             return mount
         folder = os.path.dirname(os.path.abspath(self.name))
@@ -276,8 +269,7 @@ class _ServiceReader:
 
     def gpus(self) -> GivenGpus | Unknown | None:
         """Return the GPUs that ``gpus``, a reservation or else a device of CDI asks for; None if
-        none of these does.
-        """
+        none of these does."""
         if (asked := self.one("gpus")) is not None:
             return container.gpu_request(asked)
         reserved = self.tree.at("deploy", "resources", "reservations", "devices").items
@@ -318,9 +310,7 @@ def _pairs(tree: Node) -> Iterator[tuple[str, str | None, int | None]]:
 
 
 def _without_profile(called: str, service: Node, surroundings: Mapping[str, Word]) -> str:
-    """Return the sentence on a service that ``compose up`` leaves out, as none of its profiles is
-    asked for. "" if it is started. called: the service's name.
-    """
+    """Say why ``compose up`` leaves a service out: none of its profiles is asked for; or ""."""
     profiles = [item.text for item in service.at("profiles").items if item.text]
     chosen = surroundings.get("COMPOSE_PROFILES")
     wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]
@@ -337,8 +327,7 @@ def _recognises(launch: LaunchText) -> bool:
 
 def _read(launch: LaunchText) -> Reading:
     """Return the processes of a Compose file. Files behind --env-file are read as Compose reads
-    them, which differs from Docker.
-    """
+    them, which differs from Docker."""
     variables = environment_words(launch.environment)
     notes: list[SourceNote] = []
     for name, text in launch.env_texts:

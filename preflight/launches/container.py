@@ -71,8 +71,7 @@ class Published(NamedTuple):
     """A port of the host that an engine binds for a container.
 
     address: of the host, "" for all. owner: the service, run or pod whose container it is. pod: the
-    pod of Kubernetes, "" for none, whose hostPort it is.
-    """
+    pod of Kubernetes, "" for none, whose hostPort it is."""
 
     port: int | Unknown
     address: str
@@ -92,8 +91,7 @@ def published(text: str, owner: str, origin: str, known: bool = True) -> Iterato
 
     Nothing is yielded for UDP, or if the engine chooses the host's port. known: False if a variable
     in the text is not set; the one port is then Unknown. Source:
-    docs.docker.com/reference/compose-file/services.
-    """
+    docs.docker.com/reference/compose-file/services."""
     if not known:
         yield Published(Unknown(f"{text} ({origin}) is not known"), "", owner, origin)
         return
@@ -112,8 +110,7 @@ class Mount(NamedTuple):
     """A file system in a container.
 
     kind: ``bind`` of a path of the host, ``tmpfs`` (memory), ``volume``, or in Kubernetes
-    ``emptyDir`` and ``hugepages``, a hugetlbfs whose page size is in ``source`` (2Mi).
-    """
+    ``emptyDir`` and ``hugepages``, a hugetlbfs whose page size is in ``source`` (2Mi)."""
 
     target: str
     kind: str = "bind"
@@ -133,8 +130,7 @@ class ContainerSettings(NamedTuple):
     together contradict each other, which Docker refuses. runtime: the OCI runtime (nvidia).
     releases: of products, if the launch names those in the image. own_users: a user namespace apart
     from the host's. device_rules: devices besides ``devices``, as ``c 231:* rwm``. startup_seconds:
-    of the startupProbe, or None.
-    """
+    of the startupProbe, or None."""
 
     engine: str = ""
     image: str = ""
@@ -168,10 +164,7 @@ class ContainerSettings(NamedTuple):
 
 
 def image_program(image: str, first: str) -> tuple[str, ...]:
-    """Return the entrypoint of a well-known image, as words; () for any other image. first: the
-    launch's first word. If that is a program, images such as redis run it instead, and the result
-    is ().
-    """
+    """Return the words of an image's entrypoint; ``first``: the launch's first word."""
     name = re.sub(r"[:@][^/]*$", "", image)
     last = name.rpartition("/")[2]
     alone = last if last in _SAME_NAME else _PROGRAMS.get(last, "")
@@ -185,8 +178,7 @@ def docker_size(text: str | None, what: str) -> Size:
     """Return the bytes of a size such as ``32g``, as Docker reads it, in powers of 1024.
 
     None without a text; Unknown for a text that Docker refuses, such as ``64Gi``. what: the name of
-    the size, for that reason. Source: github.com/docker/go-units ``RAMInBytes``.
-    """
+    the size, for that reason. Source: github.com/docker/go-units ``RAMInBytes``."""
     if not text:
         return None
     match = _DOCKER_SIZE.fullmatch(text)
@@ -199,8 +191,7 @@ def docker_size(text: str | None, what: str) -> Size:
 
 def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
     """Return the soft and the hard limit of texts such as ``memlock=-1:-1``, by name. One number is
-    both limits; one that is no number is Unknown.
-    """
+    both limits; one that is no number is Unknown."""
 
     def limit(name: str, text: str) -> int | Unknown:
         if _LIMIT.fullmatch(text):
@@ -217,8 +208,7 @@ def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
 
 def refusals(settings: ContainerSettings) -> Iterator[str]:
     """Yield the reasons for which an engine refuses a run: sizes, limits or GPUs that it cannot
-    take. A value that is open for an unset variable is none.
-    """
+    take. A value that is open for an unset variable is none."""
     values: list[object] = [settings.shm_size_bytes, settings.memory_bytes]
     values += [mount.size_bytes for mount in settings.mounts if mount.kind == "tmpfs"]
     for name, (soft, hard) in settings.ulimits.items():
@@ -247,8 +237,7 @@ def gpu_request(text: str) -> GivenGpus | Unknown:
 
     ``all`` gives neither a count nor names. Else the text is a count, or ``device=`` and names,
     read as a row of CSV: several names have quotes of their own. Source: github.com/docker/cli
-    ``opts/gpus.go``.
-    """
+    ``opts/gpus.go``."""
     if "$" in text:
         return Unknown(f"the GPUs {text}")
     import csv  # few launches name one
@@ -266,18 +255,14 @@ def gpu_request(text: str) -> GivenGpus | Unknown:
 
 
 def named_gpus(names: Sequence[str]) -> GivenGpus | Unknown:
-    """Return the GPUs of these names, which may be devices of CDI: ``nvidia.com/gpu=0``. Unknown if
-    a name has an open variable.
-    """
+    """Return the GPUs of these names, or of devices of CDI: ``nvidia.com/gpu=0``."""
     if "$" in "".join(names):
         return Unknown(f"the GPUs {','.join(names)}")
     return GivenGpus(None, _in_order(name.removeprefix(CDI_GPU) for name in names))
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names of GPUs in the order in which CUDA numbers them: indices sorted, other names as
-    given. () if ``all`` is among the names.
-    """
+    """Return names of GPUs in CUDA's order, numbers by their addresses; () for all."""
     parts = [name.strip() for name in names]
     if "all" in parts:
         return ()

@@ -44,8 +44,7 @@ class ContainerRun(NamedTuple):
 
 def run_position(argv: Sequence[Word], start: int) -> int:
     """Return the index of ``run`` or ``create`` in ``docker --context x container run``; 0 if
-    neither is the engine's verb. start: the engine's index.
-    """
+    neither is the engine's verb. start: the engine's index."""
     index = start + 1
     while index < len(argv) and argv[index].text.startswith("-"):
         index += 2 if argv[index].text in _ENGINE_OPTIONS else 1
@@ -57,8 +56,7 @@ def run_position(argv: Sequence[Word], start: int) -> int:
 def _options(argv: Sequence[Word], start: int) -> tuple[list[tuple[str, Word]], int]:
     """Read the options of docker run from index ``start`` on. Return pairs of long name and value,
     in order, and the index of the image (behind the last word without an image). A flag's value is
-    ``true``.
-    """
+    ``true``."""
     options: list[tuple[str, Word]] = []
     index = start
     while index < len(argv):
@@ -98,8 +96,7 @@ def container_run(
     ``notes``.
 
     start, run: the indices of the engine and of its word ``run``. outside: the variables of the
-    caller.
-    """
+    caller."""
     options, image = _options(argv, run + 1)
     # Docker reads env files first, wherever they stand, and -e over them.
     files = [word for name, word in options if name == "env-file"]
@@ -153,8 +150,7 @@ def _of_env_files(
 ) -> tuple[dict[str, Word], Word | None]:
     """Return the variables of env files, the later over the earlier. The second value is the name
     of the last file that cannot be read, None if all are read. Adds to ``notes``. outside: the
-    caller's variables.
-    """
+    caller's variables."""
     variables: dict[str, Word] = {}
     lost: Word | None = None
     for word in files:
@@ -172,11 +168,8 @@ def _of_env_files(
 
 @lru_cache(maxsize=256)
 def settings_of(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> ContainerSettings:
-    """Return the settings that options of docker run give a container.
-
-    engine: a name or path, or ``compose``. options: pairs of a long name without its dashes, and a
-    value.
-    """
+    """Return the settings that options of docker run give a container. engine: a name or path, or
+    ``compose``. options: pairs of a long name without its dashes, and a value."""
     many: dict[str, list[str]] = {}
     for name, text in options:
         many.setdefault(name, []).append(text)

@@ -16,8 +16,7 @@ from preflight.launches.source import Command, Origin, Reading, SourceError, Sou
 
 class _Unread(NamedTuple):
     """A program that starts what is not read. give: what to give instead. verbs: the words with
-    which it starts something, () for any.
-    """
+    which it starts something, () for any."""
 
     give: str
     verbs: tuple[str, ...] = ()
@@ -130,8 +129,7 @@ def described(
     or if the text starts nothing.
 
     A program that starts what stands elsewhere, as ``kubectl apply`` does, gives one note, on what
-    to give instead.
-    """
+    to give instead."""
     name = argv[0].text.rpartition("/")[2] if argv else ""
     if (message := _unread(name, [word.text for word in argv[1:]])) is not None:
         return Reading((), (SourceNote("script-not-read", message, argv[0].origin),))
@@ -180,9 +178,7 @@ def _builds(texts: Sequence[str]) -> bool:
 
 
 def is_described(argv: Sequence[Word]) -> bool:
-    """Tell whether ``described`` may have the commands of this one, in a file or text that it
-    reads.
-    """
+    """Return whether a file or text that a command reads may hold its commands."""
     name = argv[0].text.rpartition("/")[2] if argv else ""
     if name not in _PYTHONS or len(argv) < 3 or argv[1].text != "-m":
         return name in STARTERS or _is_python_file(name)
@@ -199,8 +195,7 @@ def _python(
     """Return the commands of ``python3 FILE``, ``-c TEXT`` or standard input. None if the text may
     start nothing, or if its words alone tell the program.
 
-    If the text cannot be read, the command itself is kept, with a note.
-    """
+    If the text cannot be read, the command itself is kept, with a note."""
     place = 1
     while place < len(argv) and argv[place].text[:1] == "-" and argv[place].text != "-":
         if _PYTHON_GIVEN.fullmatch(argv[place].text) or argv[place].unresolved:

@@ -34,8 +34,7 @@ class _Stage(NamedTuple):
 
 def _read(launch: LaunchText) -> Reading:
     """Return the program of the last stage and its pip installations, those of the stages below it
-    included.
-    """
+    included."""
     variables, notes = with_env_files(launch)
     stages: dict[str, _Stage] = {}
     stage = _Stage()
@@ -95,9 +94,7 @@ def _instructions(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
 
 
 def _words(text: str, origin: Origin) -> tuple[Word, ...]:
-    """Return the words that an instruction runs: of the exec form, a JSON list, or else ``/bin/sh
-    -c`` and the text.
-    """
+    """Return the words to run: of the exec form, which is JSON, or a shell with its text."""
     if text.startswith("["):
         try:
             listed = json.loads(text)

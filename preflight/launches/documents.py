@@ -70,9 +70,8 @@ _NOTHING = Node(None)
 def load_documents(text: str, name: str) -> list[Node]:
     """Return the documents of a YAML or JSON text.
 
-    Raises SourceError if the text is neither, has a key twice in one mapping, or has
-    more than 1 MiB, 64 levels, or 200,000 nodes with aliases counted as often as used.
-    """
+    Raises SourceError if the text is neither, has a key twice in one mapping, or has more than 1
+    MiB, 64 levels, or 200,000 nodes with aliases counted as often as used."""
     if len(text) > LARGEST_TEXT:
         raise SourceError(f"{name} has more than 1 MiB: give the manifest of the launch alone")
     import yaml
@@ -93,8 +92,7 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
     """Return one tree for each document, from PyYAML's parser events.
 
     Raises SourceError for an alias that nothing defines, too many nodes or levels, and bad keys.
-    name: of the file, for messages.
-    """
+    name: of the file, for messages."""
     documents: list[Node] = []
     # Of everything so far: what is merged is copied into each of a chain before any of it ends.
     weight = 0
@@ -139,8 +137,7 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
 def _collection(begun: Any, children: list[Node], name: str) -> Node:
     """Return the tree of a list, or of a mapping with ``<<`` merged. begun: the event that opened
     it. children: items, or keys and values in turn. Raises SourceError for a key that is no text or
-    comes twice.
-    """
+    comes twice."""
     weight = 1 + sum(child.weight for child in children)
     line = begun.start_mark.line + 1
     if type(begun).__name__ == "SequenceStartEvent":

@@ -40,8 +40,7 @@ def read_env_file(
     """Read variables as ``docker run --env-file`` does: no quotes, no expansion, the last one wins.
 
     Also returns notes, on names that Docker refuses and quotes that it keeps. A line with a name
-    alone takes the value of ``environment``, and sets nothing if that has none. Never raises.
-    """
+    alone takes the value of ``environment``, and sets nothing if that has none. Never raises."""
     variables: dict[str, Word] = {}
     notes: list[SourceNote] = []
     # Docker cuts lines at line feeds only, and drops the carriage return in front of one.
@@ -71,8 +70,7 @@ def env_file_settings(command: str, near: Callable[[str], str | None]) -> str | 
     one a line.
 
     near: gives the text of a file that lies here. None for any other command or a file that is not
-    here. None too if a line is not plain NAME=value, which a shell or xargs would change.
-    """
+    here. None too if a line is not plain NAME=value, which a shell or xargs would change."""
     match = _WRITES.fullmatch(command.strip()) if len(command) < 200 else None
     text = near(match["kept"] or match["all"] or match["given"]) if match is not None else None
     if match is None or text is None:
@@ -111,8 +109,7 @@ def _standard_input() -> str | None:
 
 def interpolate(text: str, variables: Mapping[str, Word], origin: Origin, depth: int = 0) -> Word:
     """Fill in ``$NAME`` and ``${NAME:-default}`` as Compose does. A name without a value stays as
-    written, and is listed as unresolved. depth: how many defaults stand around this one.
-    """
+    written, and is listed as unresolved. depth: how many defaults stand around this one."""
     pieces: list[str] = []
     unresolved: list[str] = []
     position, room = 0, MOST_FILLED_IN
@@ -168,8 +165,7 @@ def read_compose_env_file(
     before: variables of earlier files, which are as lines above. A value may name ``surroundings``
     (which come first) and variables of lines above. A line is NAME=value, the value bare or wholly
     in quotes. The reading ends with a note at a line that is more, or that Compose refuses. Never
-    raises.
-    """
+    raises."""
     variables = dict(before or {})
     seen = Layers(variables, dict(surroundings))
     for number, written in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):

@@ -44,10 +44,7 @@ _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
 def read_kubernetes(text: str, name: str) -> Reading:
     """Return the process of each container in a manifest, with notes on what is not started or not
-    read.
-
-    name: of the manifest. Raises SourceError for broken YAML, or too many containers.
-    """
+    read. name: of the manifest. Raises SourceError for broken YAML, or too many containers."""
     readings: list[Reading] = []
     objects: list[Node] = []
     for document in load_documents(text, name):
@@ -119,8 +116,7 @@ def _mounted_files(
     pod: Node, container: Node, data_by_kind: DataByKind, name: str
 ) -> dict[str, Word]:
     """Return path -> content of the ConfigMaps and Secrets that a container mounts. pod: its spec.
-    name: of the manifest.
-    """
+    name: of the manifest."""
     volumes: dict[str | None, list[tuple[str, Node]]] = {}
     for volume in pod.at("volumes").items:
         chosen = volumes.setdefault(volume.at("name").text, [])
@@ -157,8 +153,7 @@ class _Container:
         self, tree: Node, place: source.Place, name: str, pod: Pod, data_by_kind: DataByKind
     ) -> None:
         """Prepare to read a container. name: of the manifest. data_by_kind: the data of ConfigMaps
-        and Secrets, by the name of the object.
-        """
+        and Secrets, by the name of the object."""
         self.tree, self.place, self.name, self.pod = tree, place, name, pod
         self.data_by_kind = data_by_kind
         self.files = _mounted_files(pod.spec, tree, data_by_kind, name)
@@ -216,9 +211,7 @@ class _Container:
         return source.with_published(reading, tuple(self.published()))
 
     def as_a_shell_has_it(self, text: str) -> str:
-        """Return the text of a shell with ``${NAME}`` for each $(NAME) that only the operator or
-        the cluster knows. A word without blanks is unchanged.
-        """
+        """Return a shell's text with ``${NAME}`` for the $(NAME) that the kubelet fills in."""
         cluster = [n for n, w in self.variables.items() if w.inside and w.inside.kind == "cluster"]
         for name in (*self.pod.operator_sets, *cluster) if " " in text else ():
             text = text.replace(f"$({name})", f"${{{name}}}")
@@ -263,9 +256,7 @@ class _Container:
         return complete
 
     def referenced_data(self, reference: Node, suffix: str) -> Mapping[str, Node] | None:
-        """Return the data that ``configMapRef`` and its like name; None if it is not here. suffix:
-        ``Ref`` or ``KeyRef``, the end of the key.
-        """
+        """Return the data that ``configMapRef`` and its like name; None if it is not here."""
         for data_kind, by_name in self.data_by_kind.items():
             if f"{data_kind}{suffix}" in reference.fields:
                 return by_name.get(reference.at(f"{data_kind}{suffix}", "name").text)
@@ -384,9 +375,7 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
 
 
 def _startup_seconds(probe: Node) -> int | None:
-    """Return how many seconds the startupProbe gives a container to answer; None without a probe,
-    or if one of its numbers is not known.
-    """
+    """Return how long a container may take to answer; None if no probe tells."""
     defaults = {"initialDelaySeconds": 0, "periodSeconds": 10, "failureThreshold": 3}
     texts = [probe.at(name).text or str(usual) for name, usual in defaults.items()]
     if not probe.fields or not all(text.isdecimal() for text in texts):
@@ -399,8 +388,7 @@ def _refused(pod: Node, name: str, resource: str) -> Iterator[SourceNote]:
     """Yield a note on each container whose resources the API server refuses, with all reasons.
     name: of the manifest. resource: the kind of the object.
 
-    Source: k8s.io/kubernetes ``pkg/apis/core/validation`` ``validateResourceRequirements``.
-    """
+    Source: k8s.io/kubernetes ``pkg/apis/core/validation`` ``validateResourceRequirements``."""
     for container in (*pod.at("initContainers").items, *pod.at("containers").items):
         limits, requests = (container.at("resources", key).fields for key in ("limits", "requests"))
         pairs = [*limits.items(), *requests.items()]
@@ -422,8 +410,7 @@ def _refused(pod: Node, name: str, resource: str) -> Iterator[SourceNote]:
 
 def _misspelt(key: str, text: str | None) -> str | None:
     """Return why Kubernetes refuses the quantity ``text`` of resource ``key``; None if it does not,
-    or if a template fills the quantity in.
-    """
+    or if a template fills the quantity in."""
     if text is None or _FILLED_IN.search(text):
         return None
     size = quantity(text)
@@ -441,8 +428,7 @@ def _misspelt(key: str, text: str | None) -> str | None:
 
 def _unlike(key: str, text: str | None, limit: Node) -> str | None:
     """Return why Kubernetes refuses a request of resource ``key`` with that limit; None if it does
-    not. Devices and huge pages need equal limits.
-    """
+    not. Devices and huge pages need equal limits."""
     exact = key.startswith("hugepages-") or ("/" in key and "kubernetes.io/" not in key)
     asked, most = (quantity(text or ""), quantity(limit.text or ""))
     if limit.value is None:

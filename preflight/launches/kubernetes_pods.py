@@ -11,10 +11,9 @@ from preflight.launches.documents import Node
 class Pod(NamedTuple):
     """What one pod of an object is made from.
 
-    role: the object's name for the pod, outermost first. operator_sets: variables that the
-    operator puts in front of the containers' own; None for one whose value is not known. open:
-    whether an operator may set more. copies: the number that the object asks for.
-    """
+    role: the object's name for the pod, outermost first. operator_sets: variables that the operator
+    puts in front of the containers' own; None for one whose value is not known. open: whether an
+    operator may set more. copies: the number that the object asks for."""
 
     spec: Node
     role: tuple[str, ...] = ()
@@ -116,9 +115,7 @@ def not_read(item: Node) -> Iterator[str]:
 
 
 def _leader_worker_set(template: Node) -> Iterator[Pod]:
-    """Yield the leader, made from the workers' template if it has none. Then yield one Pod for all
-    workers, if the size is not 1.
-    """
+    """Yield the leader (by the workers' template if it has none) and the workers."""
     size = template.at("size").text or "1"
     leader = template.at("leaderTemplate", "spec")
     worker = template.at("workerTemplate", "spec")
@@ -129,11 +126,8 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
 
 
 def _of_group(spec: Node, which: str, names: tuple[str, ...], size: str) -> Pod:
-    """Return the leader of a group, or its workers, with the variables that tell which it is.
-
-    which: ``leader`` or ``worker``. names: of the variables of the leader's address, the size and
-    the index. A worker knows its index if it is the only one beside the leader.
-    """
+    """Return the leader of a group, or its workers, with the variables that tell which it is. A
+    worker knows its index if it is the only one beside the leader."""
     others = Node(size).number() - 1
     index = "0" if which == "leader" else "1" if size == "2" else None
     variables = dict(zip(names, (None, size, index), strict=True))
@@ -148,9 +142,7 @@ def _of_groups(item: Node, name: str) -> list[Node]:
 
 
 def _walk(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
-    """Yield the pods at a tree or below it, their copies multiplied by the tree's counts, such as
-    replicas. role: names of the trees around. templates: the roleTemplates by name.
-    """
+    """Yield the pods anywhere below a tree, as many as the tree asks for."""
     # Dynamo's nodeCount is the pods of one replica, 2 where it is left out.
     nodes = tree.at("multinode", "nodeCount").number(2 if "multinode" in tree.fields else 1)
     times = math.prod(tree.at(name).number() for name in _COUNTS)
@@ -166,8 +158,7 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
 
     Its operator tells SGLang which node each is (deploy/operator/internal/dynamo
     backend_sglang.go). What it tells other engines is not read: their pod is yielded as it is, its
-    copies multiplied by ``nodes``.
-    """
+    copies multiplied by ``nodes``."""
     main, *others = pod.spec.at("containers").items or [Node({})]
     argv, args = main.at("command").items, main.at("args").items
     direct = bool(argv) and "python" in (argv[0].text or "")
@@ -204,8 +195,7 @@ def _component(tree: Node, pod: Pod) -> Pod:
     """Return the pod of a Dynamo component with the component's own fields applied.
 
     Source: github.com/ai-dynamo/dynamo ``deploy/operator/api`` (v1alpha1 and v1beta1), whose
-    frontend runs ``python3 -m dynamo.frontend``.
-    """
+    frontend runs ``python3 -m dynamo.frontend``."""
     containers = pod.spec.at("containers").items or [Node({})]
     main = next((each for each in containers if each.at("name").text == "main"), containers[0])
     others = [container for container in containers if container is not main]
@@ -264,8 +254,7 @@ def _with(base: Node, **fields: Node) -> Node:
 
 def _below(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
     """Yield the pods at a tree or below it, whose copies do not have the tree's counts yet.
-    Whatever has containers is a pod.
-    """
+    Whatever has containers is a pod."""
     pattern, replaced = tree.at("leaderWorkerPattern"), tree.at("leaderWorkerSet")
     if tree.at("mainContainer").fields:  # Dynamo's extraPodSpec, whose others run beside it
         main = tree.at("mainContainer")
@@ -299,9 +288,7 @@ def _below(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
 
 
 def _template(tree: Node, templates: Mapping[str, Node]) -> Node:
-    """Return a pod template: the one written in place, or the one of ``templates`` that is named,
-    patched.
-    """
+    """Return a pod template: the one written in place, or the one that is named, patched."""
     reference = tree.at("templateRef")
     if not reference.fields:
         return tree.at("template")
@@ -314,8 +301,7 @@ def _group(
     template: Node, group: Node, role: tuple[str, ...], names: tuple[str, str, str]
 ) -> Iterator[Pod]:
     """Yield the leader of a role, and the workers unless the size is 1, each with the patch for it.
-    names: of the variables, as for ``_of_group``.
-    """
+    names: of the variables, as for ``_of_group``."""
     size = group.at("size").text or "1"
     for which, keys in _PATCHES.items():
         if which == "worker" and size == "1":
@@ -331,8 +317,7 @@ def merged(base: Node, patch: Node, key: str = "") -> Node:
     the field that both stand at, which tells how a list is merged.
 
     The items of a patch come first, and those that it does not name keep their order. So a variable
-    that a patch adds stands in front of those of the template.
-    """
+    that a patch adds stands in front of those of the template."""
     if patch.fields:
         if patch.at("$patch").text == "replace":
             kept = {name: tree for name, tree in patch.fields.items() if name != "$patch"}

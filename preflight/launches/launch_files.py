@@ -61,8 +61,7 @@ class LaunchText:
     marked: the file begins with the mark. environment: the caller's. env_texts: path and text of
     each file behind --env-file. beside: gives the text of a file near the launch. arguments: of a
     script, or None if not known. host_words: gives what ``nproc`` and the like write on the
-    launch's host.
-    """
+    launch's host."""
 
     path: str
     text: str
@@ -76,8 +75,7 @@ class LaunchText:
     @cached_property
     def documents(self) -> Sequence[Node] | None:
         """Return the documents of a YAML or JSON file; None for a script or another text. Raises
-        SourceError if the file is broken, or is a template that is not filled in.
-        """
+        SourceError if the file is broken, or is a template that is not filled in."""
         path = self.path.lower()
         if path.endswith(_SCRIPTS):  # which may begin with { too
             return None
@@ -95,9 +93,7 @@ class LaunchText:
 
     @property
     def begins_with_section(self) -> bool:
-        """Tell whether the first line that is no comment opens a section, such as ``[Service]``: in
-        a script it does not.
-        """
+        """Whether the first line that says something opens a section: in a script it does not."""
         lines = (line for line in self.text.splitlines() if line.strip())
         first = next((line for line in lines if not _COMMENT.match(line)), "")
         return _OPENS_SECTION.match(first) is not None
@@ -119,8 +115,7 @@ KINDS += ("shell_script",)
 
 def started_by_python(launch: LaunchText) -> Reading | None:
     """Return the commands of a Python text, with notes on calls that are not read; None if it has
-    neither. Raises SourceError if the text is not Python.
-    """
+    neither. Raises SourceError if the text is not Python."""
     # By name, as the kinds: a Python program may start what a shell does.
     reading: Reading = import_module("preflight.launches.python_program").started(launch)
     return reading if reading.commands or reading.notes else None
@@ -128,8 +123,7 @@ def started_by_python(launch: LaunchText) -> Reading | None:
 
 def read_kind(launch: LaunchText) -> Reading:
     """Read a launch text with the reader of its kind. Raises SourceError if no kind fits, with
-    advice on the file to give instead, or if the reader does.
-    """
+    advice on the file to give instead, or if the reader does."""
     name = launch.path.rpartition("/")[2]
     prints = _RECIPES.get("makefile" if name.endswith(".mk") else name.lower())
     why = ""
@@ -163,9 +157,7 @@ def read_kind(launch: LaunchText) -> Reading:
 
 
 def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
-    """Return the caller's variables with those of the env files over them, and notes on these
-    files, read in Docker's form.
-    """
+    """Return the environment with the variables of the env files, as Docker reads them."""
     variables = environment_words(launch.environment)
     notes: list[SourceNote] = []
     for path, text in launch.env_texts:
@@ -176,9 +168,7 @@ def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNot
 
 
 def _looks_like_manifest(text: str) -> bool:
-    """Tell whether a text begins as YAML or JSON. Its first line that is no comment is then
-    ``---``, a key such as ``kind:``, or opens JSON. A ``#!`` line says no.
-    """
+    """Return whether the first line that says anything opens a mapping or a document."""
     for line in text[:65536].splitlines():
         if line.startswith("#!"):
             return False
@@ -199,8 +189,7 @@ def read_source(
     path: ``-`` for standard input. env_files: paths of files in Docker's form, whose variables go
     over ``environment``, the later over the earlier. arguments: of a script, None if not known.
     host_words: gives the output of ``nproc`` and the like. Raises SourceError, with a sentence, if
-    a file cannot be read or is of no known kind.
-    """
+    a file cannot be read or is of no known kind."""
     text = _text(path)
 
     @lru_cache(maxsize=64)  # a script names the same files on many lines
@@ -226,10 +215,7 @@ def read_text(
     environment: Mapping[str, str | Word],
     env_texts: Sequence[tuple[str, str]] = (),
 ) -> Reading:
-    """Return the commands of a launch whose text is at hand, without opening a file. path: the
-    launch's name, which helps to tell the kind. env_texts: path and text of each env file. Raises
-    SourceError.
-    """
+    """Return the commands of a text at hand, without opening a file. Raises SourceError."""
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     launch = LaunchText(path, text, marked, environment, env_texts, lambda _: None)
     return told_apart(read_kind(launch))

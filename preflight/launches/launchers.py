@@ -19,8 +19,7 @@ class Launched(NamedTuple):
     start: the index of the program; behind the last word if a shell reads standard input. script:
     the text of a shell that begins at ``start``. module: Python's words (``-m
     sglang.launch_server``) without Python. elsewhere: the program has another place's environment,
-    not the caller's. settings: ``-e NAME=value`` of the launcher.
-    """
+    not the caller's. settings: ``-e NAME=value`` of the launcher."""
 
     start: int
     script: Word | None
@@ -107,8 +106,7 @@ class RemoteWords(NamedTuple):
 
 def remote_words(argv: Sequence[str], first: int = 0) -> RemoteWords | None:
     """Return the host of ``ssh -p 22 user@host words`` at index ``first``, and where the words for
-    its shell begin. None for another program.
-    """
+    its shell begin. None for another program."""
     if not argv[first:] or argv[first].rpartition("/")[2] != "ssh":
         return None
     host, index = "", first + 1
@@ -136,8 +134,7 @@ def launched(
     read here.
 
     begins: tells a wrapper, a shell or a container engine by its name. reads: whether standard
-    input has a text for a shell that has no other.
-    """
+    input has a text for a shell that has no other."""
     name = argv[first].text.rpartition("/")[2]
     remote = remote_words([word.text for word in argv], first)
     if remote is not None:
@@ -197,8 +194,7 @@ def _joined(argv: Sequence[Word]) -> Word:
 
 def starts_server(argv: Sequence[Word]) -> bool:
     """Tell whether words start a long-running program of a launch: an engine, a store, a master, a
-    router, or a service such as etcd. ``--help`` and ``--version`` start none.
-    """
+    router, or a service such as etcd. ``--help`` and ``--version`` start none."""
     texts = [word.text for word in argv]
     if not texts or {"-h", "--help", "-v", "--version"} & set(texts):
         return False
@@ -207,9 +203,7 @@ def starts_server(argv: Sequence[Word]) -> bool:
 
 
 def starts_anew(wrapper: Sequence[str]) -> bool:
-    """Tell whether a wrapper, given by its words, starts its program elsewhere, as ssh and ``docker
-    exec`` do. That is no child of the caller, so that its limits differ.
-    """
+    """Return whether a wrapper's program is no child of the caller: its limits differ."""
     name = wrapper[0].rpartition("/")[2]
     return name in _ELSEWHERE and (name not in _EXEC_ENGINES or "exec" in wrapper)
 
@@ -233,8 +227,7 @@ class Tasks(NamedTuple):
 
 def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | None:
     """Return how many processes srun(1) starts, by its options and sbatch's variables. None for
-    another wrapper, or if that is not known.
-    """
+    another wrapper, or if that is not known."""
     if not wrapper or wrapper[0].rpartition("/")[2] != "srun":
         return None
 
@@ -258,9 +251,7 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
 
 
 def _option(argv: Sequence[str], *names: str) -> int | None:
-    """Return the count behind an option, which may have several names: 0 if it is not known, None
-    without the option.
-    """
+    """Return the count behind an option: 0 if not known, None without the option."""
     short = tuple(name for name in names if len(name) == 2)
     for name, value in valued(argv):
         attached = name.startswith(short) and name[2:3].isdigit()  # -N4
@@ -284,8 +275,7 @@ def _slurm_gpus(argv: Sequence[str], nodes: int | None, beside: int = 1) -> int 
     """Return the GPUs on a host by options of srun(1) or sbatch(1): the least number if several
     options say one, None if none does.
 
-    nodes: the number of hosts, None if not known. beside: tasks on a host.
-    """
+    nodes: the number of hosts, None if not known. beside: tasks on a host."""
     counts: list[int] = []
     for name, value in valued(argv):
         each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)
@@ -301,9 +291,7 @@ def _slurm_gpus(argv: Sequence[str], nodes: int | None, beside: int = 1) -> int 
 
 
 def step_gpus(argv: Sequence[Word], environment: Mapping[str, Word]) -> dict[str, Word]:
-    """Return the variable ``SLURM_GPUS_ON_NODE`` of a program behind ``srun``; {} if neither
-    options nor variables tell the number. argv: the words of srun.
-    """
+    """Return the variable with the number of GPUs of a task of ``srun``; empty if unsaid."""
     texts = [word.text for word in argv]
     each = environment.get("SLURM_GPUS_PER_TASK")
     if each is not None and not any(text.startswith(("--gpus", "--gres", "-G")) for text in texts):
@@ -324,8 +312,7 @@ def _slurm_mem(argv: Sequence[str]) -> int | None:
 
 def slurm_variables(text: str) -> dict[str, str]:
     """Return the variables that sbatch sets for a job with the ``#SBATCH`` lines of a script. Those
-    that the lines do not tell are left out.
-    """
+    that the lines do not tell are left out."""
     argv: list[str] = ["sbatch"]
     for line in text.splitlines():
         if line.startswith("#SBATCH"):
@@ -350,8 +337,7 @@ def slurm_variables(text: str) -> dict[str, str]:
 
 def _settings(argv: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
     """Return name and value of the variables that a launcher's own options set: -e, -x, Ray's
-    environment.
-    """
+    environment."""
     settings: list[tuple[str, Word]] = []
     before = ""
     for word in argv:
@@ -366,9 +352,7 @@ def _settings(argv: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
 
 
 def _of_ray(word: Word) -> list[tuple[str, Word]]:
-    """Return the variables of ``ray job submit --runtime-env-json '{"env_vars": {...}}'``, by the
-    JSON text; [] if it does not parse.
-    """
+    """Return the variables of ``ray job submit --runtime-env-json '{"env_vars": {...}}'``."""
     try:
         variables = json.loads(word.text).get("env_vars", {})
     except (ValueError, RecursionError, AttributeError):
@@ -380,8 +364,7 @@ def _of_ray(word: Word) -> list[tuple[str, Word]]:
 
 def _note(word: Word, name: str) -> SourceNote | None:
     """Return a note on what a launcher changes and a launch does not show; None if it changes
-    nothing. word: the launcher. name: its name without a folder.
-    """
+    nothing. word: the launcher. name: its name without a folder."""
     if name in _HERE:
         return None
     id_, why = "launcher", "it is not read, nor what it sets for the program"

@@ -47,8 +47,7 @@ Doubts = tuple[SourceNote, ...]
 
 class _Place(NamedTuple):
     """A call or an assignment of a program. function: the one that it stands in, "" for none.
-    doubts: the conditions and loops around it, within that function.
-    """
+    doubts: the conditions and loops around it, within that function."""
 
     syntax: ast.Call | ast.Assign | ast.AugAssign | ast.Delete
     function: str
@@ -98,8 +97,7 @@ class _Program:
 
     def below(self, syntax: ast.AST, function: str, doubts: Doubts) -> Iterator[_Place]:
         """Yield each call, assignment and ``del`` of ``syntax``, arguments before their call.
-        function: the function around, "" for none. doubts: the conditions and loops around.
-        """
+        function: the function around, "" for none. doubts: the conditions and loops around."""
         test = getattr(syntax, "test", None)
         shown = "" if test is None else ast.unparse(test)[:60]
         if isinstance(syntax, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -128,8 +126,7 @@ class _Program:
 
     def readings(self) -> Iterator[Reading]:
         """Yield the commands of each literal call, and a note on each other call that may start
-        something. Also notes on changes of the environment that are not read.
-        """
+        something. Also notes on changes of the environment that are not read."""
         unread_places, started = list[_Place](), False
         starred = self.imported.get("*", "")[:-1]
         for place in self.places:
@@ -159,8 +156,7 @@ class _Program:
 
     def words(self, call: ast.Call, full: str) -> list[Word]:
         """Return the words that a literal call starts; none for any other call. full: the called
-        function with its module.
-        """
+        function with its module."""
         keywords = {each.arg for each in call.keywords}
         if _ENGINE.fullmatch(full):
             front = [Word(text, self.at(call)) for text in _SERVER]
@@ -188,8 +184,7 @@ class _Program:
 
     def argument(self, keyword: ast.keyword) -> Iterator[Word]:
         """Yield a keyword argument as words: the flag and its value, or each item of a list. True
-        is the flag alone; False and None are no word.
-        """
+        is the flag alone; False and None are no word."""
         flag = Word(f"--{(keyword.arg or '').replace('_', '-')}", self.at(keyword.value))
         try:
             value = ast.literal_eval(keyword.value)
@@ -203,9 +198,7 @@ class _Program:
             yield from (flag._replace(text=text) for text in texts if value is not True)
 
     def changes(self) -> Iterator[tuple[_Place, str, Word]]:
-        """Yield the place, name and value of each change of ``os.environ``; the name is "" if any
-        variable may be set.
-        """
+        """Yield the changes of ``os.environ`` by name; "" if any variable may be set."""
         for place in self.places:
             shown = ast.unparse(place.syntax)
             match = _SETS_ONE.match(shown)
@@ -215,8 +208,7 @@ class _Program:
 
     def environment(self, place: _Place, call: ast.Call) -> dict[str, Word] | None:
         """Return the environment of the process that a call starts; None if ``env=`` is another
-        than ``os.environ``.
-        """
+        than ``os.environ``."""
         variables = dict(self.variables)
         for where, name, word in self.settings:
             if not name:

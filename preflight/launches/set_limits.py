@@ -87,8 +87,7 @@ def _not_known(why: Unknown, where: str) -> tuple[SetLimit, ...]:
 
 def ulimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
     """Yield the limits that ``ulimit -SHl unlimited -n 65536`` sets; those that no check judges are
-    left out.
-    """
+    left out."""
     texts = [word.text for word in argv[1:]]
     flags = "".join(text[1:] for text in texts if text.startswith("-"))
     soft, hard = "S" in flags, "H" in flags
@@ -106,8 +105,7 @@ def ulimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
 
 def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
     """Return the bound that a word behind ``ulimit`` asks for: ``unit`` times its number, None for
-    unlimited. An invalid word gives STAYS.
-    """
+    unlimited. An invalid word gives STAYS."""
     asked = _ASKED.fullmatch(word.text)
     if asked is not None:
         return Bound.HARD if "H" in (asked.group(1) or asked.group(2)) else Bound.SOFT
@@ -121,9 +119,7 @@ def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
 
 
 def prlimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
-    """Yield the limits that ``prlimit --memlock=unlimited --nofile=1024:4096 PROGRAM`` sets; an
-    option without a value sets none.
-    """
+    """Yield the limits of ``prlimit --memlock=unlimited --nofile=1024:4096 PROGRAM``."""
     for word in argv[1:]:
         name, _, value = word.text.removeprefix("--").partition("=")
         if not word.text.startswith("--"):
@@ -133,9 +129,7 @@ def prlimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
 
 
 def unit_limit(key: str, word: Word, unit: str, raises: bool = True) -> SetLimit | None:
-    """Return the limit that a unit's ``LimitNOFILE=1024:4096`` sets; None for a key that sets none,
-    or one that no check judges. unit: the unit's name. raises: it may go above the hard limit.
-    """
+    """Return the limit that ``LimitNOFILE=1024:4096`` sets; None for one that no check judges."""
     name = key.removeprefix("Limit").lower()
     if not key.startswith("Limit") or name not in LIMIT_NAMES:
         return None
@@ -143,9 +137,7 @@ def unit_limit(key: str, word: Word, unit: str, raises: bool = True) -> SetLimit
 
 
 def unit_defaults(unit: str, limits: Iterable[SetLimit]) -> Iterator[SetLimit]:
-    """Yield systemd's default of each limit that a unit does not set. unit: its name, "" without a
-    file. limits: those that it sets.
-    """
+    """Yield systemd's default of each limit that a unit ("" without a file) does not set."""
     names_set = {limit.name for limit in limits}
     for name in LIMIT_NAMES:
         if name not in names_set:
@@ -155,14 +147,11 @@ def unit_defaults(unit: str, limits: Iterable[SetLimit]) -> Iterator[SetLimit]:
 
 def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
     """Return a limit whose ``value`` is written as ``soft:hard``, or as one number for both. name:
-    of the limit. raises: it may go above the hard limit.
-    """
+    of the limit. raises: it may go above the hard limit."""
     soft, colon, hard = value.partition(":")
 
     def bound(text: str) -> int | Bound | Unknown | None:
-        """Return the soft or the hard value, in bytes or as a count. None is unlimited, STAYS is
-        left out, Unknown cannot be read.
-        """
+        """Return one of the two values in bytes or in number; None: unlimited."""
         if not text and colon:
             return Bound.STAYS
         if text in ("unlimited", "infinity", "-1"):
@@ -177,9 +166,7 @@ def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
 
 
 def limit_note(key: str, value: str, origin: Origin) -> SourceNote | None:
-    """Return a note on a property of a unit that limits its processes and that no check judges,
-    such as MemoryMax. None for other properties, and for ``no`` and the like.
-    """
+    """Return a note that a property of a unit sets a limit, or None."""
     taken = key == "AmbientCapabilities" and "~" in value
     off = value in ("", "no", "false", "0", "off") and key != "CapabilityBoundingSet"
     if off or (key not in _LIMITS and not taken):
@@ -195,8 +182,7 @@ class _Changer(NamedTuple):
 
     options: those that name the user. usual: the user without such an option, "" for no change.
     short: the one-letter options that take a word. first: the first other word is the user.
-    service: the PAM service that opens a session. login: the options for a login shell.
-    """
+    service: the PAM service that opens a session. login: the options for a login shell."""
 
     options: tuple[str, ...] = ()
     usual: str = ""
@@ -218,8 +204,7 @@ _CHANGERS = {
 
 def changed_user(argv: Sequence[Word], behind: Sequence[Word] = ()) -> RunAs:
     """Return the user of a wrapper's program, as ``sudo -u NAME`` sets it; RunAs() if it changes
-    none. behind: the words behind the text of ``su -c``.
-    """
+    none. behind: the words behind the text of ``su -c``."""
     name = argv[0].text.rpartition("/")[2]
     texts = [word.text for word in argv[1:]]
     changer = _CHANGERS.get(name)
@@ -298,9 +283,7 @@ def login_limits(argv: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
 
 
 def unit_user(settings: Iterable[tuple[str, Word]], system: bool, unit: str) -> RunAs:
-    """Return the user of a unit's processes, with the capabilities that they get. settings: key and
-    value. system: root's manager runs the unit. unit: its name, for messages.
-    """
+    """Return the user of a unit's processes; ``system``: root's manager runs the unit."""
     run_as = RunAs("root", (), unit) if system else RunAs()
     for key, word in settings:
         if key == "User" and word.text:

@@ -50,8 +50,7 @@ def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int 
     read.
 
     assign: takes the result of ``i++`` and ``i = 3``; None if they are not to be followed. Sums,
-    comparisons, and assignments in front are read; bits, bases, ``**`` and ``?:`` are not.
-    """
+    comparisons, and assignments in front are read; bits, bases, ``**`` and ``?:`` are not."""
     if len(formula) > _LONGEST_FORMULA:
         return None
     result = 0
@@ -64,9 +63,7 @@ def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int 
 
 
 def names_set(formula: str) -> dict[str, bool]:
-    """Return the variables that a formula may set; of each whether an element is set (``A[1] = 2``)
-    rather than the variable.
-    """
+    """Return the variables that a formula may set, and whether each is set by its element."""
     elements = {name: bool(element) for name, element, _ in _SET.findall(formula)}
     return {**{name: False for _, name in _SET_BEFORE.findall(formula)}, **elements}
 
@@ -93,9 +90,7 @@ def _part(text: str, value: Value, assign: Assign | None) -> int:
 
 
 def _sum(text: str, value: Value) -> int:
-    """Work out a formula without assignments. Raises ArithmeticError or SyntaxError if it is not
-    read.
-    """
+    """Work out a formula without assignments."""
     if not _KNOWN.fullmatch(text):
         raise ArithmeticError
     text = text.replace("&&", " and ").replace("||", " or ").strip()
@@ -111,8 +106,7 @@ def _number(name: str, value: Value) -> int:
 
 def _worked_out(tree: ast.expr, value: Value) -> int:
     """Return the result of a formula's syntax tree, in C's 64-bit integers. Raises ArithmeticError
-    if an operator is not followed, a name not known, or the result too large.
-    """
+    if an operator is not followed, a name not known, or the result too large."""
     match tree:
         case ast.Constant(int() as result) if not isinstance(result, bool):
             pass

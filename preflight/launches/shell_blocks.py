@@ -60,9 +60,7 @@ class ShellBlocks(ShellFlow):
         return TRUE
 
     def test(self, text: ShellText, nodes: Sequence[Node]) -> Truth:
-        """Go through the commands of a condition, in which ``set -e`` ends nothing. Return its
-        truth.
-        """
+        """Go through a condition."""
         self.tested += 1
         ended = self.run(text, nodes)
         self.tested -= 1
@@ -70,8 +68,7 @@ class ShellBlocks(ShellFlow):
 
     def on_if_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through an ``if``: the branch that is taken, or every branch that may be. Return
-        whether it succeeds.
-        """
+        whether it succeeds."""
         arms = arms_of(tree)
         skipped: list[Sequence[Node]] = []  # that a variable would lead to that nothing sets
         for index, (condition, body) in enumerate(arms):
@@ -103,9 +100,7 @@ class ShellBlocks(ShellFlow):
     def asked(
         self, text: ShellText, condition: Sequence[Node] | None, truth: Truth, several: bool = False
     ) -> SourceNote:
-        """Keep and return a note that nothing decides the condition of an ``if`` or a loop. truth:
-        its result. several: another branch follows.
-        """
+        """Say which condition of an ``if`` or a loop nothing decides."""
         parts = [Part("", tree) for tree in condition or () if says(tree)]
         return self.undecided(text, parts, truth, several)
 
@@ -122,8 +117,7 @@ class ShellBlocks(ShellFlow):
 
         asks: the first condition is still to be looked at; else its branch is read. skipped: bodies
         passed over before, which are read too if ``asks``. unset: the condition asks of a variable
-        that nothing sets.
-        """
+        that nothing sets."""
         bodies = skipped if asks else ()
         outcomes = [self.branch(note, partial(self.run, text, body)) for body in bodies]
         for condition, body in arms:
@@ -143,8 +137,7 @@ class ShellBlocks(ShellFlow):
 
     def on_case_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through a ``case``: the arm that is taken, or every arm that may be. Return whether it
-        succeeds.
-        """
+        succeeds."""
         head = tree.child_by_field_name("value")
         items = [child for child in tree.children if child.type == "case_item"]
         ends = [child.type for item in items for child in item.children[-1:]]
@@ -216,9 +209,7 @@ class ShellBlocks(ShellFlow):
                 return TRUE  # while true: what it starts ends before it is started again
 
     def turn(self, text: ShellText, body: Node) -> Truth:
-        """Go through a loop's body once. A turn that starts nothing, or only sleep and its like,
-        counts as waiting.
-        """
+        """Go through a loop's body once."""
         before = len(self.commands)
         ended = self.run(text, body.children)
         started = [command.words[0].text for command in self.commands[before:] if command.words]
@@ -228,9 +219,7 @@ class ShellBlocks(ShellFlow):
         return ended
 
     def leaves(self) -> bool:
-        """Tell whether break, continue, return or exit ends a loop after this turn. Each loop takes
-        one level off ``break 2``.
-        """
+        """Return whether a loop ends after this turn."""
         if self.stop in ("break", "continue"):
             self.levels -= 1
             if self.levels <= 0:
@@ -240,8 +229,7 @@ class ShellBlocks(ShellFlow):
 
     def next_turn(self, text: ShellText, body: Node) -> bool:
         """Count a turn of a loop, and tell whether it is still followed: some loops never end. If
-        not, note that the other turns are not read.
-        """
+        not, note that the other turns are not read."""
         self.turns += 1
         many_turns = self.turns - self.waited + self.waited // 10 > MOST_TURNS
         if not many_turns and self.state.budget.spend(body.end_byte - body.start_byte):
@@ -286,8 +274,7 @@ class ShellBlocks(ShellFlow):
 
     def on_c_style_for_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through ``for ((i = 0; i < 8; i++))``: once, with its variables unknown, if a sum is
-        not known.
-        """
+        not known."""
         body, origin = tree.child_by_field_name("body"), text.origin(tree)
         head = re.match(r"for\s*\(\((.*?)\)\)\s*(?:;|do\b|\n|\{)", text.text(tree), re.DOTALL)
         if body is None or head is None:

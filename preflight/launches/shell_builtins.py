@@ -41,16 +41,13 @@ _NAME = regex(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def nested_cost(text: str, depth: int) -> int:
-    """Return how many characters of the budget a text costs that a shell inside ``depth`` others
-    reads. The outermost is free, as only texts in texts can be made to multiply.
-    """
+    """Return the cost of a text for a shell within a shell: such texts can be made to multiply."""
     return NESTED_COSTS * len(text) if depth else 0
 
 
 class Assignment(NamedTuple):
     """``NAME=value``, ``NAME+=value`` (adds) or ``NAME[place]=value``. elements: the nodes of
-    ``NAME=(a b)``, None for a single value.
-    """
+    ``NAME=(a b)``, None for a single value."""
 
     name: str
     place: str | None
@@ -73,8 +70,7 @@ class ShellBuiltins(ShellBlocks):
 
     def builtin(self, command: SimpleCommand, piped: Word | None) -> Truth:
         """Carry out one of the shell's own commands, and return whether it succeeds. piped: its
-        standard input, None if not known.
-        """
+        standard input, None if not known."""
         (text, argv, _, origin), state = command, self.state
         program, *arguments = [word.text for word in argv]
         if program in (".", "source"):
@@ -119,8 +115,7 @@ class ShellBuiltins(ShellBlocks):
 
     def read_names(self, command: SimpleCommand, piped: Word | None) -> Truth:
         """Carry out ``IFS=, read -ra NAMES <<< TEXT`` with a known text of one line; with any other
-        text or option the names become unknown. Return whether it succeeds.
-        """
+        text or option the names become unknown. Return whether it succeeds."""
         (text, argv, settings, _), state = command, self.state
         ends = state.field_ends()
         for setting in settings:
@@ -147,8 +142,7 @@ class ShellBuiltins(ShellBlocks):
 
     def set_options(self, argv: Sequence[Word]) -> None:
         """Carry out ``set -euo pipefail -f`` and ``set -- x y``: allexport, errexit and noglob, and
-        the parameters. Other options are passed over.
-        """
+        the parameters. Other options are passed over."""
         long, on = 0, True
         for place, word in enumerate(argv[1:], start=1):
             text = word.text
@@ -170,9 +164,7 @@ class ShellBuiltins(ShellBlocks):
                     self.state.change(("option", name), on)
 
     def leave(self, program: str, arguments: list[str]) -> None:
-        """Carry out exit, return, break or continue. arguments: the status, or how many loops it
-        leaves.
-        """
+        """Carry out exit, return, break or continue."""
         known = arguments and re.fullmatch(r"[0-9]{1,3}", arguments[0])
         status = int(arguments[0]) if known else None
         if program == "return":
@@ -182,9 +174,7 @@ class ShellBuiltins(ShellBlocks):
         self.stop = program
 
     def shift(self, arguments: list[str]) -> None:
-        """Carry out ``shift N``. The parameters become unknown if N is not a known number, or if
-        one parameter may be several words.
-        """
+        """Drop the first parameters, as many as shift is told; unknown if that is not known."""
         count = arguments[0] if arguments else "1"
         parameters = self.state.parameters
         if parameters is None:
@@ -197,8 +187,7 @@ class ShellBuiltins(ShellBlocks):
 
     def eval(self, argv: Sequence[Word], text: ShellText, origin: Origin) -> Truth:
         """Read the text that eval is given as a part of this script. Note a text that is not known;
-        variables that it may set become unknown.
-        """
+        variables that it may set become unknown."""
         script = " ".join(word.text for word in argv)
         if self.depth + len(self.active) >= DEEPEST_SCRIPT:
             self.note("script-not-read", "eval within eval: the innermost is not read", origin)
@@ -217,9 +206,7 @@ class ShellBuiltins(ShellBlocks):
         return self.within("eval", self.parsed(script, text.source, origin.line))
 
     def within(self, what: str, inner: ShellText) -> Truth:
-        """Go through a text that this shell itself reads. what: ``eval`` or ``source``, which
-        counts as a call in progress. Return whether the last command succeeds.
-        """
+        """Go through a text that this shell itself reads."""
         self.active.append(what)
         ended = self.whole(inner)
         self.active.pop()
@@ -227,8 +214,7 @@ class ShellBuiltins(ShellBlocks):
 
     def source_file(self, argv: Sequence[Word], origin: Origin) -> Truth:
         """Carry out ``source FILE ARGUMENTS``, given as ``argv``: go through the file in this
-        shell. A file that cannot be read is noted, and variables that it may set become unknown.
-        """
+        shell. A file that cannot be read is noted, and variables that it may set become unknown."""
         name = argv[0].text if argv else ""
         known = bool(argv) and (not argv[0].unresolved or name in self.files)
         text = self.near(name) if known and not name.endswith(_PERSONAL) else None
@@ -250,8 +236,7 @@ class ShellBuiltins(ShellBlocks):
 
     def assignment(self, text: ShellText, tree: Node) -> Assignment:
         """Return the parts of ``A=x``, ``A+=x``, ``A[1]=x`` or ``A=(x y)``; an empty name if the
-        tree does not parse.
-        """
+        tree does not parse."""
         target, behind = tree.child_by_field_name("name"), tree.child_by_field_name("value")
         if target is None:  # of what does not parse
             return Assignment("", None, False, (), None)
@@ -268,8 +253,7 @@ class ShellBuiltins(ShellBlocks):
 
     def take(self, text: ShellText, tree: Node, exported: bool | None = None) -> None:
         """Carry out an assignment to a variable, an array or an element. If it is not followed, the
-        name becomes unknown. exported: None leaves that as it is.
-        """
+        name becomes unknown. exported: None leaves that as it is."""
         state, origin = self.state, text.origin(tree)
         name, index, adds, pieces, nodes = self.assignment(text, tree)
         if not name:
@@ -400,8 +384,7 @@ class ShellBuiltins(ShellBlocks):
 
     def environment(self, text: ShellText, settings: Sequence[Node]) -> Mapping[str, Word]:
         """Return the environment of a program with assignments in front, ``A=1 program``; the
-        shell's own variables stay. settings: these assignments.
-        """
+        shell's own variables stay. settings: these assignments."""
         environment = self.state.variables.environment()
         if not settings:
             return environment

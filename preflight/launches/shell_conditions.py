@@ -35,8 +35,7 @@ class Truth(NamedTuple):
     value: None if nothing decides. soft: the value assumes that the script has no argument: the
     author of ``[ -z "$1" ] && exit`` expects the caller to give one. doubts: undecided conditions
     that the value depends on. ran: a program decides, which is not run. asks: the unset variable
-    that must be empty for the condition, with ! if it must not be.
-    """
+    that must be empty for the condition, with ! if it must not be."""
 
     value: bool | None
     soft: bool = False
@@ -150,8 +149,7 @@ class Conditions:
 
     def binary(self, left: Word, between: str, right: Word) -> Truth:
         """Return the truth of ``left = right``, ``left -eq right`` and the like. It is undecided
-        for an operator that is not followed, such as ``<`` or ``-nt``.
-        """
+        for an operator that is not followed, such as ``<`` or ``-nt``."""
         doubts = (*left.doubts, *right.doubts)
         if between in _NUMERIC:
             (a, soft), (b, also) = self.integer(left), self.integer(right)
@@ -167,9 +165,7 @@ class Conditions:
         return Truth(None, doubts=doubts)
 
     def integer(self, word: Word) -> tuple[int | None, bool]:
-        """Return the number that a word is (None: not known), and whether ``$#`` was taken as 0,
-        for a script without arguments.
-        """
+        """Return a number, and whether it assumes that the script has no arguments."""
         if word.text == "$#" and self.state.parameters is None:
             return 0, True
         if word.unresolved or not _INTEGER.fullmatch(word.text.strip()):
@@ -193,9 +189,7 @@ class Conditions:
         return Truth(compiled.match(word.text) is not None, doubts=word.doubts)
 
     def finds(self, word: Word, raw: str) -> Truth:
-        """Return whether the regular expression ``raw`` matches in a text; undecided unless POSIX
-        and Python read it alike. BASH_REMATCH becomes unknown.
-        """
+        """Return whether a regular expression matches, if POSIX and Python read it alike."""
         self.state.lose("BASH_REMATCH", word.origin, array=True)
         known = not word.unresolved and len(word.text) <= _LONGEST_SEARCHED and word.text.isascii()
         if not known or not raw or not _EXPRESSION.fullmatch(raw):
@@ -227,9 +221,7 @@ class _Reader:
     def chain(
         self, joined: Callable[[Truth, Truth], Truth], between: str, read: Callable[[], Truth]
     ) -> Truth:
-        """Read conditions that the same operator, ``between``, joins. joined: gives the truth of
-        two. read: reads the next condition.
-        """
+        """Read conditions that the same operator joins."""
         truth = read()
         while self.operator() == between:
             self.items = self.items[1:]
@@ -238,8 +230,7 @@ class _Reader:
 
     def single(self) -> Truth:
         """Read one condition, or one in brackets, and take its items away. Raises IndexError if it
-        does not parse.
-        """
+        does not parse."""
         items = self.items
         if not items:
             if self.double:
@@ -288,8 +279,7 @@ class _Reader:
 
 def _flat(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:
     """Return the parts of a condition in order: an operator as text, an operand as its nodes. The
-    grammar nests them otherwise.
-    """
+    grammar nests them otherwise."""
     items: list[str | list[Node]] = []
     end = -1
     stack = list(reversed(nodes))

@@ -40,8 +40,7 @@ class _NotKnownError(Exception):
 
 def expand(state: ShellState, word: WrittenWord, origin: Origin) -> list[Word]:
     """Expand a word of a command as bash does: braces, variables, ``$(...)``, splitting. Return no
-    word, one or several; a part that is not known stays as written, and is unresolved.
-    """
+    word, one or several; a part that is not known stays as written, and is unresolved."""
     pieces = word.pieces
     if len(pieces) == 1 and pieces[0].type == "text":
         text, quoted = pieces[0].text, pieces[0].quoted
@@ -63,9 +62,7 @@ def expand(state: ShellState, word: WrittenWord, origin: Origin) -> list[Word]:
 
 
 def value(state: ShellState, pieces: Pieces, origin: Origin) -> Word:
-    """Expand a text that is never split, such as an assignment's value or a heredoc. Return it as
-    one word.
-    """
+    """Return the word behind the ``=`` of an assignment, or of a heredoc."""
     if len(pieces) == 1 and pieces[0].type == "text":
         return Word(pieces[0].text, origin)
     expansion = _Expansion(state, origin, split=False)
@@ -78,8 +75,7 @@ def number(state: ShellState, formula: str, origin: Origin, assigns: bool = Fals
     """Return the result of a formula, such as the one in ``$((...))``; None if it is not known.
 
     assigns: carry out ``i++`` and ``i = 3``; if the result is None, these variables become unknown.
-    Otherwise the result of a formula that sets variables is None.
-    """
+    Otherwise the result of a formula that sets variables is None."""
     text: str | None = formula
     if "$" in formula or "`" in formula:
         pieces = value_pieces(formula)
@@ -104,8 +100,7 @@ def number(state: ShellState, formula: str, origin: Origin, assigns: bool = Fals
 
 def pattern(state: ShellState, pieces: Pieces, origin: Origin) -> re.Pattern[str] | Word | None:
     """Return a pattern of the shell as a regular expression for a whole text. The word that is open
-    if a variable is not known; None if the pattern is extended or too long.
-    """
+    if a variable is not known; None if the pattern is extended or too long."""
     parts: list[str] = []
     for piece in pieces:
         word = value(state, (piece,), origin)
@@ -119,9 +114,7 @@ def pattern(state: ShellState, pieces: Pieces, origin: Origin) -> re.Pattern[str
 
 
 def _glob(text: str) -> str:
-    """Return a pattern of the shell as a regular expression; a bracket that never closes stands for
-    itself.
-    """
+    """Return a pattern of the shell as a regular expression; a bracket that never closes stands."""
     parts = ""
     for star, mark, brackets, other in _GLOB.findall(text):
         inner = re.sub(r"[\\\[&~|]", r"\\\g<0>", brackets[1:-1])
@@ -132,9 +125,7 @@ def _glob(text: str) -> str:
 
 @lru_cache(maxsize=64)
 def _ends_of_fields(ends: str) -> re.Pattern[str]:
-    """Compile an expression for what separates words if IFS is ``ends``: blanks, or one other
-    character with the blanks around it.
-    """
+    """Return the expression of all that ends a word if IFS is ``ends``."""
     blanks = "".join(each for each in ends if each in BLANKS)
     others = "".join(each for each in ends if each not in BLANKS)
     blank = f"[{re.escape(blanks)}]" if blanks else "(?!)"
@@ -143,10 +134,8 @@ def _ends_of_fields(ends: str) -> re.Pattern[str]:
 
 
 def fields(line: str, ends: str, most: int | None = None) -> list[str]:
-    """Split a line as the shell's ``read`` does, at the letters of IFS (``ends``).
-
-    most: exactly so many fields, the last with the rest, missing ones empty; None: all fields.
-    """
+    """Split a line as the shell's ``read`` does, at the letters of IFS (``ends``). most: exactly so
+    many fields, the last with the rest, missing ones empty; None: all fields."""
     finder, blanks = _ends_of_fields(ends), "".join(each for each in ends if each in BLANKS)
     rest = line.strip(blanks)
     parts: list[str] = []
@@ -166,8 +155,7 @@ class _Expansion:
 
     def __init__(self, state: ShellState, origin: Origin, split: bool) -> None:
         """Begin with no word. split: values without quotes are split at IFS; False for an
-        assignment's value, which is one word.
-        """
+        assignment's value, which is one word."""
         self.state, self.origin, self.split = state, origin, split
         self.words: list[Word] = []
         self.texts: list[str] = []
@@ -200,8 +188,7 @@ class _Expansion:
 
     def keep(self, text: str, unresolved: Sequence[str] = ()) -> None:
         """Add a text to the word that is being collected, without splitting. unresolved: names of
-        the text's unknown parts.
-        """
+        the text's unknown parts."""
         self.texts.append(text)
         self.open = True
         if unresolved:
@@ -267,9 +254,7 @@ class _Expansion:
         self.loose = outer
 
     def open_names(self, formula: str) -> tuple[str, ...]:
-        """Return the unknown variables of a formula: ``NAME`` if nobody sets it, ``$NAME`` if the
-        script sets it to something unknown.
-        """
+        """Return a formula's unknown variables; those that the script sets as ``$NAME``."""
         names: list[str] = []
         variables = self.state.variables
         for name in re.findall(r"[A-Za-z_]\w*", formula):
@@ -296,8 +281,7 @@ class _Expansion:
 
     def parameter(self, piece: Piece) -> None:
         """Add the text of ``$A``, ``${A[1]:-x}`` and the like. Raises _NotKnownError if it is not
-        known.
-        """
+        known."""
         state, operator = self.state, piece.operator
         if piece.operand is None or piece.by is None:
             raise _NotKnownError
@@ -354,8 +338,7 @@ class _Expansion:
 
     def elements(self, piece: Piece) -> tuple[Word, ...] | None:
         """Return the values of a parameter: of a variable one, of an array or ``$@`` all that it
-        asks for. () if it is not set, None if it is not known.
-        """
+        asks for. () if it is not set, None if it is not known."""
         state, name, key = self.state, piece.name, piece.place
         if name == "BASH_SOURCE" and key in (None, "0") and state.name:
             return (Word(state.name, self.origin),)
@@ -387,8 +370,7 @@ class _Expansion:
     def default(self, piece: Piece, elements: tuple[Word, ...] | None, every: bool) -> None:
         """Add ``${A:-x}``, ``${A:=x}`` or ``${A:+x}``; an unknown A counts as not set. Raises
         _NotKnownError for an unknown array, and for ``${A:-}`` in a condition. every: all elements
-        are asked for.
-        """
+        are asked for."""
         state, colon = self.state, piece.operator.startswith(":")
         asked = state.asking and piece.operator[-1] == "-" and not piece.rest
         # The script's own arguments are not given; of an array something known sets it.
@@ -420,8 +402,7 @@ class _Expansion:
 
     def cut(self, piece: Piece, elements: tuple[Word, ...], every: bool) -> tuple[Word, ...]:
         """Return the elements of ``${A:1:2}``, of a text or of an array. Raises _NotKnownError.
-        every: the places are elements, not letters.
-        """
+        every: the places are elements, not letters."""
         first, colon, length = piece.rest.partition(":")
         start = number(self.state, first or "0", self.origin)
         size = number(self.state, length, self.origin) if colon else None
@@ -458,8 +439,7 @@ class _Expansion:
 
     def put(self, piece: Piece, word: Word) -> None:
         """Add the value of a parameter, split if it is known and not quoted. If the budget is
-        spent, the parameter stays as written.
-        """
+        spent, the parameter stays as written."""
         self.doubts += word.doubts
         if not self.state.budget.spend(len(word.text) + len(word.unresolved)):
             self.keep(*self.unknown(piece))
@@ -474,8 +454,7 @@ class _Expansion:
 
     def list(self, piece: Piece, elements: tuple[Word, ...]) -> None:
         """Add the elements of an array or ``$@``, each as a separate word, or joined by IFS for a
-        quoted ``*``. Raises _NotKnownError if the budget is spent.
-        """
+        quoted ``*``. Raises _NotKnownError if the budget is spent."""
         # Each use of a long array is paid for before it is walked through.
         if not self.state.budget.spend(ELEMENT_COSTS * len(elements)):
             raise _NotKnownError
@@ -502,11 +481,7 @@ class _Expansion:
 
 
 def _without(text: str, operator: str, compiled: re.Pattern[str], by: str) -> str:
-    """Remove what a pattern matches at the beginning (``#``) or end (``%``) of a text: the shortest
-    match, or for ``##`` and ``%%`` the longest.
-
-    Raises _NotKnownError for a long text. by: not used here.
-    """
+    """Return the text of ``${A#pattern}``, ``##``, ``%`` or ``%%``."""
     if len(text) > _LONGEST_TEXT:
         raise _NotKnownError
     size = len(text)
@@ -518,8 +493,7 @@ def _without(text: str, operator: str, compiled: re.Pattern[str], by: str) -> st
 
 def _replaced(text: str, operator: str, compiled: re.Pattern[str], by: str) -> str:
     """Replace the longest match of a pattern by ``by``: the first (``/``), all (``//``), at the
-    beginning (``/#``) or the end (``/%``). Raises _NotKnownError if that is not followed.
-    """
+    beginning (``/#``) or the end (``/%``). Raises _NotKnownError if that is not followed."""
     if len(text) > _LONGEST_TEXT:
         raise _NotKnownError
     if compiled.match(""):

@@ -64,8 +64,7 @@ class ShellFunction(NamedTuple):
 
 class Redirection(NamedTuple):
     """Where a command reads or writes. operator: such as ``>``, ``<<`` or ``2>``. target: the file,
-    None for a heredoc or here-string. extra: words of the command behind ``target``.
-    """
+    None for a heredoc or here-string. extra: words of the command behind ``target``."""
 
     operator: str
     tree: Node
@@ -75,8 +74,7 @@ class Redirection(NamedTuple):
 
 class Part(NamedTuple):
     """One command of a list or pipeline. operator: the one in front, such as ``&&``; "" for the
-    first.
-    """
+    first."""
 
     operator: str
     tree: Node
@@ -85,8 +83,7 @@ class Part(NamedTuple):
 
 def parts_of(text: ShellText, tree: Node, operator: str = "") -> list[Part]:
     """Return the commands of a list or pipeline in their order, with their redirections; the tree
-    nests them otherwise. Any other tree is one part. operator: in front of the first.
-    """
+    nests them otherwise. Any other tree is one part. operator: in front of the first."""
     if tree.type in ("list", "pipeline") and not tree.has_error:
         parts: list[Part] = []
         for child in tree.children:
@@ -119,8 +116,7 @@ def parts_of(text: ShellText, tree: Node, operator: str = "") -> list[Part]:
 
 def _redirections(text: ShellText, tree: Node) -> tuple[list[Redirection], list[Part]]:
     """Return the redirections that a tree stands for. The second list has the commands that the
-    grammar puts into a heredoc's tree, as in ``cat <<EOF | tee f``.
-    """
+    grammar puts into a heredoc's tree, as in ``cat <<EOF | tee f``."""
     operators = [c.type for c in tree.children if not c.is_named]
     operator = operators[0] if operators else ""
     if tree.type == "file_redirect":
@@ -164,9 +160,7 @@ def says(tree: Node) -> bool:
 
 
 def breaks(tree: Node, behind: Node) -> bool:
-    """Tell whether one of two neighbouring trees does not parse, and the other shares a line with
-    it.
-    """
+    """Return whether one of two trees does not parse, on a line of the other."""
     return "ERROR" in (tree.type, behind.type) and tree.end_point[0] == behind.start_point[0]
 
 
@@ -187,9 +181,7 @@ def arms_of(tree: Node) -> list[Arm]:
 
 
 def behind(tree: Node, tree_type: str, children: Sequence[Node] | None = None) -> int:
-    """Return the index behind the first child of type ``tree_type``, 0 if none is. children: to
-    look through in place of all children of the tree.
-    """
+    """Return the place behind the first child of a kind."""
     nodes = tree.children if children is None else children
     return next((i for i, child in enumerate(nodes) if child.type == tree_type), -1) + 1
 
@@ -207,8 +199,7 @@ class ShellFlow(ABC):
     ) -> None:
         """Start a shell that reads ``source``, with ``depth`` shells around it. beside: gives the
         text of a file near the launch. host_words: gives what ``nproc`` and the like write on its
-        host.
-        """
+        host."""
         self.source = source
         self.state = state
         self.depth = depth  # of shells within each other
@@ -247,16 +238,12 @@ class ShellFlow(ABC):
         self.notes.append(SourceNote(identifier, text, origin))
 
     def lying(self, name: str) -> str | None:
-        """Return the text of a file near the script, by the name that the script uses. None if that
-        place is not known, or the file cannot be read.
-        """
+        """Return the text of a file near the script, by the name that the script uses."""
         path = self.state.path(name)
         return None if path is None else self.beside(path)
 
     def near(self, name: str) -> str | None:
-        """Return the text of a file that the script wrote, or else that lies near it; None if its
-        text is not known.
-        """
+        """Return the text of a file that the script wrote, or that lies near it."""
         word = self.files.get(name)
         if word is None:
             return self.lying(name)
@@ -270,9 +257,7 @@ class ShellFlow(ABC):
         """Read a simple command, a declaration or assignments; return whether it succeeds."""
 
     def parsed(self, text: str, source: str, first_line: int | None) -> ShellText:
-        """Parse a text that this shell reads, whose notes join those of the shell. first_line: None
-        without lines, as on a command line.
-        """
+        """Return the tree of a text. first_line: None if it has none, as on a command line."""
         tree = ShellText(text, source, first_line)
         self.notes += tree.notes
         tree.notes = self.notes  # what its words say of themselves comes later
@@ -281,8 +266,7 @@ class ShellFlow(ABC):
     def not_read(self, text: ShellText, tree: Node, why: str = "") -> Truth:
         """Note that a part of the script is not read, and return OPEN, as the result is not known.
 
-        The variables that the part sets become unknown, and so do unset ones that a server
-        needs.
+        The variables that the part sets become unknown, and so do unset ones that a server needs.
         """
         written, origin = text.text(tree), text.origin(tree)
         reason = why or "this part of the script is not read: it does not parse"
@@ -296,10 +280,7 @@ class ShellFlow(ABC):
         return OPEN
 
     def not_known(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
-        """Note that ``what``, a file or a command's output, is not read. Unset variables that a
-        server needs become unknown, unless it is a ``common`` one that sets none. advice: ends the
-        note.
-        """
+        """Note that ``what`` may set variables; ``common``: none that a server needs."""
         message = f"{what} is not read: variables that it sets are unknown{advice}"
         self.note("source-environment" if common else "source-not-read", message, origin)
         if not common:
@@ -313,16 +294,13 @@ class ShellFlow(ABC):
 
     @abstractmethod
     def output(self, text: str, origin: Origin) -> Word | None:
-        """Return the output of a command substitution, if it follows from the text or the host;
-        else None.
-        """
+        """Return the output of a command substitution, if it follows from the text alone."""
 
     # Lists, pipelines, commands
 
     def whole(self, text: ShellText) -> Truth:
         """Go through a whole text, up to the first part that does not parse. Return whether the
-        last command succeeds.
-        """
+        last command succeeds."""
         nodes = text.root.children
         try:
             if text.root.type != "ERROR":
@@ -337,8 +315,7 @@ class ShellFlow(ABC):
 
     def run(self, text: ShellText, nodes: Sequence[Node]) -> Truth:
         """Go through the commands of a list, until one such as exit stops it. Return whether the
-        last succeeds.
-        """
+        last succeeds."""
         ended = TRUE
         for index, tree in enumerate(nodes):
             if self.stop:
@@ -357,8 +334,7 @@ class ShellFlow(ABC):
 
     def and_or(self, text: ShellText, tree: Node, background: bool) -> Truth:
         """Go through ``a && b || c``, and return whether the list succeeds. background: an & ends
-        it, so that its changes are lost behind it and ``$!`` is set.
-        """
+        it, so that its changes are lost behind it and ``$!`` is set."""
         parts = list(parts_of(text, tree))
         mark, first = self.state.mark(), len(self.commands)
         ended, place = TRUE, 0
@@ -404,8 +380,7 @@ class ShellFlow(ABC):
 
     def pipeline(self, text: ShellText, parts: Sequence[Part]) -> Truth:
         """Go through ``a | b``: each in a subshell, with the output before as input. A single
-        command stays in this shell. Return whether the last one succeeds.
-        """
+        command stays in this shell. Return whether the last one succeeds."""
         tree = parts[0].tree
         negated = tree.type == "negated_command"
         if len(parts) == 1:
@@ -435,8 +410,7 @@ class ShellFlow(ABC):
 
     def command(self, text: ShellText, part: Part) -> Truth:
         """Go through one command, simple or compound; return whether it succeeds. One that does not
-        parse, or is nested too deep, is noted.
-        """
+        parse, or is nested too deep, is noted."""
         tree = part.tree
         if tree.type == "negated_command":
             inner = [child for child in tree.children if child.is_named]
@@ -465,8 +439,7 @@ class ShellFlow(ABC):
         self, text: ShellText, redirections: Sequence[Redirection], piped: Word | None
     ) -> Word | None:
         """Return the text of a command's standard input: of the last redirection of input, else
-        ``piped``. None if nothing gives it.
-        """
+        ``piped``. None if nothing gives it."""
         for redirection in reversed(redirections):
             tree, origin = redirection.tree, text.origin(redirection.tree)
             if redirection.operator in ("<<", "<<-"):
@@ -482,9 +455,7 @@ class ShellFlow(ABC):
         return piped
 
     def content(self, place: Word) -> Word:
-        """Return the text of the file that ``place`` names, as a word; empty and unresolved if the
-        text is not known, or too long.
-        """
+        """Return the text of a file as a word; empty and unresolved if it is not known."""
         if place.text == "/dev/null":
             text: str | None = ""
         else:
@@ -496,24 +467,18 @@ class ShellFlow(ABC):
     # What is not decided
 
     def doubting(self, note: SourceNote, steps: Callable[[], Truth]) -> Truth:
-        """Go through a part of which nothing decides whether it runs: ``note`` becomes a doubt on
-        all that the part starts. steps: goes through it.
-        """
+        """Go through a part of which nothing decides whether it runs."""
         before, self.doubts = self.doubts, (*self.doubts, note)
         ended = steps()
         self.doubts = before
         return ended
 
     def gives_up(self) -> bool:
-        """Tell whether the script ends with an error before it has started anything of its launch,
-        for want of something here.
-        """
+        """Tell whether a script ends before it starts its launch, for want of something here."""
         return self.stop == "exit" and self.failing and not self.started()
 
     def only_waits(self, text: ShellText, tree: Node) -> bool:
-        """Tell whether a ``break`` leaves a loop whose rest, behind ``tree``, starts nothing of the
-        launch.
-        """
+        """Return whether the rest of the loop that ends here starts nothing of the launch."""
         loop = tree
         while loop is not None and loop.type != "do_group":
             loop = loop.parent
@@ -534,8 +499,7 @@ class ShellFlow(ABC):
 
         The note ``asked`` becomes a doubt on the commands started since ``count``, if one of these
         is of the launch. If the script gave up, all later commands get that doubt; with gives_up
-        False this is not tested.
-        """
+        False this is not tested."""
         doubts = gives_up and self.gives_up()
         self.stop = ""
         self.state.back_to(mark)
@@ -550,9 +514,7 @@ class ShellFlow(ABC):
         return any(map(_is_of_launch, self.commands))
 
     def sets_default(self, text: ShellText, nodes: Sequence[Node], truth: Truth) -> bool:
-        """Tell whether a branch only sets the variable that its condition found unset, as ``[ -z
-        "$A" ] && A=x`` does. truth: of the condition. echo and printf do not count.
-        """
+        """Return whether commands only give an unset variable a value, as ``${A:-x}``."""
         named = re.escape(truth.asks)
         sets = re.compile(rf"(?:(?:export|declare|local)\s+(?:-\w+\s+)?)?{named}=")
         texts = [text.text(tree) for tree in nodes if says(tree)]
@@ -567,8 +529,7 @@ class ShellFlow(ABC):
         None if the way leaves the script or function. Behind a loop that it leaves, the script goes
         on with its changes: ``ready=1; break``. unset: the condition asks whether a variable that
         nothing sets is empty. If the script then gives up, ``note`` becomes a doubt on all that
-        follows.
-        """
+        follows."""
         mark, kills = self.state.mark(), self.kills
         self.doubting(note, steps)
         if unset and self.gives_up():
@@ -585,8 +546,7 @@ class ShellFlow(ABC):
         """Apply the changes of several ways, one of which is taken. A value that differs between
         them is doubted by ``note``, and names all choices if it can.
 
-        None is a way that leaves the script or function; if all ways do, the script stops here.
-        """
+        None is a way that leaves the script or function; if all ways do, the script stops here."""
         live = [outcome for outcome in outcomes if outcome is not None]
         if not live:
             self.stop, self.ended = "return" if self.active else "exit", OPEN
@@ -606,9 +566,7 @@ class ShellFlow(ABC):
     def undecided(
         self, text: ShellText, parts: Sequence[Part], truth: Truth, several: bool = False
     ) -> SourceNote:
-        """Keep and return a note on a condition that nothing decides, with the reason. parts: its
-        commands. truth: their result. several: the condition has an else or another branch.
-        """
+        """Return a note on a condition that nothing decides, with the reason."""
         written = [f"{part.operator} {text.text(part.tree)}" for part in parts]
         origin = text.origin(parts[0].tree)
         return self.open_note(" ".join(written), origin, truth.ran, several)
@@ -617,8 +575,7 @@ class ShellFlow(ABC):
         self, shown: str, origin: Origin, ran: bool = False, several: bool = False
     ) -> SourceNote:
         """Keep and return a note on a condition that nothing decides, with the reason. shown: as
-        written. ran: a program decides. several: the condition has an else or another branch.
-        """
+        written. ran: a program decides. several: the condition has an else or another branch."""
         shown = " ".join(shown.split())
         names: list[str] = []
         for name in _NAMES.findall(shown):
@@ -636,9 +593,7 @@ class ShellFlow(ABC):
 
 
 def _is_of_launch(command: Command) -> bool:
-    """Tell whether a command names an engine, a store or another program of a launch, and does not
-    only install, fetch, move or end it.
-    """
+    """Return whether a command starts something that a launch is about."""
     texts = [word.text for word in command.words]
     prepares = texts[:1] and texts[0].rpartition("/")[2] in _PREPARES
     installs = bool(_INSTALLS & {*texts[1:3]})

@@ -75,8 +75,7 @@ class ShellPrograms(ShellBuiltins):
 
     def read(self, text: str, first_line: int | None) -> None:
         """Read the whole text of a script. If it starts nothing of a launch, note each function
-        that would and that nothing calls.
-        """
+        that would and that nothing calls."""
         parsed = self.parsed(text, self.source, first_line)
         self.whole(parsed)
         if self.stop == "exit" or self.started():
@@ -88,8 +87,7 @@ class ShellPrograms(ShellBuiltins):
 
     def simple(self, text: ShellText, tree: Node, redirections: Sequence[Redirection]) -> Truth:
         """Read a simple command, a declaration or assignments, with all words expanded. Return
-        whether it succeeds.
-        """
+        whether it succeeds."""
         tree_type = tree.type
         if tree.has_error or any(r.tree.has_error for r in redirections):
             return self.not_read(text, tree)
@@ -143,8 +141,7 @@ class ShellPrograms(ShellBuiltins):
 
     def program(self, command: SimpleCommand, redirections: Sequence[Redirection]) -> Truth:
         """Take in a command of expanded words: a function, a builtin or a program. Keep the files
-        that it writes and its output. Return whether it succeeds.
-        """
+        that it writes and its output. Return whether it succeeds."""
         text, argv, settings, origin = command
         for word in argv:
             if word.text.startswith(("<(", ">(")) and STARTED.search(word.text):
@@ -202,8 +199,7 @@ class ShellPrograms(ShellBuiltins):
 
     def waits_for(self, texts: Sequence[str]) -> None:
         """Mark background processes as ended that kill ends and wait waits for, unless nothing
-        decides whether that runs. texts: the words of kill or wait.
-        """
+        decides whether that runs. texts: the words of kill or wait."""
         named = {text for text in texts[1:] if re.fullmatch(r"\$!\d+", text)}
         if self.doubts:
             return
@@ -217,8 +213,7 @@ class ShellPrograms(ShellBuiltins):
 
     def starts(self, command: SimpleCommand, stdin: Word | None) -> Truth:
         """Take in a command that starts a program, behind wrappers and shells if there are any.
-        Return whether it succeeds, which is mostly undecided. stdin: None if not known.
-        """
+        Return whether it succeeds, which is mostly undecided. stdin: None if not known."""
         text, argv, settings, origin = command
         environment = self.environment(text, settings)
         program = argv[0].text
@@ -253,9 +248,7 @@ class ShellPrograms(ShellBuiltins):
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
     def names_unread(self, argv: Sequence[Word], origin: Origin) -> bool:
-        """Note a command that starts programs in a way that is not followed, such as trap or
-        salloc. Return whether to pass the command over.
-        """
+        """Note a command whose program is not read; return whether to pass it over."""
         texts = [word.text for word in argv]
         names = [text.rpartition("/")[2] for text in texts]
         job = names[0] in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])
@@ -277,8 +270,7 @@ class ShellPrograms(ShellBuiltins):
 
     def in_container(self, command: Command) -> Command:
         """Give a command of ``docker exec`` the settings and variables of its container, if the
-        script starts that. Any other command is unchanged.
-        """
+        script starts that. Any other command is unchanged."""
         names = [wrapper[-1] for wrapper in command.wrappers if enters_container(wrapper)]
         container = self.containers.get(names[0]) if len(names) == 1 else None
         if container is None or command.container is not None:
@@ -295,8 +287,7 @@ class ShellPrograms(ShellBuiltins):
         """Add a command to those that the script starts, with the doubts and limits in force.
 
         aside: ``-d`` or the like is among its words. deeper: a script that this one runs starts the
-        command. Raises SourceError if the script starts too many.
-        """
+        command. Raises SourceError if the script starts too many."""
         doubts = tuple(dict.fromkeys((*self.doubts, *command.doubts)))
         detached = command.container is not None and (
             any(word in _DETACHED for wrapper in command.wrappers for word in wrapper)
@@ -314,8 +305,7 @@ class ShellPrograms(ShellBuiltins):
 
     def call(self, function: ShellFunction, argv: Sequence[Word], origin: Origin) -> Truth:
         """Go through the function that ``argv`` names, with its arguments. Return whether it
-        succeeds; OPEN, with a note, if the calls are too deep.
-        """
+        succeeds; OPEN, with a note, if the calls are too deep."""
         name, cost = argv[0].text, function.body.end_byte - function.body.start_byte
         self.called.add(name)
         deep = self.active.count(name) >= DEEPEST_CALLS or len(self.active) > 4 * DEEPEST_SCRIPT
@@ -341,8 +331,7 @@ class ShellPrograms(ShellBuiltins):
 
     def output(self, text: str, origin: Origin) -> Word | None:
         """Return the output of a command substitution, if it follows from its text or from
-        ``host_words``; else None. Notes a server that the text would start.
-        """
+        ``host_words``; else None. Notes a server that the text would start."""
         known = self.host_words(text)
         if known is None:
             known = env_file_settings(text, self.near)
@@ -375,8 +364,7 @@ class ShellPrograms(ShellBuiltins):
         self, argv: Sequence[Word], body: Pieces | None, writes: Sequence[str], origin: Origin
     ) -> None:
         """Add the standard output of a command to ``output_parts``, which becomes None if the
-        output is not known. body: its heredoc. writes: files that take the output instead.
-        """
+        output is not known. body: its heredoc. writes: files that take the output instead."""
         program = argv[0].text if argv else ""
         silent = not argv or writes or program in self.functions or program in _SILENT
         if self.output_parts is None or silent:
@@ -410,8 +398,7 @@ class ShellPrograms(ShellBuiltins):
         """Keep in ``files`` the text that a command writes, unresolved if it does not follow from
         the script.
 
-        body: its heredoc. writes: paths behind ``>``. appends: the redirection is ``>>``.
-        """
+        body: its heredoc. writes: paths behind ``>``. appends: the redirection is ``>>``."""
         program = argv[0].text.rpartition("/")[2] if argv else ""
         plain = [word for word in argv[1:] if not word.text.startswith("-")]
         if program == "tee":

@@ -47,8 +47,7 @@ def read_script(
     The commands say what bash does, and the notes what its author hardly meant. Raises SourceError
     for what is too long. arguments: what the script is given, None if that is not known. beside:
     gives the text of a file that it sources or runs, if that lies here. host_words: what ``nproc``
-    and its like write.
-    """
+    and its like write."""
     variables = environment_words(environment)
     is_job = "#SBATCH" in text[:65536]
     if is_job:
@@ -72,8 +71,7 @@ def in_environment(
     """Return ``reading``, made without an environment, as it is in ``environment``.
 
     Words that were left open say what they come to here, and commands that no container starts get
-    the variables that they do not set.
-    """
+    the variables that they do not set."""
     around = environment_words(environment)
 
     def part(match: re.Match[str]) -> str:
@@ -117,8 +115,7 @@ def read_words(
     """Read one command's words: wrappers taken off, and the text of ``bash -c`` read. Never raises.
 
     inside: the words are those of a container. depth, budget, beside: of the script around them.
-    stdin: what the command reads from standard input, if that is known.
-    """
+    stdin: what the command reads from standard input, if that is known."""
     if not argv:
         return Reading(())
     stripped = strip_wrappers(argv, environment, inside, stdin is not None)
@@ -147,8 +144,7 @@ def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Rea
     """Return the process of a command line whose words are split already. Never raises.
 
     ``NAME=value`` in front of the program is an assignment, as in a shell; the caller's shell no
-    longer takes it so behind ``--``.
-    """
+    longer takes it so behind ``--``."""
     origin = Origin("command line")
     typed = [Word(text, origin) for text in argv]
     front = [*takewhile(lambda word: source.ASSIGNMENT.match(word.text), typed)]
@@ -173,9 +169,7 @@ def _read_stripped(
         return Reading((), (*notes, SourceNote(id_, text, origin)))
 
     def of_shell(script: Word, name: str, arguments: Sequence[Word]) -> Reading:
-        """Return the commands of a shell's text. name: of the file whose script it is, "" for any
-        other text.
-        """
+        """Read the text of a shell, or with a name the script of a file."""
         state = ShellState(Variables(stripped.environment), budget, name)
         state.give_parameters(tuple(arguments))
         reader = ShellPrograms(script.origin.source, state, depth + 1, beside)
@@ -219,9 +213,7 @@ def _read_stripped(
     if is_described(stripped.argv):
 
         def near(name: str) -> str | None:
-            """Return a file's text, paid from the budget, as scripts could start others for ever.
-            None if it cannot be read, or if the budget is spent.
-            """
+            """Return a file's text, paid for: a script cannot start others for ever."""
             text = beside(name)
             return None if text is None or not budget.spend(nested_cost(text, 1)) else text
 
@@ -245,9 +237,7 @@ def _read_stripped(
 
 
 def _inside(stripped: Stripped, origin: Origin) -> Inside | None:
-    """Return the innermost wrapper in which the caller's variables are lost, such as ssh or
-    ``docker run``, as the place that alone can set them. None without one.
-    """
+    """Return the shell that has none of its caller's variables; None if ``stripped`` has none."""
     for wrapper in reversed(stripped.wrappers):
         name = wrapper[0].rpartition("/")[2]
         if launchers.enters_container(wrapper) or launchers.starts_anew(wrapper):

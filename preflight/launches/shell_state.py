@@ -61,9 +61,7 @@ class ShellState:
     # What is held
 
     def current(self, key: Key) -> object:
-        """Return the value of a key now, None without one; of a variable its word and whether it is
-        exported.
-        """
+        """Return the value of a key now, or None."""
         return self.variables.state_now(key[1]) if key[0] == "variable" else self.values.get(key)
 
     def change(self, key: Key, value: object) -> None:
@@ -102,8 +100,7 @@ class ShellState:
 
     def change_in_doubt(self, key: Key, value: object, doubts: tuple[SourceNote, ...]) -> None:
         """Set the value that an undecided branch gives a key, with ``doubts`` on its words. A limit
-        gets an unknown one behind it; parameters become unknown.
-        """
+        gets an unknown one behind it; parameters become unknown."""
         if key[0] == "limit" and doubts:  # the limit of another way may be the last one
             why = Unknown(doubts[-1].text)
             other = SetLimit(key[1], why, why, str(doubts[-1].origin))
@@ -124,9 +121,7 @@ class ShellState:
     # Variables, arrays, parameters
 
     def assign(self, name: str, word: Word | None, exported: bool | None = None) -> None:
-        """Set a variable, or with None take it away. exported: None leaves that as it is, but ``set
-        -a`` exports.
-        """
+        """Set a variable, or with None take it away."""
         if self.option("allexport") and word is not None:
             exported = True
         self._changes.append((("variable", name), self.variables.state_now(name)))
@@ -139,9 +134,7 @@ class ShellState:
         self.change(("array", name), elements)
 
     def lose(self, name: str, origin: Origin, array: bool = False) -> None:
-        """Make the value of a name unknown; of an array also the number of its elements. array: the
-        name becomes one.
-        """
+        """Make the value of a name unknown; of an array also the number of its elements."""
         if array or self.array(name) is not None:
             lost = Word(f"${{{name}[@]}}", origin, (f"${name}",), several=True)
             self.assign_array(name, (lost,))
@@ -152,18 +145,14 @@ class ShellState:
 
     @property
     def parameters(self) -> tuple[Word, ...] | None:
-        """Return ``$1``, ``$2`` and so on; None if they are not known, as for a script whose
-        arguments nobody gives.
-        """
+        """``$1``, ``$2``, ...; None for those of the script itself, if it is not known."""
         return self.values.get(("parameters", ""))  # type: ignore[return-value]
 
     def give_parameters(self, argv: tuple[Word, ...] | None) -> None:
         self.change(("parameters", ""), argv)
 
     def parameter(self, number: int) -> Word | None:
-        """Return the parameter ``number``; 0 is the shell's name. A word without text if it is not
-        given, None if it is not known.
-        """
+        """Return ``$1``: a word without text if there is none, None if it is not known."""
         if not number:
             return Word(self.name, Origin("shell")) if self.name else None
         for index, word in enumerate((self.parameters or ())[:number], start=1):
@@ -190,9 +179,7 @@ class ShellState:
         self.change(("limit", limit.name), (*before, limit))
 
     def field_ends(self) -> str | None:
-        """Return the characters of IFS, at which unquoted expansions are split; None if they are
-        not known.
-        """
+        """Return the characters that end a word of an expansion; None if they are not known."""
         word = self.variables.get("IFS")
         return BLANKS if word is None else None if word.unresolved else word.text
 
@@ -203,19 +190,15 @@ class ShellState:
         return word.text if word is not None and known else None
 
     def path(self, name: str) -> str | None:
-        """Return a path relative to the folder in which the script starts.
-
-        None behind a cd to a folder that is not known.
-        """
+        """Return a path relative to the folder in which the script starts. None behind a cd to a
+        folder that is not known."""
         now = self.variables.get("PWD")
         if now is None or now == self.starts_in or name.startswith(("/", "~")):
             return name
         return None if now.unresolved else posixpath.join(now.text, name)
 
     def names_of(self, path: str) -> tuple[str, ...]:
-        """Return a path as it is written, and its other form: absolute, or relative to the shell's
-        folder. The first alone if the folder is not known, or does not hold an absolute path.
-        """
+        """Return a path as it is written, and the other name that the shell's folder gives it."""
         folder = self.folder()
         if folder is None:
             return (path,)
@@ -225,8 +208,7 @@ class ShellState:
 
     def enter(self, argv: Sequence[Word]) -> None:
         """Carry out cd, pushd or popd: set PWD and OLDPWD. Behind popd, and pushd without a folder,
-        PWD is unknown.
-        """
+        PWD is unknown."""
         before = self.variables.get("PWD")
         plain = [word for word in argv[1:] if word.text not in ("-L", "-P", "-e", "-@", "--")]
         to = plain[-1] if plain else self.variables.get("HOME")
@@ -276,8 +258,7 @@ def either_of(key: Key, values: Sequence[object], last: object) -> object:
     """Return the one value that stands for all of ``values`` of a key; ``last`` if none can.
 
     A variable's word has all values in its text and is not known. An array has the flags of each
-    way, with values that are not known; one that is no list of flags stays the last.
-    """
+    way, with values that are not known; one that is no list of flags stays the last."""
     value_kind, name = key
     if value_kind == "variable" and name not in _OF_SHELL:
         choices = [value[0] if value else None for value in values]  # type: ignore[index]
@@ -296,8 +277,7 @@ def _one_of(choices: Sequence[Word | None], written: str, front: str = "") -> Wo
     """Return an unknown word with the text ``written`` that stands for all ``choices``, and is
     named ``a or b``. None if a choice is open, or if they are too many.
 
-    A choice of None is no word. front: a ``--flag=`` in front of all.
-    """
+    A choice of None is no word. front: a ``--flag=`` in front of all."""
     first = next((word for word in choices if word is not None), None)
     texts: list[str] = []
     for word in choices:
@@ -320,8 +300,7 @@ def _one_of(choices: Sequence[Word | None], written: str, front: str = "") -> Wo
 
 def _flags_of_each(ways: Sequence[object], name: str) -> tuple[Word, ...] | None:
     """Merge an array of flags over several ways: it has the flags of all, and an unknown value if
-    the ways differ. None if that fails, or if a way is no list of flags. name: of the array.
-    """
+    the ways differ. None if that fails, or if a way is no list of flags. name: of the array."""
     groups = [_groups(way or ()) for way in ways]  # type: ignore[arg-type]
     known = [each for each in groups if each is not None]
     if len(known) < len(groups):
@@ -345,8 +324,7 @@ def _flags_of_each(ways: Sequence[object], name: str) -> tuple[Word, ...] | None
 
 def _groups(array: Sequence[Word]) -> dict[str, list[Word]] | None:
     """Return flag -> the words of that flag: ``--flag`` itself and those behind it. None if the
-    words are no flags, or if a flag comes twice.
-    """
+    words are no flags, or if a flag comes twice."""
     groups: dict[str, list[Word]] = {}
     flag = ""
     for word in array:

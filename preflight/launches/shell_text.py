@@ -85,8 +85,7 @@ class Piece(NamedTuple):
     text: of kind ``text`` without quotes, of other kinds as written. name: of a parameter; of other
     kinds, as messages call the piece. place: the text in a parameter's brackets. mark: ``!`` or
     ``#`` before the name. operand, by: behind the operator, and the replacement in ``${A/x/y}``;
-    None if not read.
-    """
+    None if not read."""
 
     type: Literal["text", "parameter", "output", "arithmetic", "unread"]
     text: str
@@ -124,13 +123,11 @@ class ShellText:
     """One text that a shell reads: the script, or the text of ``eval`` or ``source``.
 
     first_line: None for a text without lines, as on a command line. notes: parts that bash reads
-    otherwise than the author meant.
-    """
+    otherwise than the author meant."""
 
     def __init__(self, text: str, source: str, first_line: int | None) -> None:
         """Parse a text; placeholders and constructs that the grammar lacks are hidden from the
-        parser. Raises SourceError for a text that is too long. source: the name for origins.
-        """
+        parser. Raises SourceError for a text that is too long. source: the name for origins."""
         if len(text) > _MOST_CHARACTERS:
             raise SourceError(f"{source} has more than {_MOST_CHARACTERS} characters: {ALONE}")
         self.source, self.lined = source, first_line is not None
@@ -158,8 +155,7 @@ class ShellText:
     def _note_lines(self, text: str) -> None:
         """Note line ends of Windows, and blanks behind a backslash, with which bash does not join
         lines. Such an escaped blank becomes a word that the grammar can read, and the text is
-        parsed anew.
-        """
+        parsed anew."""
         if "\r\n" in text:
             taken = "bash takes the CR as part of the last word of a line; convert the file to LF"
             row = text.count("\n", 0, text.index("\r\n"))
@@ -198,9 +194,7 @@ class ShellText:
     # Words
 
     def words(self, nodes: list[Node]) -> list[WrittenWord]:
-        """Return the words that sibling nodes make: nodes without a blank between them are one
-        word.
-        """
+        """Return words: nodes between which no blank stands are one word."""
         if not nodes:
             return []
         if nodes[0].id not in self._words:
@@ -223,15 +217,11 @@ class ShellText:
             yield WrittenWord(self._finished(pieces, row), row)
 
     def apart(self, tree: Node, behind: Node) -> bool:
-        """Tell whether a blank or anything else stands between two trees. A backslash that
-        continues a line does not count.
-        """
+        """Tell whether something stands between two trees, but for a line that goes on."""
         return self.bytes[tree.end_byte : behind.start_byte].replace(b"\\\n", b"") != b""
 
     def runs_aside(self, tree: Node) -> bool:
-        """Tell whether a command with a heredoc runs in the background: ``cmd <<EOF &``, whose &
-        was hidden from the grammar.
-        """
+        """Tell whether an & stands behind the heredoc that a command announces."""
         first, last = tree.start_point[0], tree.end_point[0]
         heredoc = tree.type == "redirected_statement"
         return heredoc and any(first <= row <= last for row in self._aside)
@@ -251,8 +241,7 @@ class ShellText:
 
     def _finished(self, pieces: list[Piece], row: int) -> Pieces:
         """Return a word's pieces with ``~/`` as the variable HOME, and placeholders as unread
-        pieces. Notes each placeholder. row: of the word, counted from 0.
-        """
+        pieces. Notes each placeholder. row: of the word, counted from 0."""
         first = pieces[0] if pieces else None
         plain = len(pieces) == 1 and pieces[0].type == "text" and not pieces[0].quoted
         if plain and not pieces[0].text.startswith("~"):
@@ -277,8 +266,7 @@ class ShellText:
 
     def _collect(self, tree: Node, quoted: bool, pieces: list[Piece]) -> None:
         """Add the pieces of a tree to ``pieces``, with the text between its children. A tree of no
-        known type becomes one unread piece. quoted: the tree stands in double quotes.
-        """
+        known type becomes one unread piece. quoted: the tree stands in double quotes."""
         tree_type = tree.type
         if tree_type == "$" and self.bytes.startswith(b'"', tree.end_byte):
             return  # $"..." is a text that may be translated
@@ -322,8 +310,7 @@ class ShellText:
 
     def _inner(self, tree: Node, start: int, end: int, quoted: bool, pieces: list[Piece]) -> None:
         """Add to ``pieces`` what stands between two bytes of a tree: its children, and the text
-        between these.
-        """
+        between these."""
         literal = "heredoc_content" if tree.type == "heredoc_body" else "string_content"
         literal = literal if quoted or tree.type == "heredoc_body" else "word"
         quoted = quoted or tree.type == "heredoc_body"
@@ -347,8 +334,7 @@ class ShellText:
     def _literal(self, text: str, quoted: bool, pieces: list[Piece], tree_type: str) -> None:
         """Add a text that is not expanded to ``pieces``, without the backslashes that bash takes
         away. A hidden placeholder becomes unread. tree_type: of the node; backslashes in a heredoc
-        differ.
-        """
+        differ."""
         if tree_type == "heredoc_content" and "`" in text:
             pieces.append(Piece("unread", _shown(text), True, "`...`"))
         elif quoted:
@@ -376,8 +362,7 @@ class ShellText:
 
     def _expansion(self, tree: Node, text: str, quoted: bool) -> Piece:
         """Return the piece of ``${...}``, which is ``text``; an unread one if its form is not
-        known.
-        """
+        known."""
         match = _PARAMETER.fullmatch(text)
         if match is None:
             return Piece("unread", text, quoted, beginning(text, 40))
@@ -406,8 +391,7 @@ class ShellText:
 
     def heredoc(self, tree: Node) -> Pieces:
         """Return the pieces of a heredoc's text; () if the tree has none. Of ``<<-`` leading tabs
-        are removed, and a text with something to expand is unread.
-        """
+        are removed, and a text with something to expand is unread."""
         children = {child.type: child for child in tree.children}
         body, end = children.get("heredoc_body"), children.get("heredoc_start")
         if body is None or end is None:
@@ -467,9 +451,7 @@ def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
 
 @lru_cache(maxsize=4096)
 def value_pieces(text: str, quote: str = '"') -> Pieces | None:
-    """Return the pieces of a text as if it stood behind ``NAME=``, within ``quote`` ("" for no
-    quotes). None if it does not parse as one word.
-    """
+    """Return the pieces of a text as behind ``NAME=``, in ``quote``; None if it is no one word."""
     inner = ShellText(f"v={quote}{text}{quote}\n", "", None)
     nodes = inner.root.named_children
     if inner.root.has_error or len(nodes) != 1 or nodes[0].type != "variable_assignment":

@@ -36,8 +36,7 @@ ReadFile = Callable[[str], "str | Unknown"]
 class Origin(NamedTuple):
     """Where a word, command or note of a launch stands. source: a path, or a name such as
     ``environment``. line: None without lines. of: the service, role or job, if several share the
-    line.
-    """
+    line."""
 
     source: str
     line: int | None = None
@@ -50,8 +49,7 @@ class Origin(NamedTuple):
 
 class SourceNote(NamedTuple):
     """A reader's note on a part of a launch: not read, or read otherwise than its author meant. id:
-    of a row of notices.md. advice: "" for the usual advice on such notes.
-    """
+    of a row of notices.md. advice: "" for the usual advice on such notes."""
 
     id: str
     text: str
@@ -79,8 +77,7 @@ class Word(NamedTuple):
     unresolved: names of the parts that are not known, such as variables; in ``text`` these parts
     stay as written. doubts: the undecided conditions that the text depends on. several: the
     unresolved part stands without quotes, so that it may be several words, or none. inside: the
-    only place that knows the unresolved part; None for the launch's own shell.
-    """
+    only place that knows the unresolved part; None for the launch's own shell."""
 
     text: str
     origin: Origin
@@ -98,12 +95,8 @@ class Word(NamedTuple):
 def in_image(
     image: str, argv: Sequence[Word], entrypoint: bool, origin: Origin
 ) -> tuple[tuple[Word, ...], bool]:
-    """Return the command line of a container, and whether nothing shows its program.
-
-    The entrypoint of a well-known image is put in front. If the program is hidden, options without
-    a program are dropped. argv: entrypoint and command, as the launch writes them. entrypoint: the
-    launch sets one, even an empty one, in place of the image's.
-    """
+    """Return the words that run in an image, and whether a program that nothing shows runs them.
+    argv: the launch's words. entrypoint: theirs, even an empty one, replaces the image's."""
     first = argv[0].text if argv else ""
     front = () if entrypoint else image_program(image, first)
     hidden = not front and (not first if entrypoint else NO_PROGRAM.fullmatch(first) is not None)
@@ -115,8 +108,7 @@ class Place(NamedTuple):
     """The pod, service or job of a manifest that a process belongs to.
 
     kind: ``pod``, ``service`` of Compose, or ``job`` of srt-slurm. name: of a pod its object and
-    role, of a job its name and role. container: the name of a pod's container.
-    """
+    role, of a job its name and role. container: the name of a pod's container."""
 
     kind: str
     name: tuple[str, ...]
@@ -146,8 +138,7 @@ class Command(NamedTuple):
     only the container has: mounted ConfigMaps, and files that a script in the container writes.
     limits: those that the source sets, in order, on top of the container's. run_as: the user,
     within the container. published: the host's ports of the container, at the container's first
-    process. place: None without a manifest.
-    """
+    process. place: None without a manifest."""
 
     words: tuple[Word, ...]
     environment: Mapping[str, Word]
@@ -166,9 +157,7 @@ class Command(NamedTuple):
     ended: bool = False
 
     def under(self, run_as: RunAs, limits: tuple[SetLimit, ...]) -> Command:
-        """Return this command inside a wrapper that sets the user ``run_as`` and ``limits``. The
-        wrapper's limits come first; a user that the command itself sets wins.
-        """
+        """Return this command as ``run_as`` starts it, with ``limits`` set before."""
         inner_limits = tuple(
             limit._replace(setter=run_as.then(limit.setter)) for limit in self.limits
         )
@@ -181,8 +170,7 @@ class Reading(NamedTuple):
     files: path as written -> content of files that the source writes (``cat > f <<EOF``); an
     unknown content is unresolved. published: the host's ports of containers whose program the
     source does not show. own_lines: the commands stand in an inner shell, whose lines they name,
-    and know themselves whether anything waits for them.
-    """
+    and know themselves whether anything waits for them."""
 
     commands: tuple[Command, ...]
     notes: tuple[SourceNote, ...] = ()
@@ -197,8 +185,7 @@ class Reading(NamedTuple):
     @property
     def left_out(self) -> tuple[str, ...]:
         """Return the sentences on parts that are not started, such as a service of an unused
-        profile. They are the first three, then one with the number of the others.
-        """
+        profile. They are the first three, then one with the number of the others."""
         texts = list(dict.fromkeys(note.text for note in self.notes if note.id == "not-started"))
         more = len(texts) - _MOST_LEFT_OUT
         last = (f"and {more} more are not started",) if more > 0 else ()
@@ -211,9 +198,7 @@ def noted(id_: str, text: str, origin: Origin) -> Reading:
 
 
 def with_published(reading: Reading, ports: tuple[Published, ...]) -> Reading:
-    """Attach the published ``ports`` of a container to its first process; without a process, to the
-    reading itself.
-    """
+    """Return a reading whose first process, or itself without one, has the host's ports."""
     if not reading.commands:
         return reading._replace(published=ports)
     first, *others = reading.commands
@@ -221,9 +206,7 @@ def with_published(reading: Reading, ports: tuple[Published, ...]) -> Reading:
 
 
 def told_apart(reading: Reading) -> Reading:
-    """Add the service, pod role or job to the origin of each command, if several share that line.
-    Commands without a ``place`` are unchanged.
-    """
+    """Name the service or role of each command whose line several commands share."""
     origins = Counter(origin for origin, _ in {(c.origin, c.place) for c in reading.commands})
 
     def named(command: Command) -> Command:
@@ -236,8 +219,7 @@ def told_apart(reading: Reading) -> Reading:
 
 def named_by_program(reading: Reading) -> Reading:
     """Replace each command's origin by the name of its program: the module behind ``-m``, else the
-    first word. A repeated name gets a number: ``sglang.launch_server 2``.
-    """
+    first word. A repeated name gets a number: ``sglang.launch_server 2``."""
     seen: Counter[str] = Counter()
 
     def named(command: Command) -> Command:
@@ -252,8 +234,7 @@ def named_by_program(reading: Reading) -> Reading:
 
 def joined(readings: Iterable[Reading]) -> Reading:
     """Join readings into one, in order; equal notes are kept once. A file that two of the readings
-    write with different texts is marked unresolved.
-    """
+    write with different texts is marked unresolved."""
     together = list(readings)
     commands = tuple(command for reading in together for command in reading.commands)
     notes = dict.fromkeys(note for reading in together for note in reading.notes)
@@ -270,8 +251,7 @@ def joined(readings: Iterable[Reading]) -> Reading:
 def reads_written(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
     """Return a file reader for programs of a launch. It gives the ``files`` that the launch itself
     writes, and reads any other path with ``read_file``. A written file with unknown parts is
-    PartlyKnown.
-    """
+    PartlyKnown."""
     written = {posixpath.normpath(path): word for path, word in files.items()}
 
     def read(name: str) -> str | Unknown:
@@ -300,9 +280,7 @@ def is_output(name: str) -> bool:
 
 
 def open_name(word: Word, name: str) -> str:
-    """Return how a message calls an unknown part of ``word``: a variable by its name, ``$(...)`` by
-    the whole word. A name that a program computes becomes ``the name x``.
-    """
+    """Return an unknown part of ``word`` as a person looks for it: by name, or by its command."""
     computed = _is_computed(word) and name.isidentifier()
     return brief(word.text) if is_output(name) else f"the name {name}" if computed else name
 
@@ -313,9 +291,7 @@ def open_names(word: Word) -> str:
 
 
 def open_variables(word: Word) -> tuple[str, ...]:
-    """Return the variables that a word needs and nobody sets. ``$1``, ``$(...)`` and names that a
-    program computes are left out.
-    """
+    """Return the variables that a word needs and nobody sets; no ``$1`` and no program's own."""
     return () if _is_computed(word) else tuple(n for n in word.unresolved if n.isidentifier())
 
 
@@ -324,9 +300,7 @@ _OF_POD = ("operator", "cluster")
 
 
 def why_open(word: Word, names: str) -> str:
-    """Return the clause that says why ``word`` is open: "``names`` is not set", or "is given by
-    Kubernetes when the pod starts".
-    """
+    """Return why ``names`` are open in ``word``: not set, or given by Kubernetes."""
     inside = word.inside
     of_cluster = inside is not None and inside.kind == "cluster"
     of_cluster = of_cluster and set(word.unresolved) <= {*inside.what.split()}  # type: ignore[union-attr]
@@ -334,9 +308,7 @@ def why_open(word: Word, names: str) -> str:
 
 
 def both_inside(first: Inside | None, second: Inside | None) -> Inside | None:
-    """Return the only place that knows the open parts of two joined texts. With one None it is the
-    other; names that a pod gets are put together; of two different places it is the first.
-    """
+    """Return the place that knows the open names of two texts; the first's if they differ."""
     if first is None or second is None or first.kind != second.kind or first.kind not in _OF_POD:
         return first or second
     return first._replace(what=" ".join(dict.fromkeys(f"{first.what} {second.what}".split())))
@@ -357,9 +329,7 @@ _PLACEHOLDER = regex(
 
 
 def placeholder_in(text: str) -> str:
-    """Return the part of a value that the reader of a guide has to replace, such as ``YOUR_IP``; ""
-    if none. ``[x]`` and ``<x>`` count only if the rest of the value is an address or a path.
-    """
+    """Return the part of a value that a reader has to replace, or ""; [x] only in an address."""
     match = _PLACEHOLDER.search(text)
     if match is None:
         return ""
@@ -388,8 +358,7 @@ _GIVEN = {
 
 def give_variables(variables: Iterable[OpenVariable]) -> str:
     """Return the advice on open variables: for each place that reads some, how to set them. The
-    clauses are joined by ``; ``.
-    """
+    clauses are joined by ``; ``."""
     places: dict[tuple[str, str], list[str]] = {}
     for variable in variables:
         within, what = variable.inside or ("", "")
@@ -407,8 +376,7 @@ def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Read
     them.
 
     outer: words from outside of the container. A word whose open names are all among theirs stays
-    unmarked.
-    """
+    unmarked."""
     lost = {name for word in outer for name in word.unresolved}
 
     def is_own(word: Word) -> bool:

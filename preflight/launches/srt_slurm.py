@@ -62,8 +62,7 @@ _MOST_WORKERS = 1024
 
 def _read(launch: LaunchText) -> Reading:
     """Return the commands of the jobs: workers, store, and the services beside them. Raises
-    SourceError for a file with variants of a job.
-    """
+    SourceError for a file with variants of a job."""
     if _has_variants(launch):
         raise SourceError(f"{launch.path} has variants of a job: give one of them as a job alone")
     variables, env_notes = with_env_files(launch)
@@ -163,8 +162,7 @@ def _beside(
     called: str, job: Node, workers: Sequence[Command], variables: Mapping[str, Word], path: str
 ) -> Iterator[Command]:
     """Yield the services beside a job's workers: NATS, etcd, and the frontends. called: the job's
-    name. workers: the job's commands so far. path: of the file.
-    """
+    name. workers: the job's commands so far. path: of the file."""
     first, last = workers[0], workers[-1]
     frontend = job.at("frontend")
     frontend_type = frontend.at("type").text or "dynamo"
@@ -196,9 +194,7 @@ def _flag(name: str, value: int | str, origin: Origin) -> tuple[Word, Word]:
 
 
 def _releases(job: Node, engine: str, image: str) -> dict[str, str]:
-    """Return product -> release, as a job says of its container: in ``identity``, or by the alias
-    that names the image.
-    """
+    """Return the releases that a job says its container has: ``identity``, or the alias's name."""
     products = job.at("identity", "frameworks")
     named = [(engine, image), *((each, products.at(each).text or "") for each in _PRODUCTS)]
     return {each: match[1] for each, text in named if (match := _RELEASE.fullmatch(text))}
@@ -221,10 +217,8 @@ def _names(tree: Node) -> set[str]:
 
 
 def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
-    """Yield the store's variables of SGLang's workers; the master's address stays open.
-
-    Source: github.com/NVIDIA/srt-slurm ``srtctl/backends/sglang.py`` ``get_mooncake_worker_env``.
-    """
+    """Yield the store's variables of SGLang's workers; the master's address stays open. Source:
+    github.com/NVIDIA/srt-slurm ``srtctl/backends/sglang.py`` ``get_mooncake_worker_env``."""
     if not store.fields:
         return
     origin = Origin(path, store.line)
@@ -238,9 +232,7 @@ def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
 
 
 def _store_file(store: Node) -> str:
-    """Return the text of the store's configuration that the job writes for vLLM, in JSON. The
-    master's address is not in it, as it comes when the job runs.
-    """
+    """Return the file that the job writes for vLLM; the master's address comes when it runs."""
 
     def plain(value: Node) -> int | str:
         text = value.text or ""

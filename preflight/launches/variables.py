@@ -19,24 +19,18 @@ _NEEDED = ("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH")
 
 
 def unread(variables: Mapping[str, Word], origin: Origin) -> dict[str, Word]:
-    """Return the variables that a server needs and ``variables`` lacks, as unknown.
-
-    They may be in a file or on a host that is not read; ``origin`` is where that stands.
-    """
+    """Return the variables that a server needs and ``variables`` lacks, as unknown. They may be in
+    a file or on a host that is not read; ``origin`` is where that stands."""
     return {name: Word(f"${name}", origin, (name,)) for name in _NEEDED if name not in variables}
 
 
 def may_be_absent(word: Word, name: str) -> bool:
-    """Tell whether ``word`` is the mark of ``unread`` for the variable ``name``. Only a part that
-    was not read may set such a variable, so it may not exist.
-    """
+    """Return whether a variable may not exist: only a part that was not read may set it."""
     return word.unresolved == (name,) and word.text == f"${name}"
 
 
 def environment_words(environment: Mapping[str, str | Word]) -> dict[str, Word]:
-    """Return the caller's variables as words of the origin ``environment``; values that are words
-    keep their own origin.
-    """
+    """Return the caller's variables as words; those that are words keep their origin."""
     origin = Origin("environment")
     return {
         name: value if isinstance(value, Word) else Word(value, origin)
@@ -45,9 +39,7 @@ def environment_words(environment: Mapping[str, str | Word]) -> dict[str, Word]:
 
 
 def matching(environment: Mapping[str, Word], names: re.Pattern[str]) -> Iterator[tuple[str, Word]]:
-    """Yield name and word of each variable whose name begins with a match of ``names``. Names of a
-    script's variables are tested once, and the result is kept for later calls.
-    """
+    """Yield the variables whose names begin so, in order; a script's are looked through once."""
     if isinstance(environment, Layers):
         yield from environment.matching(names)
         return
@@ -59,8 +51,7 @@ def matching(environment: Mapping[str, Word], names: re.Pattern[str]) -> Iterato
 
 class Layers(Mapping[str, Word]):
     """The variables of ``base`` with ``changes`` over them, which are not copied. A change to None
-    takes a variable away; ``clear`` takes away all of ``base``.
-    """
+    takes a variable away; ``clear`` takes away all of ``base``."""
 
     __slots__ = ("_base", "_changes")
 
@@ -95,13 +86,11 @@ class Layers(Mapping[str, Word]):
 
 class Variables:
     """A shell's variables over time. The environment at any time is a view that costs no copy, and
-    in which later changes do not show.
-    """
+    in which later changes do not show."""
 
     def __init__(self, base: Mapping[str, Word], around: Variables | None = None) -> None:
         """Start with the script's environment, ``base``. around: variables of an outer scope that
-        can be read here, exported or not; processes do not get them from here.
-        """
+        can be read here, exported or not; processes do not get them from here."""
         self.base = base
         self._around = around
         self.now = 0
@@ -115,9 +104,7 @@ class Variables:
         self._matching: dict[re.Pattern[str], tuple[int, list[str]]] = {}
 
     def state(self, name: str, time: int) -> State:
-        """Return a variable's word (None: not set) and whether it is exported, at ``time``, an
-        earlier value of ``now``.
-        """
+        """Return the state of a variable at ``time``."""
         if name in self._history:
             times, states = self._history[name]
             index = (len(times) if times[-1] <= time else bisect_right(times, time)) - 1
@@ -156,9 +143,7 @@ class Variables:
         states.append(state)
 
     def export_later(self, name: str) -> None:
-        """Export a variable as ``export A`` does: at once if the script has changed it, else as
-        soon as it gets a value.
-        """
+        """Export a variable from when it has a value: ``export A; A=1``."""
         before = self._changed.get(name)
         if before is None:
             self._to_export.add(name)
@@ -181,9 +166,7 @@ class Variables:
         self._remember(name, kept)
 
     def names(self) -> Iterator[str]:
-        """Return the name of every variable that was ever set or unset here, those at the start
-        first.
-        """
+        """Return every name that ever stood for something here."""
         return iter(dict.fromkeys([*self.base, *self._history]))
 
     def named(self, names: re.Pattern[str]) -> list[str]:

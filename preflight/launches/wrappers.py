@@ -19,8 +19,7 @@ class Stripped(NamedTuple):
     script: the text behind ``bash -c``, with ``argv`` empty, and arguments: its ``$1`` and so on.
     reads: the script comes on standard input. container: the settings of the container around the
     process. limits: those that wrappers set. run_as: the user of the process. published: the host's
-    ports of the container.
-    """
+    ports of the container."""
 
     argv: tuple[Word, ...]
     environment: Mapping[str, Word]
@@ -111,8 +110,7 @@ def strip_wrappers(
     """Take wrappers off a command, outermost first. Never raises.
 
     inside: the words stand in a container already; a container run in there is left as it is.
-    reads: whether standard input is given, which is the script of a shell without another.
-    """
+    reads: whether standard input is given, which is the script of a shell without another."""
     changes: dict[str, Word | None] = {}
     wrappers: list[tuple[str, ...]] = []
     notes: list[SourceNote] = []
@@ -241,9 +239,7 @@ def strip_wrappers(
 
 
 def _is_shell(wrapper: Sequence[str]) -> bool:
-    """Tell whether a wrapper without a program behind it starts a shell, as ``ssh host`` and ``sudo
-    -i`` do.
-    """
+    """Return whether a wrapper that nothing stands behind starts a shell."""
     name = wrapper[0].rpartition("/")[2]
     letters = "".join(word for word in wrapper[1:] if re.fullmatch(r"-[A-Za-z]+", word))
     interactive = name == "sudo" and bool({*"is"} & {*letters})
@@ -253,11 +249,7 @@ def _is_shell(wrapper: Sequence[str]) -> bool:
 def _user_behind(
     before: RunAs, argv: Sequence[Word], behind: Sequence[Word]
 ) -> tuple[RunAs, Sequence[SetLimit]]:
-    """Return the user of a wrapper's program, and the limits of the session that the wrapper opens.
-
-    before: the user who runs the wrapper. argv: its words. behind: the words behind the text of
-    ``su -c``.
-    """
+    """Return the user of a wrapper's program, and the limits of the session it opens."""
     run_as = set_limits.changed_user(argv, behind)
     texts = tuple(word.text for word in argv)
     if launchers.starts_anew(texts):
@@ -299,8 +291,7 @@ def _env_options(
     argv: Sequence[Word], first: int, end: int, clear: bool, changes: dict[str, Word | None]
 ) -> tuple[bool, dict[str, Word | None]]:
     """Return ``clear`` and ``changes``, the changes of the environment so far, with -i and -u of
-    ``env`` applied. first, end: the index of env, and the one behind its options.
-    """
+    ``env`` applied. first, end: the index of env, and the one behind its options."""
     texts = [word.text for word in argv[first + 1 : end]]
     for text, following in zip(texts, [*texts[1:], ""], strict=False):
         unset = re.fullmatch(r"(?:--unset=|-u)(.+)|-u|--unset", text)
@@ -313,8 +304,7 @@ def _env_options(
 
 def _kept_by_sudo(argv: Sequence[Word]) -> tuple[str, ...] | None:
     """Return the names of the variables that sudo 1.9 keeps with ``env_reset`` (observed), and of
-    those behind ``--preserve-env=``. () for a login shell; None with -E, which keeps all.
-    """
+    those behind ``--preserve-env=``. () for a login shell; None with -E, which keeps all."""
     texts = [word.text for word in argv]
     if set_limits.opens_login(argv):
         return ()
@@ -330,8 +320,7 @@ class ShellCall(NamedTuple):
 
     place: the index of the first word that is no option. commands: that word is a text (``-c``).
     reads: the script is standard input, and the words behind the options are the script's
-    arguments.
-    """
+    arguments."""
 
     place: int
     commands: bool

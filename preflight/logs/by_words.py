@@ -54,8 +54,7 @@ class About(NamedTuple):
 
     lines: first the explained lines that match the query, with the query as ``excerpt`` (an example
     if it is an id). Then those that are only similar (stage SIMILAR): each has some of the words,
-    and its excerpt is an example. ids: (id, question) of checks and rules.
-    """
+    and its excerpt is an example. ids: (id, question) of checks and rules."""
 
     query: str
     lines: list[Explanation]
@@ -67,8 +66,7 @@ def about(quoted: str, asks: Mapping[str, str]) -> About:
     words.
 
     quoted: a line of a log, the id of a known line, or a few words. asks: the question of each
-    check or rule, by id.
-    """
+    check or rule, by id."""
     patterns = read_patterns()
     if any(each.id == quoted and each.cause for each in patterns):
         return About(quoted, _of_example(patterns, quoted), [])
@@ -91,9 +89,7 @@ def about(quoted: str, asks: Mapping[str, str]) -> About:
 
 
 def _of_example(patterns: Iterable[Pattern], id_: str) -> list[Explanation]:
-    """Explain the pattern ``id_`` by its example line, without the names and numbers of that
-    example.
-    """
+    """Return a line as its example explains it, whose own numbers say nothing of this case."""
     reading = read_log([next(each.example for each in patterns if each.id == id_)], alone=True)
     every = [*reading.explanations, *reading.harmless]
     return [each._replace(sums="", names=(), decided="") for each in every if each.pattern == id_]
@@ -106,8 +102,7 @@ def ranked(
 
     texts: for each id its texts, of which the best counts; the order decides between equal shares.
     A rare word weighs more than a common one. in_order: words in sequence weigh more, as in a
-    quoted line. An id with less than ``LEAST_SHARE``, or far less than the best, is left out.
-    """
+    quoted line. An id with less than ``LEAST_SHARE``, or far less than the best, is left out."""
     asked = _words(query)
     split = {id_: [_words(text) for text in each] for id_, each in texts.items()}
     in_texts = Counter(word for each in split.values() for word in {w for t in each for w in t})
@@ -128,9 +123,7 @@ def ranked(
 
 def line_texts(patterns: Iterable[Pattern]) -> dict[str, list[str]]:
     """Return the texts by id that ``ranked`` compares: example and search texts of each known line.
-
-    Patterns without a cause are left out.
-    """
+    Patterns without a cause are left out."""
     every = sorted((each for each in patterns if each.cause), key=lambda each: each.stage)
     return {each.id: [each.example, *each.find] for each in every}
 
@@ -140,8 +133,7 @@ def meant(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
     sorted.
 
     A share can be above 1: words in an id count most. Ids with less than ``LEAST_SHARE``, or far
-    less than the best, are left out.
-    """
+    less than the best, are left out."""
     asked = list(dict.fromkeys(_words(query)))
     asked = [word for word in asked if word not in _EVERYDAY] or asked
     ids_parts = {}
@@ -168,17 +160,13 @@ def meant(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
 
 @lru_cache(maxsize=8192)
 def _words(text: str) -> list[str]:
-    """Split a text into the words that tell lines apart, without sizes, addresses and plural
-    endings.
-    """
+    """Return the words that tell lines apart, without what differs from line to line."""
     plain = _HUGE_PAGE.sub("hugepage", _HEX.sub(" ", text.lower()))
     return [word.rstrip("s") or word for word in _WORD.findall(plain)]
 
 
 def _weight(run: Sequence[str], weights: Mapping[str, float], in_order: bool) -> float:
-    """Return the weight of some words; with ``in_order``, a run weighs more than its words one by
-    one.
-    """
+    """Return the weight of words; in order, a run weighs more than its words one by one."""
     return sum(weights[word] for word in run) * (math.sqrt(len(run)) if in_order else 1)
 
 
@@ -196,10 +184,7 @@ def _weight_in(
 
 def index_rows() -> list[Explanation]:
     """Return each known line with a cause, explained by its example, sorted by the text of the
-    example.
-
-    The time and the place at the start of an example are cut off.
-    """
+    example. The time and the place at the start of an example are cut off."""
     rows = [
         each._replace(excerpt=_STAMP.sub("", pattern.example))
         for pattern in read_patterns()
@@ -214,9 +199,7 @@ def index_rows() -> list[Explanation]:
 
 
 def index_text(rows: Iterable[Explanation], width: int) -> str:
-    """Write the known lines, each with printer, cause and checks, for a terminal of ``width``
-    columns.
-    """
+    """Return a table of known lines: printer, cause and checks, for a terminal of ``width``."""
     lines: list[str] = []
     for row in rows:
         checks = ", ".join(row.checks) or row.pattern
@@ -226,10 +209,8 @@ def index_text(rows: Iterable[Explanation], width: int) -> str:
 
 
 def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) -> str:
-    """Write the answer for a terminal ``width`` columns wide, without a final newline.
-
-    here: what each check found on this host, by check id; empty if no check ran.
-    """
+    """Write the answer for a terminal ``width`` columns wide, without a final newline. here: what
+    each check found on this host, by check id; empty if no check ran."""
     parts = []
     lines = shown_lines(answer)
     known = [each for each in lines if each.stage is not Stage.SIMILAR]
@@ -260,10 +241,7 @@ def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) ->
 
 
 def shown_lines(answer: About) -> list[Explanation]:
-    """Return the lines to show: at most three that match the query, then at most two similar ones.
-
-    For the query ``--index``, all known lines.
-    """
+    """Return the lines that are the words, and the first of those that are similar."""
     known = [each for each in answer.lines if each.stage is not Stage.SIMILAR]
     if answer.query == "--index":
         return known

@@ -37,8 +37,7 @@ _DRIVER_PAGE_BYTES = 4 * KIB
 
 def number(values: Mapping[str, Any], name: str) -> int | None:
     """Return a value as a whole number (decimal or 0x); None if it is missing, too long or no
-    number.
-    """
+    number."""
     text = values.get(name, "")
     if isinstance(text, int):
         return text
@@ -52,9 +51,7 @@ def number(values: Mapping[str, Any], name: str) -> int | None:
 
 def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
     """Compute size, page count and page size of a mapping on huge pages; {} if the size is unknown.
-
-    The page size is that of the line, else that of another line in the log, else 2 MiB.
-    """
+    The page size is that of the line, else that of another line in the log, else 2 MiB."""
     mark, shared = seen.get("mark.hugepage-size"), seen.get("mark.hugepage-shm")
     size_bytes = number(groups, "size") or (number(shared.last, "size") if shared else None)
     default = 2 * MIB
@@ -69,9 +66,7 @@ def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Compute the bytes left in the arena, and the size that it would need; {} if a number is
-    missing.
-    """
+    """Compute the room left in the arena, and the size that it would need."""
     asked, offset, size = (number(groups, name) for name in ("asked", "offset", "size"))
     if asked is None or offset is None or size is None:
         return {}
@@ -83,8 +78,7 @@ def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
     bytes).
 
     If ``asked`` is above ``free``, the line's free memory is already less the reserve. {} if a
-    number is missing.
-    """
+    number is missing."""
     try:
         asked, free = float(groups["asked"]), float(groups["free"])
     except (KeyError, ValueError):
@@ -98,9 +92,7 @@ def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _victim(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Add up the memory of the process that the kernel killed, in bytes; {} if no such line is
-    known.
-    """
+    """Add up the memory of the process that the kernel killed, in bytes."""
     hit = seen.get("kernel.oom-victim")
     sizes = [number(hit.first, name) for name in ("anon", "file", "shmem")] if hit else []
     known = [size for size in sizes if size is not None]
@@ -119,9 +111,7 @@ def _pinned_pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Compute how many of the things asked for are missing; {} if the line does not tell both
-    numbers.
-    """
+    """Compute how many of the wanted things did not come."""
     wanted, got = ("wanted", "joined") if "wanted" in groups else ("asked", "got")
     most, least = number(groups, wanted), number(groups, got)
     if most is None or least is None:
@@ -130,9 +120,7 @@ def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Name the size or address that is no multiple of the allocator's slab size; {} if neither is
-    wrong.
-    """
+    """Name the size or address that is no multiple of the allocator's slabs."""
     size, address, slab = (number(groups, name) for name in ("size", "address", "slab"))
     if not slab or size is None or address is None:
         return {}
@@ -143,9 +131,7 @@ def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 def _flag_releases(groups: Groups, seen: Hits) -> Mapping[str, Any]:
     """Find the Mooncake program that has the line's flag in some releases only, and these releases.
-
-    If there is none, return the oldest and the newest release that are known.
-    """
+    If there is none, return the oldest and the newest release that are known."""
     from preflight.programs.mooncake_flags import flag_table
 
     releases, programs = flag_table()
@@ -192,8 +178,7 @@ CAUSES = (Stage.KERNEL, Stage.CAUSE, Stage.SYMPTOM)
 
 class LogProcess(NamedTuple):
     """The process that printed a line: its log file ("" if unnamed), and its name by the line's
-    prefix.
-    """
+    prefix."""
 
     file: str = ""
     process: str = ""
@@ -212,8 +197,7 @@ class LogReading(NamedTuple):
 
     unknown: errors that no pattern knows: exceptions first, the latest first. ends: the last line
     of each process. harmless: explanations of lines that mean no problem. whole: False if a log was
-    too long and only the beginning was read.
-    """
+    too long and only the beginning was read."""
 
     lines: int
     explanations: list[Explanation]
@@ -224,18 +208,13 @@ class LogReading(NamedTuple):
 
     @property
     def causes(self) -> list[Explanation]:
-        """The explanations that may have caused the end: not marked as ``earlier``, and no mere
-        warnings or consequences.
-        """
+        """What explains a failure, and not one of hours before or of an earlier start."""
         return [each for each in self.explanations if each.stage in CAUSES and not each.earlier]
 
     @property
     def exit_code(self) -> int:
-        """Return 2, 1 or 0.
-
-        2: a cause of a failure, or a consequence if every error is known. 1: anything else
-        explained, or an error that is not known. 0: neither.
-        """
+        """Return 2, 1 or 0. 2: a cause of a failure, or a consequence if every error is known. 1:
+        anything else explained, or an error that is not known. 0: neither."""
         failed = [each for each in self.explanations if not each.earlier]
         if self.causes or (not self.unknown and any(o.stage is not Stage.WARNING for o in failed)):
             return 2
@@ -243,9 +222,7 @@ class LogReading(NamedTuple):
 
 
 def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
-    """Explain the known lines of one log. alone: for one quoted line, so other lines decide
-    nothing.
-    """
+    """Explain the lines of a log. alone: one quoted line, for which no other line decides."""
     return read_logs([("", lines)], alone)
 
 
@@ -253,8 +230,7 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
     """Explain the known lines of several logs, given as (file name, lines).
 
     Lines of the kernel and of containers count for every process, other lines for one process only.
-    alone: for one quoted line, so other lines decide nothing.
-    """
+    alone: for one quoted line, so other lines decide nothing."""
     searches: dict[LogProcess, Search] = {}
     for file, lines in logs:
         for process, block, numbers in parts(blocks(lines)):
@@ -304,8 +280,7 @@ def _explained(place: LogProcess, seen: Hits, own_hits: Hits, alone: bool) -> li
     """Explain each pattern with a cause that one process printed.
 
     A pattern that a better one silences (``unless``) is left out. own_hits: lines of this process.
-    seen: these and the lines that count for every process.
-    """
+    seen: these and the lines that count for every process."""
     return [
         explanation(pattern, seen, alone)._replace(file=place.file, source=place.process)
         for pattern in read_patterns()
@@ -320,8 +295,7 @@ def _timed(
     (``earlier``).
 
     Without any line about a start or readiness, nothing is marked if that would leave no cause.
-    end_seconds: the last time in the log, None if not known.
-    """
+    end_seconds: the last time in the log, None if not known."""
     started, ready = hits.get("mark.started"), hits.get("mark.ready")
 
     def earlier(each: Explanation) -> str:
@@ -350,8 +324,7 @@ def explanations_text(
     """Write the answer for a terminal, without a final newline.
 
     The first cause of each process (three at most) is explained in full, some others in short; with
-    ``verbose`` all are in full. here: what each check found on this host, by check id.
-    """
+    ``verbose`` all are in full. here: what each check found on this host, by check id."""
     if len({each.place.file for each in reading.ends}) == 1:
         # Of one log the number of a line is enough.
         plain = [each._replace(file="") for each in reading.explanations]
@@ -402,8 +375,7 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
     """Return the paragraph on errors that no pattern knows, and on the last lines of their
     processes.
 
-    If a cause is known and not ``verbose``, only their number. [] if no error is unknown.
-    """
+    If a cause is known and not ``verbose``, only their number. [] if no error is unknown."""
     if not reading.unknown:
         return []
     if reading.causes and not verbose:
@@ -459,9 +431,7 @@ def _one(number: int, each: Explanation, paint: Paint, width: int, here: Here) -
 
 
 def heading(each: Explanation, paint: Paint) -> str:
-    """Return the stage (how near to the root cause the line is) in its colour, and the pattern's
-    id.
-    """
+    """Return how near to the root cause the line stands, in its colour, and its id."""
     return f"{paint(each.stage.word, _COLOURS[each.stage])}: {each.pattern}"
 
 
@@ -499,10 +469,7 @@ def explanation_text(
 
 
 def filled_text(text: str, width: int, first: str = "", further: str = "") -> str:
-    """Break a text into lines of ``width`` columns.
-
-    first, further: the texts with which the first line and the other lines begin.
-    """
+    """Break a text into lines; first, further: what its first and its other lines begin with."""
     return textwrap.fill(
         text, width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False
     )
@@ -576,8 +543,7 @@ class Explanation(NamedTuple):
 
     file, source: the log's name, and the process by its lines' prefix. process: the process by
     source file or rank. first_time, last_time: as the lines have them. earlier: why it is not the
-    end of the process, or "".
-    """
+    end of the process, or ""."""
 
     pattern: str
     printer: str
@@ -605,9 +571,7 @@ class Explanation(NamedTuple):
 
 def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanation:
     """Explain ``pattern``, which the log has, by the first of its cases whose conditions hold.
-
-    seen: all hits that may decide. alone: cases that depend on other lines only are left out.
-    """
+    seen: all hits that may decide. alone: cases that depend on other lines only are left out."""
     hit, case = seen[pattern.id], Case()
     values: Values = dict(hit.first)
     if pattern.compute:
@@ -643,10 +607,7 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
 
 
 def _of_others(case: Case, seen: Hits) -> Values:
-    """Return the groups of the first line in ``case.seen`` that the log has; {} if it has none.
-
-    Keys: ``seen.NAME`` for that pattern's first line, ``last.NAME`` for its last.
-    """
+    """Return the groups of the first of the case's other lines that is in the log."""
     for other in (seen[id_] for id_ in case.seen if id_ in seen):
         sides = (("seen", other.first), ("last", other.last))
         return {f"{side}.{name}": value for side, of in sides for name, value in of.items()}
@@ -655,8 +616,7 @@ def _of_others(case: Case, seen: Hits) -> Values:
 
 def _holds(case: Case, values: Values, seen: Hits, hit: PatternHit) -> bool:
     """Tell whether all conditions of a case hold. values: groups of the line and of others, by
-    name.
-    """
+    name."""
     others = {name: [seen[id_] for id_ in getattr(case, name) if id_ in seen] for name in _OTHERS}
     texts = {name: str(values.get(name, "")) for name in (*case.is_, *case.begins, *case.has)}
     return (
@@ -678,10 +638,7 @@ class _Words(string.Formatter):
         return kwargs[field_name], field_name
 
     def format_field(self, value: Any, format_spec: str) -> Any:
-        """Format a value; with ``bytes``, as a number of bytes with its unit.
-
-        Raises KeyError for a text that is no number above 0.
-        """
+        """Format a number of bytes with its unit. Raises KeyError for no size."""
         if format_spec != "bytes":
             return super().format_field(value, format_spec)
         if isinstance(value, int):

@@ -56,8 +56,7 @@ class PatternHit(NamedTuple):
 
     names: distinct devices, addresses, variables or keys (the group ``name``), a few. first_time,
     last_time: as the lines have it, in seconds and in words; None, "" without one. speaker: which
-    process printed it, by source file or rank; ranks: those of SGLang that did.
-    """
+    process printed it, by source file or rank; ranks: those of SGLang that did."""
 
     times: int
     line: int
@@ -86,8 +85,7 @@ class Case(NamedTuple):
     that the log has: ``seen.limit`` of its first line, ``last.limit`` of its last.
 
     decided: what is certain in this case. Each other field replaces the pattern's, unless it is ""
-    or None.
-    """
+    or None."""
 
     seen: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
@@ -115,9 +113,8 @@ class Pattern(NamedTuple):
     look-alikes) may name groups in braces. unless: ids of better explanations: found in the log,
     they silence this one. sums: a sum of its numbers, left out if one is missing or 0;
     ``{size:bytes}`` is a number with its unit. compute: the function of ``explain`` that adds
-    groups. process: the printer, if the line does not tell. A pattern without a cause is a mark:
-    it explains nothing, others read it.
-    """
+    groups. process: the printer, if the line does not tell. A pattern without a cause is a mark: it
+    explains nothing, others read it."""
 
     id: str
     printer: str
@@ -138,10 +135,8 @@ class Pattern(NamedTuple):
 
 @lru_cache(maxsize=1)
 def read_patterns() -> tuple[Pattern, ...]:
-    """Return all patterns in the order in which a line is compared with them.
-
-    First those of the tables, then of the families, then of known problems that no pattern names.
-    """
+    """Return all patterns in the order in which a line is compared with them. First those of the
+    tables, then of the families, then of known problems that no pattern names."""
     patterns: list[Pattern] = []
     for name in TABLES:
         table = _table(name)
@@ -199,9 +194,7 @@ def _sample(gap: re.Match[str]) -> str:
 
 def _line_regex(line: str, counts: Counter[str]) -> str:
     """Return the regular expression of one line of a family row; named groups replace ``{name}``.
-
-    counts: how often each group was used so far in this row; it is updated.
-    """
+    counts: how often each group was used so far in this row; it is updated."""
     ends, text = line.endswith("$"), line.strip("^$")
     first, *parts = (re.escape(part) for part in _GAP.split(text))
     regex = f"^{first}" if line.startswith("^") else first
@@ -252,8 +245,7 @@ _LISTS = ("checks", "find", "unless", "seen", "unseen", "after", "before")
 
 def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:
     """Convert a value of a TOML row to the type of its field. key: the field, as the table spells
-    it.
-    """
+    it."""
     if key in _LISTS:
         return _texts(value, shared)
     if key in ("is", "begins", "has"):
@@ -269,9 +261,7 @@ def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:
 
 
 def _texts(value: list[str], shared: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the texts of a list; an entry ``<<word>>`` becomes the list of that name in
-    ``shared``.
-    """
+    """Return a list of texts; an entry of [shared] is replaced by its texts."""
     every: list[str] = []
     for each in value:
         match = _SHARED.fullmatch(each)

@@ -51,10 +51,8 @@ class Search:
         return list(self._unknown.values())
 
     def add(self, block: str, numbers: Sequence[int] | None = None) -> None:
-        """Search a block of whole lines.
-
-        numbers: the number of each line in the log; None if the block follows the last one.
-        """
+        """Search a block of whole lines. numbers: the number of each line in the log; None if the
+        block follows the last one."""
         # Most words of the patterns are in no block of a log: that is quicker told by its
         # distinct words than by looking for nearly 900 literals in all of it. Digits make most of
         # them distinct, and tell nothing apart.
@@ -99,8 +97,7 @@ class Search:
 
         Line starts are added to ``known`` for each match, to ``explained`` for patterns with a
         cause; ``counted`` avoids counting a line twice. line_of: the line number of a position in
-        the block.
-        """
+        the block."""
         literal = group.literal
         at = block.find(literal)
         while at >= 0:
@@ -139,10 +136,8 @@ class Search:
     def _add_unknown(
         self, block: str, needles: Iterable[str], known: set[int], line_of: Callable[[int], int]
     ) -> None:
-        """Collect the lines that hold a needle and look like faults, but match no pattern.
-
-        known: starts of lines that are done with; updated. line_of: the line number of a position.
-        """
+        """Collect the lines that hold a needle and look like faults, but match no pattern. known:
+        starts of lines that are done with; updated. line_of: the line number of a position."""
         for needle in needles:
             at = block.find(needle)
             while at >= 0:
@@ -173,8 +168,7 @@ class Search:
 
     def _end_of(self, block: str, line_of: Callable[[int], int]) -> None:
         """Remember the last line with text, and the last time, looking back from the end of the
-        block.
-        """
+        block."""
         end, text = len(block), ""
         for _ in range(_MOST_BACK):
             start = block.rfind("\n", 0, max(end - 1, 0)) + 1
@@ -195,8 +189,7 @@ class UnknownText(NamedTuple):
     """A line that no pattern knows; of lines that differ in numbers alone, the last.
 
     fault: "exception", "error" (glog's E or F, or such a level), or "line" (one that speaks of an
-    error). line, last_line: numbers of the first and the last such line. time: as ``time_of``.
-    """
+    error). line, last_line: numbers of the first and the last such line. time: as ``time_of``."""
 
     fault: str
     text: str
@@ -249,11 +242,7 @@ _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
 def time_of(line: str) -> tuple[float | None, str]:
-    """Return the time of a line as seconds and as text, such as ``07-31 12:00:00``; (None, "")
-    without.
-
-    Seconds count from the year's start and take each month as 31 days: for differences only.
-    """
+    """Return a line's time: seconds of a year of months of 31 days, and in words; (None, "")."""
     match = _TIME.search(line, 0, 120)
     if match is None:
         return None, ""
@@ -281,11 +270,7 @@ _SPEAKERS = (
 
 
 def speaker_of(line: str, otherwise: str) -> str:
-    """Name the process that printed a line: its rank, or client, master or mooncake_client.
-
-    The latter by the source file in glog's prefix. otherwise: the name to return without rank and
-    prefix.
-    """
+    """Name the process that prints a line: its rank, or the program of its source file."""
     head = _GLOG_HEAD.search(line, 0, 300)
     if head is not None:
         file = head[2].rsplit("/", 1)[-1]
@@ -310,10 +295,7 @@ class _Found:
         self._named = [key for key in match.re.groupindex if key.rstrip(_DIGITS) == "name"]
 
     def add(self, position: int, match: re.Match[str], line_of: Callable[[int], int]) -> None:
-        """Count a match, and remember the first, the last, and the names and ranks in the matches.
-
-        position: in characters from the start of the log. line_of: the line number in this block.
-        """
+        """Count a match; remember the first, the last, its names and ranks."""
         self.times += 1
         if position > self.last_at:
             self.last_at, self.last, self._line_of = position, match, line_of
@@ -325,10 +307,7 @@ class _Found:
                 self.names[name] = min(position, self.names.get(name, position))
 
     def settle(self, block_at: int) -> None:
-        """Set the number of the last matched line; called after each block.
-
-        block_at: where the block starts in the log, in characters.
-        """
+        """Count the last one's line, once a block."""
         if self._line_of is not None:
             self.last_line = self._line_of(self.last_at - block_at)
             self._line_of = None
@@ -346,8 +325,7 @@ class _Group:
     """The patterns of one literal, and what tells quickly that it is not in a block.
 
     inner: the literal's words with a space on both sides, which stand in a block as they are.
-    outer: the others, which may be parts of longer words.
-    """
+    outer: the others, which may be parts of longer words."""
 
     def __init__(self, literal: str, patterns: tuple[Pattern, ...]) -> None:
         """Prepare the words of the literal that a quick look for the literal needs."""
@@ -434,8 +412,7 @@ class Bounded:
 
     def read(self, size: int, /) -> bytes:
         """Read on until ``most_bytes`` are read; after that, b"", and ``cut`` is set if the stream
-        goes on.
-        """
+        goes on."""
         if self._left:
             chunk = self._stream.read(min(size, self._left))
             self._left -= len(chunk)
@@ -445,10 +422,8 @@ class Bounded:
 
 
 def why_no_log(handle: int) -> str:
-    """Say why an open file is no log: a block device, or another device such as /dev/zero.
-
-    Returns "" for a file, a pipe, a terminal and /dev/null. Raises OSError.
-    """
+    """Say why an open file is no log: a block device, or another device such as /dev/zero. Returns
+    "" for a file, a pipe, a terminal and /dev/null. Raises OSError."""
     import os
     import stat
 
@@ -481,10 +456,8 @@ def why_no_text(path: str, beginning: bytes) -> str:
 
 
 def read_blocks(stream: ByteReader) -> Iterator[str]:
-    """Yield the text of a stream in blocks of whole lines; only a very long line is cut.
-
-    Bytes that are no UTF-8 are replaced, NUL bytes left out.
-    """
+    """Yield the text of a stream in blocks of whole lines; only a very long line is cut. Bytes that
+    are no UTF-8 are replaced, NUL bytes left out."""
     rest = b""
     while chunk := stream.read(BLOCK_BYTES):
         # A log that was cut while it was written to begins with a hole, which has no end to a line.
@@ -539,8 +512,7 @@ def parts(blocks: Iterable[str]) -> Iterator[Part]:
     lines.
 
     The prefix is cut off. A block without prefixes is yielded whole, with process "" and None for
-    the numbers.
-    """
+    the numbers."""
     names: set[str] = set()
     line = 1
     for block in blocks:
@@ -570,9 +542,7 @@ def parts(blocks: Iterable[str]) -> Iterator[Part]:
 
 
 def _prefix(block: str) -> Any:
-    """Return the prefix that most lines of a block have: a regular expression or "json"; None if
-    none.
-    """
+    """Return the prefix of most lines in a block: an expression, "json", or None."""
     lines = [line for line in block[:20_000].split("\n")[:_LOOKED_AT] if line.strip()]
     least = _LEAST_SHARE * len(lines)
     for prefix in _PREFIXES:
@@ -583,10 +553,8 @@ def _prefix(block: str) -> Any:
 
 
 def _message(text: str, name: str) -> tuple[str, str]:
-    """Return the process and the message of one JSON line of a journal or of Docker.
-
-    A text that is no JSON object is returned as it is, with ``name``.
-    """
+    """Return the process and the message of one JSON line of a journal or of Docker. A text that is
+    no JSON object is returned as it is, with ``name``."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError):

@@ -48,10 +48,7 @@ def seconds_text(seconds: float) -> Quantity:
 
 
 def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
-    """Return the findings that judge a measured run against the needs of the launch.
-
-    The comparison with prefill needs the prefill rate and the size of a token; else it is left out.
-    """
+    """Judge the rates and transports against what the launch expects."""
     judged = [*_transports(measured, wanted), *_nics(measured), *_registration(measured)]
     judged += _ready(measured, wanted)
     speed = measured.tokens_per_second
@@ -62,10 +59,7 @@ def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
 
 def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
     """Judge whether the engines use RDMA and open the launch's devices; alike engines are judged
-    together.
-
-    Yields nothing unless the launch asks for RDMA.
-    """
+    together. Yields nothing unless the launch asks for RDMA."""
     if wanted.protocol != "rdma":
         return
     sides: dict[Used, list[str]] = {}
@@ -93,8 +87,7 @@ def _nics(measured: MeasuredRun) -> Iterator[Finding]:
     """Judge each NIC that was measured alone: half the speed of its link and of the other NICs is
     enough.
 
-    Unknown if it did not answer in time. A failed transfer over all NICs at once is judged, too.
-    """
+    Unknown if it did not answer in time. A failed transfer over all NICs at once is judged, too."""
     part = measured.part("transfer")
     each = {single.nic: single.bytes_per_second for single in part.rates if single.nic}
     for rate in (single for single in part.rates if single.nic):
@@ -113,10 +106,7 @@ def _nics(measured: MeasuredRun) -> Iterator[Finding]:
 
 
 def _registration(measured: MeasuredRun) -> Iterator[Finding]:
-    """Judge whether RDMA can register as much memory as the launch needs, by the registration test.
-
-    Yields nothing if the test did not run, or ran without a launch to compare with.
-    """
+    """Yield whether as much can be registered as the launch needs; nothing without a launch."""
     answer = measured.part("registration").ceiling
     if answer is None or answer.status == "measured":
         return
@@ -129,9 +119,7 @@ def _registration(measured: MeasuredRun) -> Iterator[Finding]:
 
 def _ready(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
     """Judge, for each process with a startupProbe, whether its memory is ready in the time allowed.
-
-    Unknown if a part of that time was not measured and the rest fits.
-    """
+    Unknown if a part of that time was not measured and the rest fits."""
     for start in () if isinstance(wanted.starts, Unknown) else wanted.starts:
         if start.allowed_seconds is None:
             continue
@@ -163,8 +151,7 @@ def ready_seconds(
     gaps.
 
     The memory is populated and registered. The second value names the parts that were not measured
-    and are not in the sum; "" if none.
-    """
+    and are not in the sum; "" if none."""
     rates = (rate for rate in measured.part("memory").rates if rate.op == "populate")
     speeds = _slowest(rates, "page_bytes")
     seconds, missing = 0.0, []
@@ -186,10 +173,7 @@ def ready_seconds(
 
 
 def hits(measured: MeasuredRun, token_bytes: int) -> Iterator[tuple[str, float]]:
-    """Yield (tier, seconds): how long 1000 tokens take to read from L2, L3 or SSD.
-
-    A tier that was not measured is left out.
-    """
+    """Yield the seconds that 1000 tokens take to read from each tier that was measured."""
     l2 = "copy-to-gpu" if measured.part("memory").best("copy-to-gpu") else "copy"
     sources = ("L2", "memory", l2), ("L3", "store", "get"), ("SSD", "storage", "read")
     for tier, part, op in sources:
@@ -202,10 +186,7 @@ def _against_prefill(
     measured: MeasuredRun, wanted: LaunchWish, token_bytes: int, tokens_per_second: float
 ) -> Iterator[Finding]:
     """Judge whether SSD writes keep up with prefill, and whether reading from each tier beats
-    computing.
-
-    L2 is judged only by a copy to a GPU. tokens_per_second: the prefill rate.
-    """
+    computing. L2 is judged only by a copy to a GPU. tokens_per_second: the prefill rate."""
     written = measured.part("storage").best("write")
     if written is not None:
         have, need = written.bytes_per_second, tokens_per_second * token_bytes
@@ -224,10 +205,7 @@ def _against_prefill(
 
 def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
     """Return sentences on the launch: how long the memory of its processes takes, how the tiers
-    compare.
-
-    Empty if neither was measured.
-    """
+    compare. Empty if neither was measured."""
     sentences = []
     starts = () if isinstance(wanted.starts, Unknown) else wanted.starts
     alike: dict[tuple[float, str], list[str]] = {}
@@ -248,11 +226,7 @@ def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
 
 
 def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | None = None) -> str:
-    """Compare, in a sentence, the time to read 1000 tokens from each tier and to compute them.
-
-    tokens_per_second: the prefill rate; None for that of the measured run. Computing is left out if
-    neither tells it.
-    """
+    """Compare, in a sentence, the time to read 1000 tokens from each tier and to compute them."""
     took = {tier: seconds_text(seconds) for tier, seconds in hits(measured, token_bytes)}
     speed = tokens_per_second or measured.tokens_per_second
     each = ", ".join(f"{tier} {took.get(tier, 'was not measured')}" for tier in ("L2", "L3", "SSD"))
@@ -266,12 +240,7 @@ def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | No
 def worth_notes(
     path: str, token_bytes: Iterable[tuple[str, int | Unknown]], tokens_per_second: float | None
 ) -> tuple[str, ...]:
-    """Return ``NAME: `` and the sentence of ``worth`` for each server, by a file of ``measure
-    --save``.
-
-    token_bytes: (server, bytes of a token); servers of unknown size are left out. Raises UsageError
-    if the file cannot be read.
-    """
+    """Return the sentence of ``worth`` for each server, from a file of ``measure --save``."""
     rates = read_measured(path)
     known = [(name, size) for name, size in token_bytes if not isinstance(size, Unknown)]
     return tuple(f"{name}: {worth(rates, size, tokens_per_second)}" for name, size in known)

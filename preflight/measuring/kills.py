@@ -54,8 +54,7 @@ class Survival(NamedTuple):
     again. lost: how many of the ``OBJECTS`` put before the kill the witness could then not get.
     newcomer: of ``OBJECTS`` put since, how many a client that joined last could get;
     newcomer_refused: the error if it could not join. messages: the first errors of the witness's
-    log. None: the test did not get so far.
-    """
+    log. None: the test did not get so far."""
 
     killed: str
     library: str
@@ -78,8 +77,7 @@ class Survival(NamedTuple):
     @property
     def costs(self) -> bool:
         """Tell whether puts failed, objects were lost, or clients could not go on or join
-        afterwards.
-        """
+        afterwards."""
         lost = self.back_seconds is None or self.lost or self.gone_puts_failed
         return bool(lost) or self.newcomer != OBJECTS
 
@@ -90,8 +88,7 @@ class Survival(NamedTuple):
     @property
     def statements(self) -> tuple[str, ...]:
         """Describe the effects of the kill, one sentence each; the last names the steps left to do
-        by hand.
-        """
+        by hand."""
         dropped, back = (
             "" if seconds is None else f"after {seconds_text(seconds)}"
             for seconds in (self.dropped_seconds, self.back_seconds)
@@ -116,9 +113,7 @@ class Survival(NamedTuple):
 
     @property
     def by_hand(self) -> str:
-        """The steps that are left to do by hand after the kill, joined by "; "; ``nothing`` if none
-        are.
-        """
+        """The steps that are left to do by hand after the kill; ``nothing`` if there are none."""
         apart = self.back_seconds is None or self.newcomer not in (None, OBJECTS)
         mended = self.mended_by or "nothing that was tried lets it in at its old address"
         steps = (
@@ -131,15 +126,13 @@ class Survival(NamedTuple):
 
 class Killing(Measuring):
     """A small store of two clients: one process is killed, and the surviving client (witness) goes
-    on.
-    """
+    on."""
 
     def survival(self, killed: str) -> Survival:
         """Start the store, kill one process (client, master or metadata), and return the effects.
 
         Raises UsageError if the launch has no such process; MeasureError, RehearsalError,
-        StoppedError or SkippedError if the test cannot be done.
-        """
+        StoppedError or SkippedError if the test cannot be done."""
         usual = "http" if killed == "metadata" else PEER_TO_PEER
         self._metadata = metadata = self._wanted.metadata or usual
         if metadata not in (PEER_TO_PEER, "http"):
@@ -187,10 +180,8 @@ class Killing(Measuring):
             return fate._replace(messages=_messages(log))
 
     def _program(self, name: str) -> Running:
-        """Start the process named "master" or "metadata", and wait until it answers.
-
-        The metadata server is a part of another mooncake_master.
-        """
+        """Start the process named "master" or "metadata", and wait until it answers. The metadata
+        server is a part of another mooncake_master."""
         assert not isinstance(self._library, Unknown)
         ports, is_master = self._ports, name == "master"
         arguments = [f"--rpc_port={ports[name]}"]
@@ -210,8 +201,7 @@ class Killing(Measuring):
         ``fate``.
 
         If it is refused and metadata is http, delete the client's keys from the metadata server and
-        retry.
-        """
+        retry."""
         client = self._client_or_refusal(address)
         if not isinstance(client, str):
             return fate
@@ -237,8 +227,7 @@ class Killing(Measuring):
 
     def _client(self, address: str) -> Running:
         """Start a new client that joins the store as HOST:PORT. Raises MeasureError if it is
-        refused.
-        """
+        refused."""
         (process,) = self._loaded(1)
         where = f"http://{LOOPBACK}:{self._ports['http']}/metadata"
         order = {
@@ -255,10 +244,7 @@ class Killing(Measuring):
         return process
 
     def _call(self, process: Running, do: str, key: str) -> tuple[bool, float]:
-        """Return whether a put or get of one object succeeded, and the seconds that the call took.
-
-        Raises MeasureError if the client process has ended.
-        """
+        """Return whether a put or get succeeded, and the seconds that it took."""
         reply = process.ask({"do": do, "key": key, "bytes": _OBJECT_BYTES}, _CALL_SECONDS)
         if reply.ended is not None:
             raise MeasureError(f"the client that lived on ended: {reply.error}")
@@ -273,8 +259,7 @@ class Killing(Measuring):
 
         Lasts 4 s. After a killed client it lasts longer, until the master has dropped the segment
         at ``address``, but not without end. After a killed metadata server, a new client then tries
-        to join.
-        """
+        to join."""
         ttls = (word.partition("--client_ttl=")[2] for word in self._wanted.master_words)
         ttl = float(next(filter(None, ttls), _CLIENT_TTL_SECONDS))
         seconds = _AFTER_SECONDS + (ttl if killed == "client" else 0)
@@ -301,21 +286,13 @@ class Killing(Measuring):
         return Survival(killed, "", "", *numbers, refused, dropped)
 
     def _segment(self, address: str) -> bool:
-        """Tell whether the master still has the segment of a client (HOST:PORT), by the master's
-        metrics.
-
-        True too if the metrics cannot be read.
-        """
+        """Return whether the master still has a segment: one that it dropped has 0 bytes."""
         body = http(LOOPBACK, self._ports["metrics"], "/metrics", 1 << 20).get("body", "")
         rest = body.partition(f'segment_total_capacity_bytes{{segment="{address}"}} ')[2]
         return not body or rest[:1] not in ("", "0")
 
     def _works_again(self, witness: Running, began: float) -> tuple[float, str] | None:
-        """Put and get ``OBJECTS`` new objects, round after round, until one round has no error.
-
-        Return the seconds from ``began`` to the start of that round, and the prefix of the round's
-        keys; None if no round succeeds within 20 s.
-        """
+        """Return (seconds after ``began``, name) of a round that succeeds; None if none does."""
         for number in count():
             at, name = time.monotonic() - began, f"late-{number}"
             if at > _JOIN_SECONDS:
@@ -328,10 +305,7 @@ class Killing(Measuring):
 
 
 def _messages(log: str) -> tuple[str, ...]:
-    """Return at most three errors of a log: the first that each place in the source code printed.
-
-    Time and thread are cut off.
-    """
+    """Return the first errors of a log, without time and thread, one of each line of the source."""
     texts: dict[str, str] = {}
     for line in log.splitlines():
         if is_error(line):
@@ -341,9 +315,7 @@ def _messages(log: str) -> tuple[str, ...]:
 
 
 def survival_text(fate: Survival) -> str:
-    """Write the effects of the kill, the first errors that the surviving client logged, and the
-    library.
-    """
+    """Write the effects of the kill, and the first messages of the client that lived on."""
     width, word = columns(), "WARN" if fate.costs else "PASS"
     head = headed(word, f"what survives a killed {fate.killed}", width, word)
     lines = [filled(f"- {clean(line)}", width, 2) for line in fate.statements]

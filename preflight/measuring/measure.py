@@ -66,8 +66,7 @@ def measure(
 
     parts: names of ``PARTS``, () for all. peer: HOST:PORT of a ``measure --serve``; None: this
     host. tokens_per_second: the prefill rate, None if not known. Raises UsageError for a wrong
-    peer.
-    """
+    peer."""
     here = LOOPBACK if peer is None else own_address(peer)
     progress = Progress()
     try:
@@ -81,10 +80,7 @@ def measure(
 
 
 def kill(killing: Killing, killed: str) -> Survival | Unknown:
-    """Kill one process of a small store and return the effects; Unknown if that could not be tried.
-
-    killed: client, master or metadata. Raises UsageError if the launch has no such process.
-    """
+    """Kill one process of a small store; return the effects, or why none. Raises UsageError."""
     progress = Progress()
     try:
         progress.show(f"a store of this launch's kind, whose {killed} is killed")
@@ -101,8 +97,7 @@ def serve(
     """Offer memory to another host's ``measure --to``, for ``budget_seconds``.
 
     Ends earlier if standard output is closed by its reader. tell: called once with HOST:PORT.
-    Raises UsageError if no memory can be offered.
-    """
+    Raises UsageError if no memory can be offered."""
     until = time.monotonic() + budget_seconds
     with ExitStack() as stack:
         try:
@@ -129,8 +124,7 @@ def prepare(
     about: (source, sentence) on how the launch was understood; None without a launch. python: the
     interpreter that has Mooncake; None for that of the launch, else the running one. spend_bytes:
     None for the default, or half of the free memory if that is less. sizes: set if the amount that
-    can be registered is to be measured too. Raises UsageError.
-    """
+    can be registered is to be measured too. Raises UsageError."""
     if budget_seconds < LEAST_BUDGET_SECONDS:
         raise UsageError(f"--budget is less than {LEAST_BUDGET_SECONDS:g}s, which loading takes")
     room = MemoryWatch(Root(), ()).room()
@@ -162,8 +156,7 @@ def own_address(peer: str = "") -> str:
     """Return the address of this host from which ``peer`` (HOST:PORT) is reached; sends nothing.
 
     Without a peer: the address of the default route or of the SSH connection, else 127.0.0.1.
-    Raises UsageError for a peer that is no HOST:PORT or has no route.
-    """
+    Raises UsageError for a peer that is no HOST:PORT or has no route."""
     host, _, port = peer.rpartition(":")
     if peer and not (host and port.isdecimal() and 0 < int(port) < 65536):
         raise UsageError(f"--to {peer!r}: give HOST:PORT, as measure --serve printed it")
@@ -192,8 +185,7 @@ class MeasureAnswer(NamedTuple):
     @property
     def reason(self) -> str:
         """Return a one-line summary: the part that broke off, else why nothing was measured, else
-        the first finding that is no pass, else the parts that were measured.
-        """
+        the first finding that is no pass, else the parts that were measured."""
         bad = [finding for finding in self.findings if finding.status is not Status.PASS]
         failed = [f"{part.name}: {part.failed}" for part in self.measured.parts if part.failed]
         done = [part.name for part in self.measured.parts if part.rates or part.ceiling]
@@ -208,8 +200,7 @@ class MeasureAnswer(NamedTuple):
     @property
     def exit_code(self) -> int:
         """Return the exit code: FAIL if a finding fails; else UNKNOWN if a finding is unknown, a
-        part broke off or all were skipped; else WARN or PASS.
-        """
+        part broke off or all were skipped; else WARN or PASS."""
         parts = self.measured.parts
         statuses = {finding.status for finding in self.findings}
         if Status.FAIL in statuses:
@@ -226,9 +217,7 @@ class MeasureAnswer(NamedTuple):
 
 def answer_text(answer: MeasureAnswer, color: str) -> str:
     """Write the answer for a terminal: the verdict, each part with its rates, and the consequences.
-
-    color: ``auto``, ``always`` or ``never``.
-    """
+    color: ``auto``, ``always`` or ``never``."""
     paint, width = painter(color), columns()
     head = paint(answer.status.upper(), _COLOURS[answer.status])
     parts = [headed(answer.status.upper(), clean(answer.reason), width, head)]
@@ -263,9 +252,7 @@ def _part_lines(part: MeasuredPart, width: int) -> Iterator[str]:
 
 
 def _row(row: Rate) -> Sequence[str]:
-    """Return the cells of one row: operation, size, how, rate, objects per second, p50 and p99 of a
-    call.
-    """
+    """Return a line of the table; a time is that of one call."""
     objects = row.bytes / row.size_bytes / row.seconds if row.p50_seconds and row.bytes else 0.0
     times = map(seconds_text, (row.p50_seconds, row.p99_seconds)) if row.p50_seconds else ("", "")
     size: str = format_bytes(row.size_bytes)

@@ -37,10 +37,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def _map(size: int, page_bytes: int) -> int:
-    """Map private memory without populating it, and return its address. Raises OSError.
-
-    page_bytes: the size of huge pages, 0 for regular pages.
-    """
+    """Map memory without populating it; page_bytes 0: regular pages. Raises OSError."""
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     if page_bytes:
         flags |= _HUGETLB | (page_bytes.bit_length() - 1) << _SIZE_SHIFT
@@ -63,8 +60,7 @@ def _timed(call: Callable[[int], int], seconds: float, most: int) -> Json:
     least once.
 
     ``call`` returns the bytes that it handled. Return their sum, the seconds in all, the number of
-    calls, and p50 and p99 of the seconds of one call.
-    """
+    calls, and p50 and p99 of the seconds of one call."""
     took: list[float] = []
     done = 0
     began = last = time.perf_counter()
@@ -83,8 +79,7 @@ def populate(_player: Any, order: Json) -> Json:
     """Measure how fast ``bytes`` of memory are populated, in pieces of ``chunk_bytes``.
 
     The memory is mapped anew, pass after pass, for ``seconds``: a short burst would look too fast.
-    Returns ``_timed``'s measurement. Raises OSError.
-    """
+    Returns ``_timed``'s measurement. Raises OSError."""
     size, chunk = order["bytes"], order["chunk_bytes"]
     mapped: list[int] = []
 
@@ -125,10 +120,8 @@ def copy(_player: Any, order: Json) -> Json:
 
 
 def _cuda() -> Callable[..., None]:
-    """Open the first GPU; return a function that calls CUDA's driver API by name.
-
-    That function raises OSError if the call fails, as does this one.
-    """
+    """Open the first GPU; return a function that calls CUDA's driver API by name. That function
+    raises OSError if the call fails, as does this one."""
     library = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *arguments: Any) -> None:
@@ -153,8 +146,7 @@ def _gpu_memory(cuda: Callable[..., None], size: int) -> int:
 
 def copy_to_gpu(_player: Any, order: Json) -> Json:
     """Measure how fast ``bytes`` of page-locked memory, as SGLang's L2 has, are copied to the first
-    GPU.
-    """
+    GPU."""
     size, cuda = ctypes.c_size_t(order["bytes"]), _cuda()
     target, address = ctypes.c_uint64(_gpu_memory(cuda, size.value)), _map(size.value, 0)
     _populate(address, size.value)
@@ -169,9 +161,7 @@ def copy_to_gpu(_player: Any, order: Json) -> Json:
 
 def engine(player: Any, order: Json) -> Json:
     """Start the player's transfer engine and register ``bytes`` of memory with it; return its port.
-
-    gpu: True registers as much memory of the first GPU, too. Raises OSError.
-    """
+    gpu: True registers as much memory of the first GPU, too. Raises OSError."""
     from mooncake.engine import TransferEngine  # type: ignore[import-not-found]
 
     player.engine = TransferEngine()
@@ -199,10 +189,7 @@ def _register(player: Any, address: int, size: int) -> float:
 
 
 def register(player: Any, order: Json) -> Json:
-    """Measure one registration of ``bytes`` of populated memory; the memory is given back.
-
-    Returns bytes and seconds. Raises OSError.
-    """
+    """Register populated memory, and take it back."""
     size = order["bytes"]
     address = _map(size, order["page_bytes"])
     try:
@@ -215,11 +202,7 @@ def register(player: Any, order: Json) -> Json:
 
 
 def announce(player: Any, order: Json) -> Json:
-    """Write a JSON header, with the size and address of this memory, to the first page of this
-    engine.
-
-    ``hello`` of the other side reads it. own: this engine's HOST:PORT; about: more fields to write.
-    """
+    """Write what this memory is at the address that the other side reads first."""
     about = {"hello": HELLO, "bytes": player.size, "address": player.address, **order["about"]}
     text = json.dumps(about).encode()[: HEAD_BYTES - 1]
     first = player.engine.get_first_buffer_address(order["own"]) or player.address
@@ -232,8 +215,7 @@ def hello(player: Any, order: Json) -> Json:
     """Read the header that ``announce`` wrote at ``peer`` (HOST:PORT), and return the header.
 
     The player remembers where the peer's memory is. Raises OSError if nobody answers, or another
-    program.
-    """
+    program."""
     player.peer = order["peer"]
     first = player.engine.get_first_buffer_address(player.peer)
     if not first:
@@ -253,10 +235,8 @@ def hello(player: Any, order: Json) -> Json:
 
 
 def transfer(player: Any, order: Json) -> Json:
-    """Measure transfers of ``size`` bytes between this side and the other side's host memory.
-
-    op: write or read. gpu: True to use this side's GPU memory. Raises OSError.
-    """
+    """Measure transfers of ``size`` bytes between this side and the other side's host memory. op:
+    write or read. gpu: True to use this side's GPU memory. Raises OSError."""
     size = order["size"]
     first = player.gpu_address if order.get("gpu") else player.address
     call = getattr(player.engine, f"transfer_sync_{order['op']}")
@@ -290,8 +270,7 @@ def objects(player: Any, order: Json) -> Json:
     """Measure puts or gets (``op``) of objects of ``size`` bytes, ``together`` objects in each
     call.
 
-    stored: how many objects were put before: puts use new keys, gets read these. Raises OSError.
-    """
+    stored: how many objects were put before: puts use new keys, gets read these. Raises OSError."""
     size, together, op = order["size"], order["together"], order["op"]
     call = player._store.batch_put_from if op == "put" else player._store.batch_get_into
     fine = 0 if op == "put" else size

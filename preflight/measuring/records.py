@@ -38,8 +38,7 @@ class Rate(NamedTuple):
     seconds of one call. page_bytes: of populated memory, 0 for regular pages.
 
     nic: the single NIC that was measured, "" for all of the launch. link_bytes_per_second: the
-    speed of that NIC's port, 0 if not known.
-    """
+    speed of that NIC's port, 0 if not known."""
 
     op: str
     what: str
@@ -60,10 +59,7 @@ class Rate(NamedTuple):
 
 class Used(NamedTuple):
     """What an engine's log says that it uses: transport, devices and the last RDMA warning or
-    error.
-
-    transport: rdma, tcp, or "" if the log names none. error: "" without one.
-    """
+    error. transport: rdma, tcp, or "" if the log names none. error: "" without one."""
 
     transport: str
     devices: tuple[str, ...]
@@ -95,8 +91,7 @@ class MeasuredPart(NamedTuple):
 
     skipped: why it was not measured, "" if it was. failed: what broke it off, "" if nothing did.
     did: what was done, in a sentence. used, other: the transport on this side and on the other;
-    None if not known. ceiling: how much can be registered, None if that was not asked for.
-    """
+    None if not known. ceiling: how much can be registered, None if that was not asked for."""
 
     name: str
     did: str = ""
@@ -109,9 +104,7 @@ class MeasuredPart(NamedTuple):
     ceiling: CeilingAnswer | None = None
 
     def best(self, op: str) -> Rate | None:
-        """Return the fastest rate of ``op`` that is not of a single NIC; None if no such rate was
-        measured.
-        """
+        """Return the fastest rate of ``op`` that is not of a single NIC; None without a rate."""
         rates = (each for each in self.rates if each.op == op and not each.nic)
         return max(rates, key=lambda each: each.bytes_per_second, default=None)
 
@@ -120,8 +113,7 @@ class MeasuredRun(NamedTuple):
     """All parts that were measured, and with what.
 
     library: Mooncake's name and release. peer: HOST:PORT of the other side, None for this host.
-    tokens_per_second: the prefill rate that the user gave; None if not given.
-    """
+    tokens_per_second: the prefill rate that the user gave; None if not given."""
 
     library: str | Unknown
     budget_seconds: float
@@ -131,9 +123,7 @@ class MeasuredRun(NamedTuple):
     tokens_per_second: float | None = None
 
     def part(self, name: str) -> MeasuredPart:
-        """Return the part with this name; if it was not asked for, an empty part whose ``skipped``
-        says so.
-        """
+        """Return a part; one that was not asked for is skipped."""
         asked = (each for each in self.parts if each.name == name)
         return next(asked, MeasuredPart(name, skipped="not asked for"))
 
@@ -142,8 +132,7 @@ def read_measured(path: str) -> MeasuredRun:
     """Read the parts and the prefill rate from a file of ``measure --save`` or ``--json``.
 
     The library, budget and peer are not read and stay empty. Raises UsageError if it is no such
-    file.
-    """
+    file."""
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -190,10 +179,7 @@ _LEAST_SEGMENT_BYTES, LOCAL_BUFFER_BYTES = 32 * MIB, 16 * MIB
 
 
 def deadlines(parts: Sequence[str], budget_seconds: float) -> dict[str, float]:
-    """Return the time at which each part has to end, in seconds from the start of the run.
-
-    Each part gets its share of the budget (``SHARES``).
-    """
+    """Return, for each part, the seconds from the start at which it has to end."""
     ends = [sum(SHARES[each] for each in parts[: number + 1]) for number in range(len(parts))]
     return {part: budget_seconds * end / ends[-1] for part, end in zip(parts, ends, strict=True)}
 
@@ -205,8 +191,7 @@ def slice_seconds(left_seconds: float, items: int) -> float:
 
 class Populating(NamedTuple):
     """Memory to populate, in pieces of ``chunk_bytes``: one page size (0: regular) on one node
-    (None: any).
-    """
+    (None: any)."""
 
     page_bytes: int
     numa_node: int | None
@@ -230,8 +215,7 @@ def populating(
     """Choose what to populate for each page size and node: at most ``spend_bytes`` each.
 
     free_bytes: by page size (0: regular) and node (None: any). Of huge pages at most half of the
-    free ones are taken. A size or node with too little is left out.
-    """
+    free ones are taken. A size or node with too little is left out."""
     every = []
     for (page, numa_node), free in free_bytes.items():
         size = min(spend_bytes, free // 2 if page else free)
@@ -243,10 +227,7 @@ def populating(
 
 
 def transfer_sizes(object_bytes: int | None, spend_bytes: int) -> list[int]:
-    """Return the transfer sizes in bytes, ascending; two buffers of each fit in ``spend_bytes``.
-
-    object_bytes: one more size to try; None for 1 MiB.
-    """
+    """Return the sizes to transfer, small enough that two buffers fit in ``spend_bytes``."""
     wanted = {*_TRANSFERRED, object_bytes or MIB}
     return sorted(size for size in wanted if 2 * (size + HEAD_BYTES) <= spend_bytes)
 
@@ -257,11 +238,8 @@ def transfer_buffer_bytes(sizes: Sequence[int], spend_bytes: int) -> int:
 
 
 class StorePlan(NamedTuple):
-    """The sizes of a store to measure.
-
-    together: how many objects one call moves, beside calls of one object. most_objects: how many
-    fit before the master evicts any.
-    """
+    """The sizes of a store to measure. together: how many objects one call moves, beside calls of
+    one object. most_objects: how many fit before the master evicts any."""
 
     object_bytes: int
     segment_bytes: int
@@ -270,10 +248,7 @@ class StorePlan(NamedTuple):
 
 
 def store_plan(object_bytes: int | None, spend_bytes: int) -> StorePlan | None:
-    """Plan a store that needs at most ``spend_bytes``; None if the objects are too large for that.
-
-    object_bytes: None for 1 MiB.
-    """
+    """Plan a store within ``spend_bytes``; None if the objects are too large for it."""
     size = object_bytes or USUAL_OBJECT_BYTES
     together = max(1, min(TOGETHER, spend_bytes // 8 // size))
     segment = min(GIB, spend_bytes - together * size - LOCAL_BUFFER_BYTES) // MIB * MIB
@@ -291,8 +266,7 @@ class ProcessStart(NamedTuple):
     """What one process maps and registers before it is ready, and how long it may take.
 
     populated: bytes by page size, 0 for regular pages. registered_bytes: with each NIC.
-    allowed_seconds: of its startupProbe, None without one.
-    """
+    allowed_seconds: of its startupProbe, None without one."""
 
     name: str
     populated: Mapping[int, int]
@@ -310,8 +284,7 @@ class LaunchWish(NamedTuple):
     folder: the target of SSD offload; None without offload. python: the interpreter that the launch
     names by its path. transport: a transport that is neither RDMA nor TCP, such as ``ascend``,
     which is not measured; "" if none. metadata: P2PHANDSHAKE, http, etcd ...; "" if no launch says
-    it. master_words: flags of the master that decide how it treats clients that died.
-    """
+    it. master_words: flags of the master that decide how it treats clients that died."""
 
     protocol: str = ""
     devices: str = ""
@@ -330,10 +303,8 @@ class LaunchWish(NamedTuple):
 
 
 def wanted_of(sized: Sized, host: Host) -> LaunchWish:
-    """Read from a sized launch all that ``measure`` needs to know.
-
-    A field that the launch does not tell is Unknown, None or empty.
-    """
+    """Read from a sized launch all that ``measure`` needs to know. A field that the launch does not
+    tell is Unknown, None or empty."""
     needs, most = sized.needs, sized.sizing.inputs.most
     mapped = () if isinstance(most, Unknown) else most.launch.processes
     stores = [(each.id, each.clients[0].protocol.value) for each in mapped if each.clients]
@@ -371,9 +342,7 @@ def _master_words(sized: Sized) -> tuple[str, ...]:
 
 
 def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
-    """Return the store's objects of one cache page of the first server; Unknown if they are not
-    known.
-    """
+    """Return the objects of the first server's page."""
     try:
         servers = deployments(sized.sizing.inputs, sized.options, root, Cluster())
     except UsageError as error:
@@ -384,10 +353,7 @@ def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
 
 def _starts(sized: Sized) -> tuple[ProcessStart, ...] | Unknown:
     """Return the bytes that each process populates and registers at start; Unknown if sizes are
-    unknown.
-
-    A process that populates nothing is left out.
-    """
+    unknown. A process that populates nothing is left out."""
     most = sized.sizing.inputs.most
     if isinstance(most, Unknown):
         return most
@@ -413,11 +379,7 @@ def _starts(sized: Sized) -> tuple[ProcessStart, ...] | Unknown:
 
 
 def _python(sized: Sized) -> str | None:
-    """Return the first interpreter of this host that the launch starts by its absolute path, or
-    None.
-
-    Commands in a container are left out.
-    """
+    """Return the first interpreter that the launch names by a path of this host."""
     for process in sized.sizing.inputs.processes:
         word = process.command.words[0].text if process.command.words else ""
         named = os.path.isabs(word) and os.path.basename(word).startswith("python")

@@ -66,9 +66,7 @@ class SkippedError(Exception):
 
 
 def transport_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the launch's ``MC_`` variables, without those on sizes and logs, and its PATH and the
-    like.
-    """
+    """Return the launch's variables that decide how memory moves and where programs are found."""
     return {
         name: text
         for name, text in environment.items()
@@ -90,8 +88,7 @@ class Measuring:
         """Store the settings; the budget of time begins now.
 
         library: Unknown, with the reason, if Mooncake was not found. ceiling: a function of
-        (seconds, tell) that measures how much can be registered; None if that is not asked for.
-        """
+        (seconds, tell) that measures how much can be registered; None if that is not asked for."""
         self._library, self._wanted, self._spend_bytes = library, wanted, spend_bytes
         self._ceiling = ceiling
         self._budget_seconds = budget_seconds
@@ -108,8 +105,7 @@ class Measuring:
         the run.
 
         here: this side's address. peer: HOST:PORT of the other side, None for this host. tell: is
-        called with the name of each part.
-        """
+        called with the name of each part."""
         measured = []
         ways: dict[str, Callable[[], MeasuredPart]] = {
             "memory": self._memory,
@@ -137,10 +133,7 @@ class Measuring:
         return MeasuredRun(library, self._budget_seconds, self._spend_bytes, peer, tuple(measured))
 
     def serve(self, stack: ExitStack, host: str) -> int:
-        """Offer memory at the address ``host`` until ``stack`` closes; return the port.
-
-        Raises SkippedError, MeasureError, StoppedError or OSError if that fails.
-        """
+        """Offer memory at ``host`` until ``stack`` closes; return the port. Raises OSError, too."""
         self._stack = stack
         (process,) = self._loaded(1)
         return self._served(process, host)
@@ -154,10 +147,7 @@ class Measuring:
         return max(0.0, self._end - time.monotonic()) + PATIENCE_SECONDS
 
     def _start(self, numa_node: int | None = None, program: tuple[str, ...] = ()) -> Running:
-        """Start a process that takes orders, or ``program``; it ends with the current stack.
-
-        Its log is kept in memory. numa_node: where it is bound, None for anywhere.
-        """
+        """Start a process; what it writes is kept in memory and goes with this command."""
         library = self._library
         python = sys.executable if isinstance(library, Unknown) else library.python
         log = os.memfd_create("log")
@@ -168,10 +158,8 @@ class Measuring:
         return started
 
     def _loaded(self, count: int) -> list[Running]:
-        """Start ``count`` processes and have all load the library at the same time.
-
-        Raises SkippedError without a library or for a transport that is not measured.
-        """
+        """Start ``count`` processes and have all load the library at the same time. Raises
+        SkippedError without a library or for a transport that is not measured."""
         if isinstance(self._library, Unknown):
             raise SkippedError(self._library.reason)
         if self._wanted.transport:
@@ -187,18 +175,12 @@ class Measuring:
     def _ask(
         self, process: Running, do: str, at_most: float = math.inf, **order: Any
     ) -> Mapping[str, Any]:
-        """Give the order ``do`` to a process, and return its measurement.
-
-        at_most: seconds to wait; the run's own limit counts too. Raises MeasureError with the
-        library's errors if the order fails, StoppedError if it takes too long.
-        """
+        """Give an order and return its result. Raises MeasureError with the library's errors."""
         return _checked(process, process.ask({"do": do, **order}, min(at_most, self._patience)))
 
     def _memory(self) -> MeasuredPart:
-        """Measure populating memory, by page size and NUMA node, and copying it.
-
-        Copying to a GPU is measured, too, if all GPUs are idle.
-        """
+        """Measure populating memory, by page size and NUMA node, and copying it. Copying to a GPU
+        is measured, too, if all GPUs are idle."""
         asked, rates = populating(_free_bytes(), self._spend_bytes), []
         players: dict[int | None, Running] = {}
         for number, spot in enumerate(asked):
@@ -227,11 +209,7 @@ class Measuring:
         return MeasuredPart("memory", did, tuple(rates), notes=tuple(notes))
 
     def _engine(self, process: Running, host: str, size: int, **more: Any) -> tuple[int, Used]:
-        """Start an engine with ``size`` bytes in a process; return its port, and the transport it
-        uses.
-
-        more: replaces protocol or devices of the launch, or asks for GPU memory.
-        """
+        """Start an engine with memory; returns its port, and what its log says that it uses."""
         wanted = {"protocol": self._wanted.protocol or "rdma", "devices": self._wanted.devices}
         started = self._ask(process, "engine", host=host, bytes=size, **{**wanted, **more})
         return int(started["port"]), used_of(process.log.read_text(errors="replace"))
@@ -244,10 +222,8 @@ class Measuring:
         return port
 
     def _transfer(self, address: str, peer: str | None) -> MeasuredPart:
-        """Measure transfers to ``peer``, or to a second process here if None.
-
-        With RDMA each NIC is measured alone, too; if all GPUs are idle, GPU memory as well.
-        """
+        """Measure transfers to ``peer``, or to a second process here if None. With RDMA each NIC is
+        measured alone, too; if all GPUs are idle, GPU memory as well."""
         rates: list[Rate] = []
         notes, there = [], None
         with self._apart():
@@ -292,11 +268,7 @@ class Measuring:
         return MeasuredPart("transfer", did, tuple(rates), used=used, other=there, notes=(*notes,))
 
     def _idle_gpu(self, what: str) -> tuple[bool, list[str]]:
-        """Return (True, []) if this host has GPUs and all are idle.
-
-        Else False, and a note if a GPU is in use. what: the measurement that is left out, for the
-        note.
-        """
+        """Return whether the host has GPUs and all are idle, and a note if one is in use."""
         nvml = read_gpus(Root("/"), None).nvml
         if isinstance(nvml, Unknown) or not nvml.gpus:
             return False, []
@@ -307,10 +279,8 @@ class Measuring:
     def _gpu_transfers(
         self, address: str, peer: str | None, size: int, notes: list[str]
     ) -> Iterator[Rate]:
-        """Measure transfers between this side's GPU and the other side's host memory.
-
-        An error ends it, and is appended to ``notes``.
-        """
+        """Measure transfers between this side's GPU and the other side's host memory. An error ends
+        it, and is appended to ``notes``."""
         try:
             with self._apart():
                 here, _, where = self._connected(address, peer, gpu=True)
@@ -328,8 +298,7 @@ class Measuring:
         """Start an engine at ``address``; without ``peer``, also an engine for the other side here.
 
         Return the process, the transport it uses, and HOST:PORT of the other side. gpu: the first
-        engine registers GPU memory too. more: replaces the launch's devices for both.
-        """
+        engine registers GPU memory too. more: replaces the launch's devices for both."""
         here, *others = self._loaded(1 if peer else 2)
         for there in others:
             peer = f"{LOOPBACK}:{self._served(there, LOOPBACK, **more)}"
@@ -345,9 +314,7 @@ class Measuring:
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """End the processes that are started in the ``with`` block when the block ends, not with
-        the part.
-        """
+        """End all processes that are started inside the ``with`` when it ends."""
         outer = self._stack
         try:
             with ExitStack() as self._stack:
@@ -357,9 +324,7 @@ class Measuring:
 
     def _store(self) -> MeasuredPart:
         """Measure setup, puts and gets in a store that is started here: a master and two clients.
-
-        Raises SkippedError if the objects are too large for --spend.
-        """
+        Raises SkippedError if the objects are too large for --spend."""
         plan = store_plan(self._wanted.object_bytes, self._spend_bytes)
         if plan is None:
             raise SkippedError("--spend is too little for a store of the launch's objects")
@@ -402,10 +367,7 @@ class Measuring:
 
     def _registration(self, tell: Callable[[str], None]) -> MeasuredPart:
         """Measure how fast each RDMA device registers memory; if asked for, also how much it can
-        register.
-
-        Raises SkippedError without an RDMA device.
-        """
+        register. Raises SkippedError without an RDMA device."""
         names, rates = _rdma_devices(), []
         if not names:
             raise SkippedError("this host, or this container, has no RDMA device")
@@ -439,10 +401,8 @@ class Measuring:
         return MeasuredPart("registration", did, tuple(rates), notes=tuple(notes), ceiling=ceiling)
 
     def _storage(self) -> MeasuredPart:
-        """Measure writes and reads of files in the folder to which the launch offloads.
-
-        Raises SkippedError without such a folder, or if it has too little free space.
-        """
+        """Measure writes and reads of files in the folder to which the launch offloads. Raises
+        SkippedError without such a folder, or if it has too little free space."""
         folder = self._wanted.folder
         if folder is None or isinstance(folder, Unknown):
             why = "no launch with SSD offload is given" if folder is None else folder.reason
@@ -468,9 +428,7 @@ def _checked(process: Running, reply: ProgramReply) -> Mapping[str, Any]:
 
 
 def _link(device: str) -> float:
-    """Return the rate of the device's port 1 in bytes per second; 0 if unknown or a software
-    device.
-    """
+    """Return the rate of the device's port 1 in bytes per second; 0 if unknown or in software."""
     root, place = Root(), f"/sys/class/infiniband/{device}"
     rate = root.text(f"{place}/ports/1/rate")
     if isinstance(rate, Unknown) or not os.path.exists(f"{place}/device"):
@@ -484,10 +442,8 @@ def _rdma_devices() -> tuple[str, ...]:
 
 
 def _free_bytes() -> dict[tuple[int, int | None], int]:
-    """Return the bytes that may be taken, by (page size, NUMA node).
-
-    Page size 0: regular pages. Node None: the whole host, if it has only one node.
-    """
+    """Return the bytes that may be taken, by (page size, NUMA node). Page size 0: regular pages.
+    Node None: the whole host, if it has only one node."""
     root = Root()
     nodes: tuple[int | None, ...] = memory_nodes(root)
     nodes = nodes if len(nodes) > 1 else (None,)

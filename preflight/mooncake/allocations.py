@@ -49,8 +49,7 @@ class Allocation(NamedTuple):
     offset_bytes: the beginning within a page; of plain memory, whose address is not known, the one
     that takes most pages. may_die: a bus error may come instead of ``error``, if other processes
     take the pages meanwhile. split: the number of the mapping that this share is part of, or 0.
-    owner: the number of the host pool, or of the store client, that it is for.
-    """
+    owner: the number of the host pool, or of the store client, that it is for."""
 
     what: MemoryKind
     bytes: int
@@ -93,8 +92,7 @@ class EndlessPools:
 class StockedPools:
     """Pools with the number of free pages of each spot: a page size in all, or on some nodes. A
     spot that is missing has none. killing: the page sizes of which the kernel grants more than it
-    has, so that a process dies when it touches them (``Stock.kills``).
-    """
+    has, so that a process dies when it touches them (``Stock.kills``)."""
 
     def __init__(self, pages: Mapping[Spot, int], killing: Collection[int] = ()) -> None:
         self._left = dict(pages)
@@ -114,8 +112,7 @@ class StockedPools:
 
     def take(self, at: Spot, pages: int) -> bool:
         """Take pages at a spot, and at every spot that contains it. Return False, and take none, if
-        they are missing.
-        """
+        they are missing."""
         if not self._has(at, pages):
             return False
         for spot in self._left:
@@ -145,9 +142,7 @@ def mappings(allocations: Iterable[Allocation]) -> Iterator[tuple[Allocation, ..
 
 
 def whole(shares: Sequence[Allocation]) -> Allocation:
-    """Join the ``shares`` of one mapping into one allocation, bound to no node. One share is
-    returned as it is.
-    """
+    """Return the one mapping of several ``shares``, bound to no single node."""
     first = shares[0]
     if len(shares) == 1:
         return first

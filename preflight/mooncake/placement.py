@@ -46,8 +46,7 @@ def place_nics(
 ) -> NicPlacement:
     """Return the NUMA nodes of the store's NICs, Unknown if they cannot be read, with notes for the
     user. stated: the nodes of --nic-numa-nodes, or None. device_names: the store's device list,
-    with commas; "" and a JSON map stand for all NICs.
-    """
+    with commas; "" and a JSON map stand for all NICs."""
     if protocol is Protocol.TCP:
         return NicPlacement((), "not used with tcp")
     if stated is not None:
@@ -83,9 +82,7 @@ def unbound(ranks: int, why: str) -> RankPlacement:
 
 
 def given_ranks(ranks: int, nodes: tuple[int, ...]) -> RankPlacement:
-    """Return the placement that --rank-numa-nodes states. No ``nodes``: no rank is bound. Raises
-    UsageError if the number of nodes is neither 0 nor ``ranks``.
-    """
+    """Return the nodes of --rank-numa-nodes. Raises UsageError if not one a rank, or none."""
     if len(nodes) not in (0, ranks):
         count = f"the number of nodes ({len(nodes)}) is not that of the ranks ({ranks})"
         raise UsageError(f"--rank-numa-nodes: {count}: name one for each, or none")
@@ -107,8 +104,7 @@ def place_ranks(
     forbids is not bound.
 
     SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node of its GPU, on
-    a host with a second node and numactl (utils/numa_utils.py).
-    """
+    a host with a second node and numactl (utils/numa_utils.py)."""
     gpus = gpu_nodes(root)
     if len(numa_nodes(root)) > 1 and not isinstance(gpus, Unknown):
         nodes = gpus[first_gpu : first_gpu + ranks]
@@ -133,8 +129,7 @@ def place_ranks(
 
 class ClientNics:
     """The placement of the NICs for each list of devices that a client names. Each list is read
-    once.
-    """
+    once."""
 
     def __init__(self, root: Root, stated: tuple[int, ...] | None) -> None:
         self._root = root
@@ -158,8 +153,7 @@ class ClientNics:
 
     def place(self, process: "LaunchProcess", client: StoreClient, rank: int = 0) -> StoreClient:
         """Return ``client`` with the nodes of its NICs, if they are others than those of the
-        launch's first client. Without RDMA, or if they are not known, it is unchanged.
-        """
+        launch's first client. Without RDMA, or if they are not known, it is unchanged."""
         if client.protocol is not Protocol.RDMA:
             return client
         from preflight.processes.mooncake_users import store_devices

@@ -101,8 +101,7 @@ class ProcessRun:
 
     def steps(self) -> Iterator[Allocation]:
         """Carry out the allocations of the process in the library's order, and yield each, failed
-        ones too.
-        """
+        ones too."""
         registered = any(client.protocol is Protocol.RDMA for client in self.process.clients)
         # A rank without a segment hands whole shared memories to the process that has it.
         whole = any(client.dummy for client in self.process.clients)
@@ -124,8 +123,7 @@ class ProcessRun:
 
     def _host_pool(self, size: int, registered: bool) -> Iterator[Allocation]:
         """Map one host pool with SGLang's own allocator, or Mooncake's. If the own allocator finds
-        no huge pages, yield that attempt first, and then the pool on regular pages.
-        """
+        no huge pages, yield that attempt first, and then the pool on regular pages."""
         what, allocator = MemoryKind.HOST_POOL, self.process.own_allocator
         if allocator is not None and allocator.hugepage_bytes is not None:
             page = allocator.hugepage_bytes
@@ -143,9 +141,7 @@ class ProcessRun:
             yield self._shared_memory(what, size, registered)
 
     def _own_pool(self, asked: OwnPool) -> Allocation:
-        """Map the pool of an engine that is not SGLang: on huge pages if it asks for them, else on
-        regular ones.
-        """
+        """Return the pool of another engine, of huge pages or of regular ones."""
         what, registered = MemoryKind.CPU_POOL, asked.registered
         if asked.hugepage_bytes is None:
             return _regular(what, asked.bytes, registered)
@@ -153,9 +149,7 @@ class ProcessRun:
         return self._map(what, asked.bytes, Backing.HUGETLB, registered, fails, asked.error, page)
 
     def _dummy_client(self, client: StoreClient) -> Iterator[Allocation]:
-        """Yield the local buffer of a client whose segment another process has; nothing for a size
-        of 0.
-        """
+        """Yield the buffer of a client whose segment another process has."""
         # The process that owns the segment registers this buffer, on its own NICs.
         if client.local_buffer_bytes:
             registered, size = client.protocol is Protocol.RDMA, client.local_buffer_bytes
@@ -174,9 +168,7 @@ class ProcessRun:
             yield self._offload_buffer(client, client.offload_buffer_bytes, registered)
 
     def _offload_buffer(self, client: StoreClient, size: int, registered: bool) -> Allocation:
-        """Return the buffer for SSD offload, on regular pages. It fails if no such size can be
-        mapped, or if another client of the launch has locked its folder.
-        """
+        """Return the buffer for SSD offload; it fails if its size or its folder cannot be had."""
         mapped = _regular(MemoryKind.OFFLOAD_BUFFER, size, registered)
         if not 0 < size < ADDRESS_SPACE_BYTES:
             why = "SIGSEGV (exit code 139): Mooncake goes on without the memory that it asked for"
@@ -189,8 +181,7 @@ class ProcessRun:
 
     def _shared_memory(self, what: MemoryKind, size: int, registered: bool) -> Allocation:
         """Map a host pool, or the buffer of a client without a segment, as shared memory. It is on
-        huge pages if they are on, else on regular ones.
-        """
+        huge pages if they are on, else on regular ones."""
         if not size:
             error = "RuntimeError: Failed to map shared memory: Invalid argument"
             return _failed(_regular(what, size, registered), error)
@@ -205,8 +196,7 @@ class ProcessRun:
 
     def _hot_cache(self, registered: bool) -> Iterator[Allocation]:
         """Yield the local hot cache, in whole blocks; nothing if it is off. If huge pages for the
-        cache are missing, the client goes on without a cache.
-        """
+        cache are missing, the client goes on without a cache."""
         cache = self.process.settings.hot_cache
         size = cache.bytes // cache.block_bytes * cache.block_bytes if cache else 0
         if cache is None or not size:
@@ -224,9 +214,7 @@ class ProcessRun:
             yield _onheap(what, size, registered, alignment)
 
     def _local_buffer(self, size: int, registered: bool) -> Iterator[Allocation]:
-        """Yield the local buffer of a client. Without huge pages it is malloc's memory, else it
-        comes from the arena or a mapping. Nothing for a size of 0.
-        """
+        """Yield the local buffer of a client."""
         if not size:
             return
         if not self._hugepages:
@@ -237,8 +225,7 @@ class ProcessRun:
 
     def _mapped_segment(self, client: StoreClient) -> Iterator[Allocation]:
         """Yield the segment of a client: one mapping, or a share on each NUMA node. The arena may
-        come before it. Nothing for a size of 0.
-        """
+        come before it. Nothing for a size of 0."""
         what, size = MemoryKind.SEGMENT, client.segment_bytes
         registered = client.protocol is Protocol.RDMA
         nodes = self._segment_nodes(client)
@@ -261,9 +248,7 @@ class ProcessRun:
             yield _failed(_regular(what, size, registered), error)
 
     def _segment_nodes(self, client: StoreClient) -> tuple[int, ...]:
-        """Return the NUMA nodes over which a client's segment is split. With fewer than two, it is
-        not split.
-        """
+        """Return the nodes over which the segment is split; fewer than two: it is not."""
         release = self._launch.release
         if client.protocol is not Protocol.RDMA or release.numa_segments is NumaSegments.NONE:
             return ()
@@ -277,8 +262,7 @@ class ProcessRun:
     ) -> Iterator[Allocation]:
         """Yield the share of a split segment on each of ``nodes``, up to the first that fails.
         ``size``: bytes of the whole segment. With ``hca_segments`` each share is a mapping of whole
-        slabs; otherwise equal shares are parts of one mapping.
-        """
+        slabs; otherwise equal shares are parts of one mapping."""
         self._splits += 1
         if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
             share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
@@ -328,8 +312,7 @@ class ProcessRun:
 
     def _create_arena(self) -> Iterator[Allocation]:
         """Map the arena of the process and yield the mapping, failed or not. Only the first call
-        tries; nothing is yielded if the arena is off.
-        """
+        tries; nothing is yielded if the arena is off."""
         settings, release = self.process.settings, self._launch.release
         size = settings.arena_bytes
         if self._arena_tried or size is None or settings.arena_disabled or not release.arena:
@@ -357,8 +340,7 @@ class ProcessRun:
     ) -> Allocation:
         """Take huge pages for a mapping, bound to where the process is bound. If they are missing,
         the returned allocation has failed or fallen back, with ``error``. page_size_bytes: 0 for
-        the store's page size.
-        """
+        the store's page size."""
         page = page_size_bytes or self._page_bytes
         pages, numa_node = round_up(size, page) // page, self.process.node
         asked = Allocation(what, size, backing, page, pages, numa_node, registered, on_shortage)
@@ -376,8 +358,7 @@ _BLOCK_RECORD_BYTES, _LEAST_RECORDS_BYTES = 118, MIB
 
 def heap(process: MappedProcess) -> tuple[Allocation, ...]:
     """Return the plain memory of a process beside its mappings. It holds metadata of PD
-    disaggregation, and the hot cache's records of its blocks if they take 1 MiB or more.
-    """
+    disaggregation, and the hot cache's records of its blocks if they take 1 MiB or more."""
     allocations = []
     if process.metadata_bytes:
         registered = process.metadata_registered
@@ -432,8 +413,7 @@ def replay(launch: Launch, pools: Pools, turns: Iterable[int] = ()) -> tuple[Pro
 
     ``turns``: whose turn it is, as indexes into ``launch.processes``; after them, and by default,
     every process maps its host pools, in order, and then each sets up its clients. Nothing in
-    SGLang enforces that order; ``checks.hugetlb.fit`` judges over every order.
-    """
+    SGLang enforces that order; ``checks.hugetlb.fit`` judges over every order."""
     folders: set[str] = set()
     runs = [ProcessRun(process, launch, pools, folders) for process in launch.processes]
     steps = [run.steps() for run in runs]
@@ -461,8 +441,7 @@ def _run_to_the_end(runs: list[ProcessRun], steps: list[Iterator[Allocation]]) -
 
 def _advance(run: ProcessRun, steps: Iterator[Allocation]) -> bool:
     """Carry out the next allocation of a process, and add it to ``run.done``. Return False if it
-    failed, which ends the launch; True otherwise, also if none was left.
-    """
+    failed, which ends the launch; True otherwise, also if none was left."""
     allocation = next(steps, None)
     if allocation is None:
         return True
@@ -480,8 +459,7 @@ def taken_from(
     launch: Launch, stock: Mapping[Spot, Stock | Unknown]
 ) -> tuple[ProcessReplay, ...] | None:
     """Replay a launch against the pools of a host, each with the fewest pages it may have. None if
-    one pool is Unknown.
-    """
+    one pool is Unknown."""
     pages: dict[Spot, int] = {}
     killing = set()
     for spot, have in stock.items():
@@ -498,8 +476,7 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
     """Return the pages of each process, with its arena and without, for ``checks.hugetlb.fit``.
 
     Host pools of SGLang's own allocator are a usage of their own: like an arena they take their
-    pages from others, and nothing fails without them.
-    """
+    pages from others, and nothing fails without them."""
     with_arenas = asked_for(launch)
     without_arenas = asked_for(launch.without_arenas())
     usages: list[Usage] = []
@@ -525,11 +502,8 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
 def _touched(
     allocations: tuple[Allocation, ...], used_bytes: int, among: tuple[int, ...]
 ) -> dict[Spot, int]:
-    """Return the huge pages that a process has touched after it has mapped its arena: all that were
-    mapped before, and the arena's used ones. {} without an arena, or if other huge pages follow.
-
-    MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1).
-    """
+    """Return the pages before an arena and the arena's used ones; none if more follows.
+    MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1)."""
     huge = [allocation for allocation in allocations if allocation.on_huge_pages]
     if not huge or huge[-1].what is not MemoryKind.ARENA:
         return {}
@@ -543,8 +517,7 @@ def _split(
     allocations: Iterable[Allocation],
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
     """Split allocations in two: all others, and the host pools of SGLang's own allocator on huge
-    pages, which do without them.
-    """
+    pages, which do without them."""
     replaceable = MemoryKind.HOST_POOL, Backing.HUGETLB, OnShortage.FALLS_BACK
     every = [(each, (each.what, each.backing, each.on_shortage)) for each in allocations]
     must = tuple(each for each, kinds in every if kinds != replaceable)
@@ -552,18 +525,14 @@ def _split(
 
 
 def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
-    """Leave out a hot cache that no other mapping of huge pages follows: if its pages are missing,
-    the client goes on without a cache.
-    """
+    """Return the allocations without a hot cache that nothing follows: the client does without."""
     others = [n for n, each in enumerate(allocations) if each.what is not MemoryKind.HOT_CACHE]
     last = max((number for number in others if allocations[number].on_huge_pages), default=-1)
     return tuple(a for number, a in enumerate(allocations) if number < last or number in others)
 
 
 def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
-    """Return the spot from which an allocation takes its pages. among: the nodes to which the
-    process is bound, if they are several and not all.
-    """
+    """Return the spot from which an allocation takes its pages."""
     numa_node = allocation.node
     return Spot(allocation.page_size_bytes, numa_node, among if numa_node is None else ())
 
@@ -587,8 +556,7 @@ def _headroom(process: ProcessReplay) -> dict[Spot, int]:
 
     It maps a split segment, and must see the whole segment free on that node first. The kernel
     grants a mapping on the pages of the nodes that the process's policy allows (mm/hugetlb.c,
-    allowed_mems_nr), although each share is then bound, and taken, elsewhere.
-    """
+    allowed_mems_nr), although each share is then bound, and taken, elsewhere."""
     numa_node = process.process.node
     headroom: dict[Spot, int] = {}
     shares = [share for share in process.allocations if share.on_shortage is OnShortage.BUS_ERROR]

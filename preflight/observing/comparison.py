@@ -37,8 +37,7 @@ def findings(
     """Yield (program, finding) for each amount that a program holds, compared with the prediction.
 
     served: metrics by pid; without an entry, a program serves none. Kinds in ``OF_ANYBODY`` are
-    left out, as nothing is predicted for these.
-    """
+    left out, as nothing is predicted for these."""
     for server in servers:
         if server.program in OF_ANYBODY:
             continue  # nothing of it is predicted
@@ -75,8 +74,7 @@ def _huge_pages(
     """Compare the huge pages that a program holds with those predicted: a finding for each page
     size.
 
-    Where the counts agree, the NUMA nodes are judged, too. Unknown if nothing can be predicted.
-    """
+    Where the counts agree, the NUMA nodes are judged, too. Unknown if nothing can be predicted."""
     predicted = server.predicted_pages
     mapped, on_node = pages_by_size(memories)
     if isinstance(predicted, Unknown):
@@ -117,11 +115,7 @@ def _huge_pages(
 
 
 def _of_others(server: RunningServer, size: int, have: int, need: int) -> str:
-    """Say why the host's pool cannot give ``need`` pages of ``size`` bytes; "" if it could, or is
-    unread.
-
-    have: the pages of this program, which count as available. The text begins with "; ".
-    """
+    """Say why the host's pool could not give ``need`` pages; "" if it could by now."""
     assert not isinstance(server.sizing, Unknown)
     shown = server.sizing.shown
     of_host = None if shown is None else shown.host.hugetlb.pool(size)
@@ -142,8 +136,7 @@ def node_findings(
     """Judge for each NUMA node whether more pages of one size lie on it than are bound to it.
 
     size: of a page, in bytes. on_node: the pages that were touched, by page size and node. Yields
-    nothing if the prediction binds the pages to no node.
-    """
+    nothing if the prediction binds the pages to no node."""
     bound = {spot.node: n for spot, n in predicted.items() if spot.page_size_bytes == size}
     if None in bound or not bound:
         return  # any node may give them
@@ -158,10 +151,7 @@ def node_findings(
 
 def _limits(server: RunningServer, subject: Subject) -> Iterator[Finding]:
     """Yield a warning for each process near (above 90 % of) its limit of locked memory or open
-    files.
-
-    A limit that is not near, or cannot be read, gives no finding.
-    """
+    files. A limit that is not near, or cannot be read, gives no finding."""
     for holding in server.holdings:
         whose = subject if holding.pid == server.pid else Subject(f"pid {holding.pid}", "process")
         memory, files = holding.memory, holding.files
@@ -187,10 +177,7 @@ def _transport(
     server: RunningServer, processes: Sequence[ProcessNeeds], subject: Subject
 ) -> Iterator[Finding]:
     """Judge whether a program that should use RDMA has RDMA devices open, and its registered
-    memory.
-
-    processes: those of the launch that use RDMA.
-    """
+    memory. processes: those of the launch that use RDMA."""
     opened: list[tuple[str, ...]] = []
     for holding in server.holdings:
         if isinstance(holding.files, Unknown):
@@ -215,8 +202,7 @@ def _registered(
     device.
 
     If the kernel does not tell registrations, pinned memory is compared. devices: the most that one
-    of its processes has open.
-    """
+    of its processes has open."""
     finding, seen = Finding(REGISTERED, Status.PASS, subject), server.registered
     if isinstance(seen, Unknown):
         memories = [holding.memory for holding in server.holdings]
@@ -246,10 +232,7 @@ def _registered(
 
 
 def _uses(process: ProcessNeeds, device: str) -> bool:
-    """Tell whether a process registers with a device; True as well if it names no devices.
-
-    device: "" for any.
-    """
+    """Tell whether a process registers with a device, as far as its launch names some."""
     names = () if process.rdma is None else process.rdma.devices
     return not device or isinstance(names, Unknown) or not names or device in names
 
@@ -258,10 +241,7 @@ def _store_pool(
     master: RunningServer, servers: tuple[RunningServer, ...], metrics: Metrics | Unknown | None
 ) -> Iterator[Finding]:
     """Judge whether a master has the segments of all clients that run here; nothing for other
-    programs.
-
-    Unknown without its metrics, or if the size of a segment is unknown.
-    """
+    programs. Unknown without its metrics, or if the size of a segment is unknown."""
     if master.program is not ProcessKind.MASTER or isinstance(master.needs, Unknown):
         return
     finding = Finding(POOL, Status.PASS, Subject(master.name, "process"))
@@ -315,10 +295,7 @@ def _joins(server: RunningServer, port: int | Unknown | None) -> bool:
 
 
 def _fixed_names(server: RunningServer) -> Iterator[str]:
-    """Yield the HOST:PORT names by which a program's stores are known at a metadata server.
-
-    None with P2PHANDSHAKE, which takes a free port.
-    """
+    """Yield the names of stores at a metadata server; none with P2PHANDSHAKE: a free port."""
     processes = () if isinstance(server.sizing, Unknown) else server.sizing.inputs.processes
     for store in (store for process in processes for store in process.stores):
         named = isinstance(store.hostname, str) and ":" in store.hostname
@@ -389,8 +366,7 @@ def traffic_findings(
     """Yield the bytes per second through each port that a program uses, over ``seconds``.
 
     Counters are of the port: of all programs that use it. An interface on which nothing moves is
-    left out, a port of an RDMA device is not. wait: sleeps for a number of seconds.
-    """
+    left out, a port of an RDMA device is not. wait: sleeps for a number of seconds."""
     earlier = [_traffic(server, root) for server in servers]
     wait(seconds)
     for server, before in zip(servers, earlier, strict=True):

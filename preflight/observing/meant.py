@@ -42,10 +42,7 @@ class MeantProcess(NamedTuple):
 
 class Difference(NamedTuple):
     """A setting that differs: its values in the running process and in the launch, and where it is
-    set.
-
-    A value is text; "not set" without one. origin: the place in the launch.
-    """
+    set. A value is text; "not set" without one. origin: the place in the launch."""
 
     name: str
     running: str
@@ -57,8 +54,7 @@ class Compared(NamedTuple):
     """How a running program differs from a process of the launch.
 
     left_open: settings whose value in the launch is not known. apart: they cannot be the same
-    process, as no setting that tells processes apart agrees.
-    """
+    process, as no setting that tells processes apart agrees."""
 
     differences: tuple[Difference, ...]
     left_open: tuple[str, ...]
@@ -72,8 +68,7 @@ def launch_findings(
 
     A finding comes with its program, None for a process that does not run. Programs that are not of
     the launch are skipped. first_process: the text of /proc/1/stat, Unknown if /proc hides
-    processes of other users (hidepid).
-    """
+    processes of other users (hidepid)."""
     numbers = {process.number for process in launch.inputs.processes}
     meant = [
         MeantProcess(*both)
@@ -108,9 +103,7 @@ def launch_findings(
 
 
 def _settings_of(server: RunningServer) -> Understood | None:
-    """Return the settings by which a program runs, from its command line; None if it cannot be
-    read.
-    """
+    """Return how the command line of a program that runs is understood; None if not readable."""
     if isinstance(server.sizing, Unknown):
         return None
     processes = understood(server.sizing, server.name).processes
@@ -118,10 +111,8 @@ def _settings_of(server: RunningServer) -> Understood | None:
 
 
 def _compared(meant: MeantProcess, server: RunningServer, running: Understood | None) -> Compared:
-    """Compare a running program with a process of the launch.
-
-    running: the program's settings, None if not readable: then nothing differs.
-    """
+    """Compare a running program with a process of the launch. running: the program's settings, None
+    if not readable: then nothing differs."""
     if running is None:
         return Compared((), (), False)
     wanted = meant.settings
@@ -168,8 +159,7 @@ def _variables(
     """Yield (name, value in the launch, value in the running program) of environment variables.
 
     These are all that the launch itself sets, and those (MC_, SGLANG_ and the like) that only the
-    program has. For a container the latter are left out, as its image sets some.
-    """
+    program has. For a container the latter are left out, as its image sets some."""
     origins, wanted = meant.launched.command.environment, meant.settings.environment
     for name, value in wanted.items():
         if origins[name].origin != _CALLERS:
@@ -185,8 +175,7 @@ def _of_match(
     """Yield the findings of a program that runs as a process of the launch.
 
     First one for each setting that differs, or one that it runs as meant or is not readable. Then
-    those on releases and NUMA nodes.
-    """
+    those on releases and NUMA nodes."""
     subject = Subject(server.name, "process")
     as_meant = f"running as {meant.launched.command.origin} says"
     finding = Finding(LAUNCH, Status.PASS, subject, "running", as_meant)
@@ -210,8 +199,7 @@ def _nodes(
     """Judge whether a program's huge pages are on the NUMA nodes to which the launch binds it.
 
     Only if a command in front (numactl) binds it, which no running process shows. A binding in the
-    command line of the program itself is judged elsewhere.
-    """
+    command line of the program itself is judged elsewhere."""
     predicted = server.predicted_pages
     if isinstance(predicted, Unknown) or any(spot.node is not None for spot in predicted):
         return
@@ -226,10 +214,8 @@ def _nodes(
 
 
 def _releases(server: RunningServer, launch: LaunchSizing, subject: Subject) -> Iterator[Finding]:
-    """Judge whether the releases of Mooncake and SGLang that the launch names are those that run.
-
-    A product without a named release, or of which no release is seen, is left out.
-    """
+    """Judge whether the releases of Mooncake and SGLang that the launch names are those that run. A
+    product without a named release, or of which no release is seen, is left out."""
     for product in ("mooncake", "sglang"):  # with which the name of a distribution begins
         judged = launch.inputs.releases.get(f"{product}_version")
         versions = [version for name, version in server.releases if name.startswith(product)]
@@ -246,10 +232,7 @@ def _of_missing(
     meant: MeantProcess, near: tuple[RunningServer, Compared] | None, first_process: str | Unknown
 ) -> Finding:
     """Return the finding on a process of the launch that does not run; unknown if /proc hides
-    processes.
-
-    near: a program of the same kind, with its differences, to name; None without one.
-    """
+    processes. near: a program of the same kind, with its differences, to name; None without one."""
     subject = Subject(meant.launched.name, "launch")
     finding = Finding(LAUNCH, Status.PASS, subject, "not running", "running")
     if isinstance(first_process, Unknown):

@@ -32,10 +32,8 @@ class ObservedRow(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """The programs that run, and the findings on them and on the launch.
-
-    launch: its name and a summary; None without a launch.
-    """
+    """The programs that run, and the findings on them and on the launch. launch: its name and a
+    summary; None without a launch."""
 
     servers: tuple[RunningServer, ...]
     rows: tuple[ObservedRow, ...]
@@ -65,10 +63,8 @@ class Observation(NamedTuple):
 
 
 def observation_text(observation: Observation, color: str, quiet: bool) -> str:
-    """Write the verdict and each program with its findings; only the verdict if ``quiet``.
-
-    color: ``auto``, ``always`` or ``never``.
-    """
+    """Write the verdict and each program with its findings; only the verdict if ``quiet``. color:
+    ``auto``, ``always`` or ``never``."""
     paint, width = painter(color), columns()
     word = observation.verdict.value
     head = paint(word.upper(), COLOURS[observation.verdict])
@@ -89,8 +85,7 @@ def observation_text(observation: Observation, color: str, quiet: bool) -> str:
 
 def _lines(row: ObservedRow, width: int) -> Iterator[str]:
     """Yield the lines of one finding: status and amounts, then advice unless it is a pass, then
-    commands.
-    """
+    commands."""
     finding = row.finding
     have = f": {amounts(finding)}" if finding.have or finding.need else ""
     text = f": {finding.text}" if finding.text else ""
@@ -177,8 +172,7 @@ def _program(server: RunningServer) -> dict[str, object]:
 
 def _of_server(server: RunningServer) -> Iterator[Sample]:
     """Yield (metric, labels, value) for each amount of a program; unknown or unlimited ones are
-    left out.
-    """
+    left out."""
     program, predicted = _program(server), server.predicted_pages
     for spot, pages in {} if isinstance(predicted, Unknown) else predicted.items():
         number = "any" if spot.node is None else spot.node

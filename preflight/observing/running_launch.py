@@ -62,9 +62,8 @@ class RunningServer(NamedTuple):
 
     sizing, needs: by its command line, environment and release; Unknown if these cannot be read.
     releases: name and version of the distributions from which it runs, () if not known. replaced:
-    mapped files of these that were replaced or removed since. registered: with RDMA devices, ()
-    if it has none open.
-    """
+    mapped files of these that were replaced or removed since. registered: with RDMA devices, () if
+    it has none open."""
 
     pid: int
     program: ProcessKind
@@ -80,18 +79,14 @@ class RunningServer(NamedTuple):
         return f"{self.program.value}, pid {self.pid}"
 
     def sized(self) -> Sizing:
-        """Return the sizing at the upper bound of the sizes. Raises UnknownFactError if nothing is
-        sized.
-        """
+        """Return the sizing at the upper bound. Raises UnknownFactError if there is none."""
         most = known(self.sizing).most
         return known(Unknown(known(self.sizing).reason) if most is None else most)
 
     @property
     @or_unknown
     def predicted_pages(self) -> dict[Spot, int] | Unknown:
-        """The huge pages that the program should hold, by page size and node; Unknown between two
-        bounds.
-        """
+        """Return the huge pages that it should hold, by page size and node."""
         most, least = self.sized(), known(self.sizing).least
         if least is not None and least.asked != most.asked:
             return Unknown("its sizes are known between two bounds alone")
@@ -125,8 +120,7 @@ def running_servers(
     Redis), to include.
 
     A wrapper (``timeout``, a shell) that waits for a known program is not one itself; the forks of
-    a program are part of that program. Raises UsageError.
-    """
+    a program are part of that program. Raises UsageError."""
     processes = read_processes(root)
     if isinstance(processes, Unknown):
         raise UsageError(f"the processes cannot be read: {processes.reason}")
@@ -166,10 +160,8 @@ def _above(process: RunningProcess, by_pid: Mapping[int, RunningProcess]) -> Ite
 
 
 def _program(process: RunningProcess, of_anybody: frozenset[ProcessKind]) -> ProcessKind | None:
-    """Return the known program that a process is, by its command line; None if it is none.
-
-    None too for a command that has a container or another host run the program (docker, ssh).
-    """
+    """Return the known program that a process is, by its command line; None if it is none. None too
+    for a command that has a container or another host run the program (docker, ssh)."""
     argv = process.words
     if not argv or not (of_anybody or any(map(KNOWN.search, argv))):
         return None
@@ -190,10 +182,8 @@ def _server(
     tree: tuple[int, ...],
     options: LaunchOptions,
 ) -> RunningServer:
-    """Return a running program with its sizing and memory.
-
-    process: its first; tree: the pids of all its processes.
-    """
+    """Return a running program with its sizing and memory. process: its first; tree: the pids of
+    all its processes."""
     packages = [read_packages(root, pid) for pid in tree]
     folders = dict.fromkeys(folder for each in packages for folder in each.folders)
     replaced = tuple(dict.fromkeys(file for each in packages for file in each.replaced))
@@ -223,9 +213,7 @@ def _sizing(
     root: Root, process: RunningProcess, releases: Sequence[tuple[str, str]], options: LaunchOptions
 ) -> LaunchSizing | Unknown:
     """Size the launch that a process's command line makes, by the process's files and environment.
-
-    releases: those installed for it. Unknown, with the reason, if that cannot be read or sized.
-    """
+    releases: those installed for it. Unknown, with the reason, if that cannot be read or sized."""
     environment = read_environment(root, process.pid)
     if isinstance(environment, Unknown):
         return environment

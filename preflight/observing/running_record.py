@@ -24,8 +24,7 @@ class RunningRecord(NamedTuple):
     """The record of the programs that run, for a capture.
 
     answers: the parts of /proc that ``observe`` reads, without secrets. argv: the words of each
-    command line, by pid. hosts: that the launches name for services.
-    """
+    command line, by pid. hosts: that the launches name for services."""
 
     answers: Answers
     argv: dict[str, list[str]]
@@ -33,10 +32,8 @@ class RunningRecord(NamedTuple):
 
 
 def record_running(root: Root) -> RunningRecord:
-    """Record all that ``observe`` would read of the programs that run, without secrets.
-
-    Raises UsageError if the processes cannot be read.
-    """
+    """Record all that ``observe`` would read of the programs that run, without secrets. Raises
+    UsageError if the processes cannot be read."""
     seen = RecordingRoot(root)
     seen.text("/proc/1/stat")  # by which observe sees whether /proc hides what others run
     servers = running_servers(seen)
@@ -81,10 +78,8 @@ def _pid(name: str) -> str:
 
 
 def _needed(name: str, text: str | Unknown, texts: Mapping[str, str | Unknown]) -> str | Unknown:
-    """Shorten the text of a process's maps or numa_maps to the lines that ``observe`` reads.
-
-    Any other text is returned unchanged. name: the path; texts: all texts by path.
-    """
+    """Shorten the text of a process's maps or numa_maps to the lines that ``observe`` reads. Any
+    other text is returned unchanged. name: the path; texts: all texts by path."""
     pid, what = _pid(name), name.rpartition("/")[2]
     if isinstance(text, Unknown) or name != f"/proc/{pid}/{what}":
         return text

@@ -41,10 +41,7 @@ class Metrics(NamedTuple):
     samples: Mapping[str, tuple[tuple[Mapping[str, str], float], ...]]
 
     def amount(self, name: str, **labels: str) -> int:
-        """Add up the series of a metric that have these labels; 0 if the metric is not served.
-
-        Of series that differ by rank only, the largest counts.
-        """
+        """Return the sum of a metric's series, ranks counted once; 0 before it first counts."""
         largest: dict[tuple[tuple[str, str], ...], float] = {}
         for series, value in self.samples.get(name, ()):
             if labels.items() <= series.items():
@@ -60,10 +57,7 @@ class Metrics(NamedTuple):
     @property
     def segments(self) -> dict[str, int]:
         """The capacity of each segment in bytes, by name, from a master's metrics; without those of
-        0 bytes.
-
-        Mooncake 0.3.13.post1 serves them.
-        """
+        0 bytes. Mooncake 0.3.13.post1 serves them."""
         sizes = self.by_label("segment_total_capacity_bytes", "segment")
         return {name: size for name, size in sizes.items() if size}
 
@@ -85,8 +79,7 @@ def served_metrics(server: RunningServer, live: bool) -> Metrics | Unknown | Non
     """Ask a program for its metrics, at the address that its command line names.
 
     None if it serves none that are read here; Unknown if it does not answer, or cannot be asked.
-    live: the program runs on this host, and is not from a capture.
-    """
+    live: the program runs on this host, and is not from a capture."""
     address = _address(server, live)
     if address is None or isinstance(address, Unknown):
         return address
@@ -103,20 +96,15 @@ def served_metrics(server: RunningServer, live: bool) -> Metrics | Unknown | Non
 
 
 def process_of(server: RunningServer) -> LaunchProcess | None:
-    """Return the process of the launch that the program is; None if its command line cannot be
-    read.
-    """
+    """Return the process that a program's command line starts; None if it cannot be read."""
     if isinstance(server.sizing, Unknown):
         return None
     return next((p for p in server.sizing.inputs.processes if p.kind is server.program), None)
 
 
 def _address(server: RunningServer, live: bool) -> tuple[str, int] | Unknown | None:
-    """Return host and port of a program's metrics; None if it serves none.
-
-    Unknown if the port is not known, or the program is in a capture or in another network
-    namespace.
-    """
+    """Return host and port of a program's metrics; None if it serves none. Unknown if the port is
+    not known, or the program is in a capture or in another network namespace."""
     process = process_of(server)
     if process is None or isinstance(server.needs, Unknown):
         return None
@@ -141,11 +129,7 @@ def _address(server: RunningServer, live: bool) -> tuple[str, int] | Unknown | N
 
 
 def _serves(process: LaunchProcess) -> bool:
-    """Tell whether a program serves metrics that are read here: SGLang with HiCache, vLLM, the
-    master.
-
-    SGLang must be told to (enable_metrics), and vLLM must have a connector.
-    """
+    """Tell whether a program serves metrics that are read here."""
     if process.server is not None:
         return process.server.hicache and process.server.value("enable_metrics") is True
     if process.consumer is not None:  # others than vLLM serve none that are read
@@ -178,10 +162,8 @@ _UNFULFILLED = {
 
 
 def tier_findings(server: RunningServer, metrics: Metrics | Unknown) -> Iterator[Finding]:
-    """Judge whether each cache tier of which a program serves metrics is filled and hit.
-
-    One unknown finding if the metrics cannot be read, but none for a master.
-    """
+    """Judge whether each cache tier of which a program serves metrics is filled and hit. One
+    unknown finding if the metrics cannot be read, but none for a master."""
     subject = Subject(server.name, "process")
     process = process_of(server)
     if process is None:
@@ -205,9 +187,7 @@ def tier_findings(server: RunningServer, metrics: Metrics | Unknown) -> Iterator
 
 
 def _evicted(server: SglangServer, metrics: Metrics) -> int:
-    """Return how many tokens L1 gave up; if the metrics name no rank, the sum is divided by the
-    ranks.
-    """
+    """Return the tokens that L1 gave up; releases that name no rank count them once a rank."""
     name = "sglang:evicted_tokens_total"
     named = any("tp_rank" in labels for labels, _ in metrics.samples.get(name, ()))
     sizes = (1,) if named else (server.number("tp_size"), server.number("pp_size"))
@@ -216,9 +196,7 @@ def _evicted(server: SglangServer, metrics: Metrics) -> int:
 
 
 def _too_early(metrics: Metrics, evicted: int) -> str:
-    """Return why the tiers below L1 cannot be judged yet; "" if they can. evicted: tokens that L1
-    gave up.
-    """
+    """Return why the tiers below L1 cannot be judged yet; "" if they can."""
     holds = metrics.amount("sglang:max_total_num_tokens")
     if not metrics.amount("sglang:hicache_host_total_tokens"):
         return "no amounts of L2 yet: a prompt brings them, from SGLang 0.5.10 on"
@@ -228,16 +206,13 @@ def _too_early(metrics: Metrics, evicted: int) -> str:
 
 
 def _hits(metrics: Metrics) -> dict[str, int]:
-    """Return how many prompt tokens each tier gave: ``device`` (L1), ``host`` (L2), ``storage``
-    (L3).
-    """
+    """Return the prompt tokens that each tier gave: device, host, storage."""
     return metrics.by_label("sglang:cached_tokens_total", "cache_source")
 
 
 def _l2(finding: Finding, metrics: Metrics, early: str, evicted: int) -> Finding:
     """Judge whether prompts find in L2 or L3 what L1 gave up; skipped, with the reason, if too
-    early.
-    """
+    early."""
     hits, prompts = _hits(metrics), metrics.amount("sglang:prompt_tokens_total")
     below_l1 = hits.get("host", 0) + hits.get("storage", 0)
     finding = finding._replace(have=_tokens(below_l1, f"{{}} of {prompts} tokens of prompts"))
@@ -283,10 +258,8 @@ def _l3(finding: Finding, metrics: Metrics, early: str) -> Finding:
 
 
 def _external(finding: Finding, metrics: Metrics) -> Finding:
-    """Judge whether vLLM's connector finds anything; skipped if it was never asked.
-
-    Source: vllm/v1/metrics/loggers.py.
-    """
+    """Judge whether vLLM's connector finds anything; skipped if it was never asked. Source:
+    vllm/v1/metrics/loggers.py."""
     asked = metrics.amount("vllm:external_prefix_cache_queries_total")
     hits = metrics.amount("vllm:external_prefix_cache_hits_total")
     of_vllm = metrics.amount("vllm:prefix_cache_hits_total")

@@ -49,8 +49,7 @@ PAGE_TOPICS = (*MAP_TOPICS, "system", "limits", "pci", "gpus", "rdma", "storage"
 
 def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
     """Return the HTML document of an answer of ``check``. A picture whose facts are missing is
-    replaced by a sentence that says so.
-    """
+    replaced by a sentence that says so."""
     launch = seen.launch
     facts, needs = seen.facts, seen.needs
     sections = [
@@ -70,8 +69,7 @@ def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
 
 def _capacity(seen: JudgedHost, sized: Sized) -> Html:
     """Return each server's tiers as pictures, with the curve of the benchmark that the launch
-    starts, if any. Raises UsageError as computing the capacity does.
-    """
+    starts, if any. Raises UsageError as computing the capacity does."""
     folders = seen.facts.storage.folders
     inputs, root = sized.sizing.inputs, seen.host.root
     answer = compute_capacity(inputs, sized.options, root, CapacityRequest(), folders)
@@ -90,8 +88,7 @@ NAME = "mooncake-preflight check"
 
 class PagePart(NamedTuple):
     """A part of the page under ``heading``. draw: returns its content, or why there is none.
-    on_paper: it is printed too.
-    """
+    on_paper: it is printed too."""
 
     heading: str
     draw: Callable[[], Html | Unknown]
@@ -109,8 +106,7 @@ def report_page(
     report: Report, sections: Iterable[PagePart], made: Made, about: Mapping[str, str] = {}
 ) -> str:
     """Return the HTML document. sections: parts beside the findings. made: for the foot. about:
-    check id to the text that explains the check.
-    """
+    check id to the text that explains the check."""
     place = "this host" if report.root == "/" else report.root
     launch = "" if report.needs is None else f"{report.needs.source} on "
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
@@ -156,8 +152,7 @@ def _verdict(report: Report) -> Html:
 
 def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[Row]) -> Html:
     """Return the list of all that is not fine, then unused waivers. Each group of findings is a
-    line, linked to the card of its first. wanting: all rows that are not fine.
-    """
+    line, linked to the card of its first. wanting: all rows that are not fine."""
     unused = [
         element("p", f"waiver of {check}: nothing is found that it would waive")
         for check in report.unused_waivers
@@ -197,9 +192,7 @@ def _to_do(groups: Sequence[Sequence[Row]]) -> Html:
 
 
 def _commands(lines: Sequence[str]) -> Html:
-    """Return command lines as markup; empty without any. If one is more than a comment, the page
-    adds a button that copies them.
-    """
+    """Return the lines as markup; those with something to type get a button that copies them."""
     typed = any(not line.startswith("#") for line in lines)
     text = "\n".join(lines)
     return element("pre", text, class_="copied" if typed else None) if lines else Html("")
@@ -207,8 +200,7 @@ def _commands(lines: Sequence[str]) -> Html:
 
 def _card(row: Row, anchor: str, about: str) -> Html:
     """Return the card of one finding: quantities, advice, commands, evidence, explanation. anchor:
-    its id on the page. about: the explanation of the check, "" for none.
-    """
+    its id on the page. about: the explanation of the check, "" for none."""
     finding = row.finding
     word = label(row)
     follows = finding.text
@@ -238,8 +230,7 @@ def _card(row: Row, anchor: str, about: str) -> Html:
 
 def _listed(report: Report, status: Status, heading: str, columns: Mapping[str, str]) -> Html:
     """Return the table of the findings of one status, folded; empty without any. columns: heading
-    to the field of a finding.
-    """
+    to the field of a finding."""
     rows = report.of(status)
     if not rows:
         return Html("")
@@ -253,8 +244,7 @@ def _listed(report: Report, status: Status, heading: str, columns: Mapping[str, 
 
 def _section(section: PagePart) -> Html:
     """Return one part of the page with its heading. If drawing fails, the reason is shown in its
-    place.
-    """
+    place."""
     try:
         drawn = section.draw()
     except (UsageError, UnreadTopicError) as error:
@@ -274,8 +264,7 @@ def _foot(made: Made) -> Html:
 
 def launch_tables(needs: LaunchNeeds, sizing: LaunchSizing) -> Html:
     """Return two tables: processes with their memory, and settings with their origins. The second
-    is left out if the launch is not sized.
-    """
+    is left out if the launch is not sized."""
 
     def size(size: int | Unknown) -> str:
         return "unknown" if isinstance(size, Unknown) else format_bytes(size) if size else ""
@@ -308,8 +297,7 @@ def _value(value: object) -> str:
 
 def host_table(facts: Facts) -> Html:
     """Return the host's kernel, distribution, container, memory and huge pages in a few lines. A
-    fact that is not known says why.
-    """
+    fact that is not known says why."""
 
     def memory() -> str:
         sizes = [facts.memory.value(key) for key in ("MemTotal", "MemAvailable")]

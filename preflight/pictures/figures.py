@@ -46,8 +46,7 @@ def memory_figure(memory_map: MemoryMap) -> Html:
 
 def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
     """Draw the two bars of one place, now and with the launch, with notes. A bar that is not known
-    is a sentence.
-    """
+    is a sentence."""
     if isinstance(place.now, Unknown):
         return element("p", element("strong", place.name), f": unknown: {place.now.reason}")
     total = place.now.total_bytes
@@ -67,8 +66,7 @@ def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
 
 def _svg(label: str, bar: Bar, share: float) -> Html:
     """Draw one bar. share: how wide, as a part of the page (0 to 1). Widths are in per cent, so
-    that letters are not stretched.
-    """
+    that letters are not stretched."""
     size = bar.parts_bytes
     parts = ", ".join(f"{KINDS[p.key].name} {format_bytes(p.bytes)}" for p in bar.parts)
     shapes, at = [], 0
@@ -90,17 +88,14 @@ def _svg(label: str, bar: Bar, share: float) -> Html:
 
 def _membar(label: str, share: float, shapes: Sequence[Html]) -> Html:
     """Draw a bar from its shapes. share: how wide, as a part of the page (0 to 1), 1% at least.
-    label: its text for a screen reader.
-    """
+    label: its text for a screen reader."""
     width = f"{max(1.0, share * 100):.4f}%"
     about = {"role": "img", "aria_label": label}
     return element("svg", *shapes, class_="membar", width=width, height=BAR_HEIGHT, **about)
 
 
 def _over(end: int, size: int) -> list[Html]:
-    """Draw what exceeds the memory, and a line at its end. end, size: bytes of the memory, and of
-    all parts.
-    """
+    """Draw what is over the end, and the end."""
     place = _percent(end, size)
     line = element("line", x1=place, x2=place, y1=0, y2=BAR_HEIGHT, class_="end")
     return [_rect(end, size - end, size, "p-over"), line]
@@ -165,11 +160,8 @@ def _patterns() -> Html:
 
 
 class Locked(NamedTuple):
-    """What equal processes register, and may lock.
-
-    names: of the processes. wanted: bytes to register. may_bytes: bytes they may lock; None for no
-    limit. have: the limit in words.
-    """
+    """What equal processes register, and may lock. names: of the processes. wanted: bytes to
+    register. may_bytes: bytes they may lock; None for no limit. have: the limit in words."""
 
     names: tuple[str, ...]
     wanted: Demand | Unknown
@@ -179,8 +171,7 @@ class Locked(NamedTuple):
 
 def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[Locked]:
     """Return the memory that each process registers and may lock, as memlock.limit judges it. Equal
-    processes share one entry. [] without a launch.
-    """
+    processes share one entry. [] without a launch."""
     by_key: dict[object, Locked] = {}
     if needs is None:
         return []
@@ -197,9 +188,7 @@ def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[Locked]:
 
 
 def locked_figure(locked: Sequence[Locked]) -> Html:
-    """Draw the registered memory and the limit of each process, all to one scale; a sentence if no
-    process registers any.
-    """
+    """Draw the registered memory and the limit of each process, to one scale."""
     if not locked:
         return element("p", "No process of the launch registers memory with a NIC.")
     sizes = [each.wanted.bytes for each in locked if isinstance(each.wanted, Demand)]
@@ -208,8 +197,7 @@ def locked_figure(locked: Sequence[Locked]) -> Html:
 
 def _locked(each: Locked, whole: int) -> Html:
     """Draw the registered memory of equal processes, and the end of their limit. whole: bytes that
-    fill the width.
-    """
+    fill the width."""
     name = fold(each.names)
     head = element("h3", name)
     if isinstance(each.wanted, Unknown):
@@ -234,8 +222,7 @@ _CURVE_WIDTH, _CURVE_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 230, 42, 12, 10
 
 def capacity_figure(capacity: Capacity) -> Html:
     """Draw a server's tiers, then the curve and the table of a workload's rounds. Without rounds a
-    sentence says why no curve is drawn.
-    """
+    sentence says why no curve is drawn."""
     parts = [_tiers(capacity)]
     if not capacity.rounds:
         caption_text = (
@@ -277,8 +264,7 @@ def _bounds(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".forma
 
 def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
     """Draw one line for each of ``tiers`` over the rounds, with its span as a pale area. The
-    nearest tier is drawn last, so it is on top if lines meet.
-    """
+    nearest tier is drawn last, so it is on top if lines meet."""
     shapes = _grid(rounds)
     for tier in reversed(tiers):
         at = _colour(rounds, tier)
@@ -322,9 +308,8 @@ def _spread(rounds: Sequence[Round], tier: str) -> bool:
 
 
 def _grid(rounds: Sequence[Round]) -> list[Html]:
-    """Return the grid lines of the curve, with per cent on one axis and round numbers
-    on the other.
-    """
+    """Return the grid lines of the curve, with per cent on one axis and round numbers on the
+    other."""
     shapes = []
     for percent in (0, 25, 50, 75, 100):
         y = _y(percent / 100)
@@ -353,8 +338,7 @@ def _points(points: Iterable[tuple[float, float]]) -> str:
 
 def _curve_key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
     """Return the key of the curve: mark and name of each tier. rounds: all that are drawn, from
-    which colours follow.
-    """
+    which colours follow."""
     items = []
     for name in tiers:
         at = _colour(rounds, name)
@@ -397,9 +381,7 @@ _LETTERS = 22
 
 
 def topology_figure(topology: Topology) -> Html:
-    """Draw a box for each NUMA node with its GPUs and NICs, and the key of the lines. Tables of the
-    devices and of their paths follow.
-    """
+    """Draw boxes, the key of the lines, the devices, and the matrix as a table."""
     groups: list[tuple[str, int | None]] = [
         (f"node {x.numa_node}", x.numa_node) for x in topology.nodes
     ]
@@ -411,17 +393,14 @@ def topology_figure(topology: Topology) -> Html:
 
 
 def _box_of(topology: Topology, device: TopologyDevice) -> int | None:
-    """Return the NUMA node in whose box a device is drawn; None if its node is unknown or not
-    shown.
-    """
+    """Return the node whose box a device stands in; None if that node is not shown."""
     shown = any(numa_node.numa_node == device.numa_node for numa_node in topology.nodes)
     return device.numa_node if shown and isinstance(device.numa_node, int) else None
 
 
 def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
     """Return the nearest level (a key of ``LEVELS``) of a GPU's paths to NICs, and the NICs at that
-    level. None if no path is known.
-    """
+    level. None if no path is known."""
     paths = {nic: path for (its, nic), path in topology.paths.items() if its == gpu}
     known = [path for path in paths.values() if isinstance(path, str)]
     for level in (level for level in LEVELS if level in known):
@@ -431,8 +410,7 @@ def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
 
 def _node(topology: Topology, name: str, numa_node: int | None) -> Html:
     """Draw the box of one NUMA node: its GPUs, its NICs, and lines to the nearest. numa_node: None
-    for devices on no known node.
-    """
+    for devices on no known node."""
     gpus = [gpu for gpu in topology.gpus if _box_of(topology, gpu) == numa_node]
     nics = [nic for nic in topology.nics if _box_of(topology, nic) == numa_node]
     about = [name]
@@ -457,9 +435,7 @@ def _node(topology: Topology, name: str, numa_node: int | None) -> Html:
 
 
 def _top(at: int, count: int, rows: int) -> float:
-    """Return the upper edge of device number ``at`` of ``count`` in a box with room for ``rows``.
-    Devices are spread evenly.
-    """
+    """Return the upper edge of a box, of devices that are spread evenly over more rows."""
     return (at + 0.5) * rows * _ROW / count - _BOX / 2
 
 
@@ -467,8 +443,7 @@ def _lines(
     topology: Topology, gpus: Sequence[TopologyDevice], nics: Sequence[TopologyDevice]
 ) -> tuple[list[Html], list[str]]:
     """Return lines from each GPU to its nearest NICs among ``nics``, and a sentence for each GPU.
-    GPUs without a known path are left out.
-    """
+    GPUs without a known path are left out."""
     rows = max(len(gpus), len(nics))
     lines, sentences = [], []
     for at, gpu in enumerate(gpus):
@@ -488,8 +463,7 @@ def _lines(
 
 def _device(device: TopologyDevice, left: float, top: float, width: int) -> Html:
     """Draw one GPU or NIC as a box with its name and kind; devices that the launch uses look
-    different.
-    """
+    different."""
     used = f", used by {fold(device.used_by)}" if device.used_by else ""
     address = f", {device.address}" if device.address else ""
     style = f"device {device.device_kind}{' taken' if device.used_by else ''}"
@@ -509,8 +483,7 @@ def _short(text: str) -> str:
 
 def _key(topology: Topology) -> Html:
     """Return the key of the lines that are drawn, then sentences on GPUs whose nearest NICs are all
-    on another node.
-    """
+    on another node."""
     drawn, far = set(), []
     for gpu in topology.gpus:
         best = nearest(topology, gpu.name)
@@ -548,9 +521,8 @@ def _devices(topology: Topology) -> Html:
 
 
 def _matrix(topology: Topology) -> Html:
-    """Return the table of the path from each GPU to each NIC, folded; empty without
-    GPUs or NICs.
-    """
+    """Return the table of the path from each GPU to each NIC, folded; empty without GPUs or
+    NICs."""
     if not topology.gpus or not topology.nics:
         return Html("")
     rows = []

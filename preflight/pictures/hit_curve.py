@@ -36,8 +36,7 @@ _MARK = 7  # the radius of a tier's mark
 
 class _Mark(NamedTuple):
     """A tier of the launch on the plot. letter: its sign. across: its size, as a place from 0 to 1
-    on the axis. rate: hits of one cache of that size, 0 to 1.
-    """
+    on the axis. rate: hits of one cache of that size, 0 to 1."""
 
     letter: str
     name: str
@@ -47,8 +46,7 @@ class _Mark(NamedTuple):
 
 class _Plot(NamedTuple):
     """The hit curve with its axes. least, most: blocks at the left and right end. top: the rate at
-    the upper end. marks: the launch's tiers.
-    """
+    the upper end. marks: the launch's tiers."""
 
     answer: TraceAnswer
     least: int
@@ -76,8 +74,7 @@ class _Plot(NamedTuple):
 
 def _plot(capacity: CapacityAnswer, answer: TraceAnswer) -> _Plot | None:
     """Return the plot of the curve with the tiers' marks; None if nothing hits, or only one size is
-    known.
-    """
+    known."""
     sizes = [size for size, _ in answer.best]
     ceiling = answer.curve.ceiling
     if not ceiling or len(sizes) < 2:
@@ -105,8 +102,7 @@ def plot_text(
     capacity: CapacityAnswer, answer: TraceAnswer, paint: Paint, width: int, plain: bool
 ) -> str:
     """Return the curve as text for a terminal; "" if there is nothing to draw. paint: colours a
-    mark, (text, colour). width: in columns. plain: use ASCII characters alone.
-    """
+    mark, (text, colour). width: in columns. plain: use ASCII characters alone."""
     plot = _plot(capacity, answer)
     if plot is None:
         return ""
@@ -151,9 +147,7 @@ def plot_text(
 
 
 def _between(points: Sequence[tuple[float, float]], across: float) -> float:
-    """Return the height at ``across`` on the straight lines between points, each (across, height),
-    in rising order.
-    """
+    """Return the height at ``across`` on the straight lines between points."""
     before = points[0]
     for point in points:
         if point[0] >= across:
@@ -168,8 +162,7 @@ def plot_figure(
     capacity: CapacityAnswer, answer: TraceAnswer, *style: Html, **attributes: str
 ) -> Html:
     """Return the curve as an SVG element; empty if there is nothing to draw. style, attributes:
-    elements and attributes to put into it.
-    """
+    elements and attributes to put into it."""
     plot = _plot(capacity, answer)
     if plot is None:
         return Html("")
@@ -231,8 +224,7 @@ svg { font-family: system-ui, sans-serif; background: #fff; --text: #1f2328; --l
 
 def trace_parts(capacity: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
     """Return the parts of a page about a trace: its sentence, each server's tiers, then the curve
-    with its table and notes.
-    """
+    with its table and notes."""
     parts = [element("p", trace_head(answer))]
     for server, replay in zip(capacity.servers, answer.servers, strict=True):
         parts.append(element("h2", server.subject))
@@ -255,8 +247,7 @@ def trace_parts(capacity: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
 
 def say_picture(format_: str, capacity: CapacityAnswer, answer: TraceAnswer) -> None:
     """Print the answer to standard output: as ``html`` the page with all that the text says, as
-    ``svg`` the curve alone. An empty curve is told on standard error.
-    """
+    ``svg`` the curve alone. An empty curve is told on standard error."""
     if format_ == "html":
         title = f"{answer.trace.name.rpartition('/')[2]}: hits by tier"
         body = join([element("h1", title), *trace_parts(capacity, answer)], "\n")

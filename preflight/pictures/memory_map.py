@@ -33,8 +33,7 @@ class PartName(NamedTuple):
     """How a part of a bar is named and drawn. letter: a capital for huge pages.
 
     shade: the character that fills it in a terminal, unlike its neighbours'. colour: in a terminal.
-    pattern: over the colour on a page (page.css has it too), for memory that no process uses.
-    """
+    pattern: over the colour on a page (page.css has it too), for memory that no process uses."""
 
     letter: str
     name: str
@@ -79,8 +78,7 @@ class Bar(NamedTuple):
     """The memory of one place, in parts.
 
     total_bytes: MemTotal; None for memory that may come from any NUMA node. over_bytes: by how much
-    the parts exceed ``total_bytes``, so by how much memory is missing.
-    """
+    the parts exceed ``total_bytes``, so by how much memory is missing."""
 
     total_bytes: int | None
     parts: tuple[BarPart, ...]
@@ -109,15 +107,12 @@ class MemoryPlace(NamedTuple):
 
 class MemoryMap(NamedTuple):
     """Where memory goes. places: the NUMA nodes, then memory that is bound to no node, and last the
-    whole host. Only the host if it has a single node, or its nodes are unknown.
-    """
+    whole host. Only the host if it has a single node, or its nodes are unknown."""
 
     places: tuple[MemoryPlace, ...]
 
     def share(self, bar: Bar) -> float:
-        """Return how wide ``bar`` is drawn, from 0 to 1. Only memory that is bound to no node is
-        narrower than 1: its part of the host's memory.
-        """
+        """Return the share of the host that ``bar`` is drawn as, 0 to 1."""
         host = self.places[-1].now
         if bar.total_bytes is not None or isinstance(host, Unknown) or not host.total_bytes:
             return 1.0
@@ -130,8 +125,7 @@ class MemoryMap(NamedTuple):
 
 class TableRow(NamedTuple):
     """A row of the table of parts. key: of ``KINDS``, or None for a sum. sizes: bytes in each
-    place.
-    """
+    place."""
 
     key: str | None
     name: str
@@ -139,9 +133,7 @@ class TableRow(NamedTuple):
 
 
 def known_bars(places: Iterable[MemoryPlace]) -> dict[str, Bar]:
-    """Return the bar of each place by name: with the launch, or if that is unknown, as it is now.
-    Places of which neither is known are left out.
-    """
+    """Return the bar of each place: with the launch or, if that is unknown, as it is."""
     bars = {}
     for place in places:
         bar = place.now if isinstance(place.shown, Unknown) else place.shown
@@ -152,8 +144,7 @@ def known_bars(places: Iterable[MemoryPlace]) -> dict[str, Bar]:
 
 def table_rows(bars: Collection[Bar]) -> list[TableRow]:
     """Return a row for each kind of part, then one for the excess, if any, and one for the whole
-    memory. Nothing if no part is known.
-    """
+    memory. Nothing if no part is known."""
     rows = [
         TableRow(key, KINDS[key].name, tuple(bar.bytes_of(key) for bar in bars))
         for key in KINDS
@@ -168,8 +159,7 @@ def table_rows(bars: Collection[Bar]) -> list[TableRow]:
 
 class _Memory(NamedTuple):
     """A place as it was read. pools: by page size (pages that others hold, free pages).
-    allowed_bytes: what the memory cgroup still allows. reserve_bytes: to be left for the system.
-    """
+    allowed_bytes: what the memory cgroup still allows. reserve_bytes: to be left for the system."""
 
     total_bytes: int
     available_bytes: int
@@ -181,8 +171,7 @@ class _Memory(NamedTuple):
 
 def memory_map(facts: Facts, takes: Sequence[Take] | Unknown | None) -> MemoryMap:
     """Return where the host's memory goes. takes: what the launch takes, Unknown if that is not
-    known; None without a launch.
-    """
+    known; None without a launch."""
     topic = facts.topic("hugetlb")
     hugetlb = topic if isinstance(topic, Unknown) else topic.hugetlb
     host = _place("host", _host(facts, hugetlb), takes)
@@ -219,8 +208,7 @@ def _place(
 
 def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
     """Return the bar of a memory once ``takes`` are taken from it. Unknown if huge pages are taken
-    from pools that are unknown, or if the pools are larger than the memory.
-    """
+    from pools that are unknown, or if the pools are larger than the memory."""
     available = memory.available_bytes
     rest = memory.total_bytes - available
     pools: Mapping[int, tuple[int, int]] = {}
@@ -311,9 +299,7 @@ def _node(
     promised: list[int] = []
 
     def share(counts: Pool) -> tuple[int, int] | Unknown:
-        """Return (pages held by others, free pages) of a pool on this node; Unknown if the kernel
-        shows no numbers per node. Notes the pool's reserved bytes.
-        """
+        """Return the held and the free pages of a pool on this node."""
         promised.append(counts.page_size_bytes * counts.reserved_pages)
         if numa_node in counts.nodes:
             here = counts.nodes[numa_node]
@@ -332,9 +318,7 @@ def _node(
 def _pools(
     hugetlb: HugeTlb | Unknown, share: Callable[[Pool], tuple[int, int] | Unknown]
 ) -> Mapping[int, tuple[int, int]] | Unknown:
-    """Return by page size (pages that others hold, free pages). share: returns the two numbers for
-    a pool. Empty without huge pages.
-    """
+    """Return pages held by others and pages free, by page size."""
     pools = known(hugetlb).pools
     if isinstance(pools, Unknown) and pools.absent:
         return {}
@@ -352,8 +336,7 @@ class Take(NamedTuple):
 
     owner: l2, segment, arena, buffer or other. page_bytes: page size of the HugeTLB pool that it
     comes from, None for regular memory. numa_node: the node that it is bound to, None if it is not
-    bound.
-    """
+    bound."""
 
     owner: str
     bytes: int
@@ -371,8 +354,7 @@ def memory_of(seen: JudgedHost) -> MemoryMap:
 
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
     """Return the memory that each mapping of the launch takes, or why that is Unknown. If two
-    bounds are known, the upper one counts.
-    """
+    bounds are known, the upper one counts."""
     for process in sized.needs.processes:
         for size in (process.regular_bytes, process.hugetlb_bytes):
             if isinstance(size, Unknown):
@@ -403,16 +385,12 @@ LETTERED = 3
 
 
 def draws_blocks(encoding: str | None) -> bool:
-    """Tell whether an encoding has the characters of the bars and the curve's dots; None counts as
-    ASCII.
-    """
+    """Return whether an encoding has the shades and the curve's dots."""
     return can_encode("█▓▒░·╳─┃⣿", encoding)
 
 
 def bars_text(memory_map: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
-    """Return the bars with their notes, and a table of all parts in bytes, as text without a final
-    newline. plain: draw with ASCII characters alone.
-    """
+    """Return bars, their notes, and a table of all parts in bytes; no final newline."""
     lines = ["Memory after this launch" if memory_map.with_launch else "Memory of this host"]
     for place in memory_map.places:
         lines += _place_text(memory_map, place, paint, width, plain)
@@ -427,9 +405,8 @@ def bars_text(memory_map: MemoryMap, paint: Paint, width: int, plain: bool) -> s
 def _place_text(
     memory_map: MemoryMap, place: MemoryPlace, paint: Paint, width: int, plain: bool
 ) -> list[str]:
-    """Return the lines of one place: its name and size, its bar, and its notes. plain:
-    ASCII alone.
-    """
+    """Return the lines of one place: its name and size, its bar, and its notes. plain: ASCII
+    alone."""
     if isinstance(place.now, Unknown):
         return _lines(f"{place.name}: unknown: {clean(place.now.reason)}", width)
     bar = place.shown
@@ -457,8 +434,7 @@ def _lines(text: str, width: int) -> list[str]:
 
 def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
     """Return a bar to scale between brackets, ``width`` columns wide. Memory that is missing stands
-    behind an end mark.
-    """
+    behind an end mark."""
     inside = width - 2 - bool(bar.over_bytes)
     counts = columns_of([part.bytes for part in bar.parts], inside)
     cells = [
@@ -476,9 +452,7 @@ def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
 
 
 def _filled(key: str, count: int, plain: bool) -> str:
-    """Return the ``count`` characters of one part: its shade with its letter within, or if
-    ``plain`` its letter alone.
-    """
+    """Return the characters of one part: its shade with its letter, or letters alone."""
     letter = KINDS[key].letter
     if plain:
         return letter * count
@@ -490,9 +464,7 @@ def _filled(key: str, count: int, plain: bool) -> str:
 
 
 def _coloured(cells: Sequence[tuple[str, str]], paint: Paint) -> str:
-    """Return the characters as text, each run of one part in its colour. cells: (character, part's
-    key).
-    """
+    """Return the text with each run of one part in its colour."""
     text = ""
     for key, run in groupby(cells, key=lambda cell: cell[1]):
         chars, colour = "".join(char for char, _ in run), KINDS[key].colour
@@ -527,10 +499,7 @@ def _table(places: Sequence[MemoryPlace], width: int) -> str:
 
 def columns_of(sizes: Sequence[int], width: int) -> list[int]:
     """Return columns in proportion to ``sizes``, ``width`` in all. Every size above 0 has at least
-    one.
-
-    If more than ``width`` sizes are above 0, only the largest have a column, one each.
-    """
+    one. If more than ``width`` sizes are above 0, only the largest have a column, one each."""
     filled = [at for at, size in enumerate(sizes) if size > 0]
     first = sorted(filled, key=lambda at: (-sizes[at], at))[: max(0, width)]
     columns = [int(at in first) for at in range(len(sizes))]

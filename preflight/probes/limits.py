@@ -60,8 +60,7 @@ class RegistrationRefusal(NamedTuple):
     memlock_bytes: its soft limit, None without a known one. lifted: CAP_IPC_LOCK is in effect, so
     that limit does not count. cgroups: None if they cannot be read. keys_used, most_keys: memory
     regions of all users, and the device's bound on them. log: new lines of the kernel's log, None
-    if it may not be read.
-    """
+    if it may not be read."""
 
     device: str
     driver: str
@@ -81,8 +80,7 @@ class RegistrationRefusal(NamedTuple):
 
 class LimitMet(NamedTuple):
     """The limit that a refusal met: its name and a sentence. sure: not the errno alone speaks for
-    it.
-    """
+    it."""
 
     limit: str
     sure: bool
@@ -90,10 +88,7 @@ class LimitMet(NamedTuple):
 
 
 def limit_met(refusal: RegistrationRefusal) -> LimitMet:
-    """Return the limit that explains ``refusal``, by the errno and all other evidence.
-
-    If nothing explains it: host memory for ENOMEM, else ``NOT_TOLD``; both are not sure.
-    """
+    """Return the limit that ``refusal`` met."""
     shown = f"{os.strerror(refusal.number)} [{refusal.number}]"
     every = (judge(refusal) for judge in (_cgroup, _memlock, _length, _keys, _table))
     text = "neither the memlock limit nor the device explains it: the kernel ran out of memory"
@@ -150,9 +145,7 @@ def _length(refusal: RegistrationRefusal) -> LimitMet | None:
 
 def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
     """Return the limit on the device's memory keys if it explains EAGAIN or ENOMEM; else None.
-
-    EAGAIN alone, without other evidence, also gives this limit, but it is not sure then.
-    """
+    EAGAIN alone, without other evidence, also gives this limit, but it is not sure then."""
     if refusal.number not in (errno.EAGAIN, errno.ENOMEM):
         return None
     line = _logged(refusal, _KEYS_LOG)
@@ -174,8 +167,7 @@ def _table(refusal: RegistrationRefusal) -> LimitMet | None:
     """Return the limit of the device's translation table if the errno shows it; else None.
 
     EIO shows it for every driver, ENOMEM and ENOSPC only for ``_TABLE_DRIVERS``. The limit is sure
-    only for these drivers.
-    """
+    only for these drivers."""
     listed = refusal.driver in _TABLE_DRIVERS
     if refusal.number not in (errno.EIO, *(_OF_TABLES if listed else ())):
         return None
@@ -188,16 +180,13 @@ def _table(refusal: RegistrationRefusal) -> LimitMet | None:
 
 def _logged(refusal: RegistrationRefusal, text: str) -> str | None:
     """Return the first new line of the kernel's log that contains ``text``, cut to 200 characters.
-
-    None if no line does, ``text`` is empty, or the log may not be read.
-    """
+    None if no line does, ``text`` is empty, or the log may not be read."""
     return next((line[:200] for line in refusal.log or () if text and text in line), None)
 
 
 class RegistrationCeiling(NamedTuple):
     """A limit that is known before measuring, on each device: in bytes or in regions, the other
-    None.
-    """
+    None."""
 
     limit: str
     bytes: int | None
@@ -211,8 +200,7 @@ class ProbeNeed(NamedTuple):
     process_bytes: of the largest process, with each of its NICs. nic_bytes, nic_regions,
     nic_objects: of all processes with one NIC, each the maximum over the NICs. nic_objects:
     regions, protection domains and completion queues, as the rdma cgroup counts. lengths: of single
-    registrations, ascending.
-    """
+    registrations, ascending."""
 
     process_bytes: int
     nic_bytes: int
@@ -227,8 +215,7 @@ def ceilings(
     """Yield every known limit on registering regions with all of ``nics`` at once.
 
     First the memlock limit for all together, then the rdma cgroups' and the device's for each NIC.
-    page_bytes: the page that backs the regions.
-    """
+    page_bytes: the page that backs the regions."""
     granted = grant(facts.system, facts.limits, None)
     limit = granted.limit
     if granted.void is not True and not isinstance(limit, Unknown) and limit.soft is not None:
@@ -241,10 +228,7 @@ def ceilings(
 
 
 def _of_cgroups(facts: Facts, nic: Nic) -> Iterator[RegistrationCeiling]:
-    """Yield how many more registrations with ``nic`` each rdma cgroup allows.
-
-    0 if it has no handle left to open the device. Nothing if the cgroups cannot be read.
-    """
+    """Yield how many more registrations with ``nic`` each rdma cgroup allows."""
     for group in () if isinstance(facts.rdma.cgroups, Unknown) else facts.rdma.cgroups:
         limit, used = group.limit(nic.name), use_of(group, nic.name)
         source = f"{group.file}: {nic.name}"
@@ -256,19 +240,14 @@ def _of_cgroups(facts: Facts, nic: Nic) -> Iterator[RegistrationCeiling]:
 
 
 def use_of(group: RdmaCgroup, device: str) -> CgroupLimit:
-    """Return how many handles and objects of ``device`` a cgroup has in use; zeros if they cannot
-    be read.
-    """
+    """Return the use that a cgroup makes of a device; zeros if that cannot be read."""
     used = group.use(device)
     return CgroupLimit(0, 0) if isinstance(used, Unknown) else used
 
 
 def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> Iterator[RegistrationCeiling]:
     """Yield the device's own limits, as far as known: memory keys left, and bytes that its table
-    maps.
-
-    page_bytes: the page that backs the regions; the table has an entry for each.
-    """
+    maps. page_bytes: the page that backs the regions; the table has an entry for each."""
     limits, kernel = nic.verbs.limits, facts.rdma.kernel
     if not isinstance(limits, Unknown) and limits.max_mr > 0 and not isinstance(kernel, Unknown):
         used = kernel.resources.get(nic.name, {}).get("mr", 0)
@@ -282,10 +261,7 @@ def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> Iterator[Registration
 
 
 def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Return the device names of the first processes in the launch that use any; () if none does.
-
-    Unknown if the devices of these, or of processes before them, are not known.
-    """
+    """Return the devices of the first process that uses any; Unknown if they are not known."""
     every = (use.devices.names for use in uses(facts.rdma, needs))
     return next((names for names in every if isinstance(names, Unknown) or names), ())
 
@@ -293,9 +269,7 @@ def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
 @or_unknown
 def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> ProbeNeed | Unknown:
     """Compute what a probe of ``devices`` has to reach for the launch to register all its memory.
-
-    Unknown if the memory that processes register, or which NICs they use, is not known.
-    """
+    Unknown if the memory that processes register, or which NICs they use, is not known."""
     most = 0
     every = uses(facts.rdma, needs)
     lengths: set[int] = set()
@@ -326,11 +300,8 @@ _MOST_SHOWN = 3
 
 
 class Users(NamedTuple):
-    """Who uses one device now.
-
-    contexts, regions: open contexts and memory regions of all processes, None if unknown.
-    processes: ``name (pid)`` of those that this user can see.
-    """
+    """Who uses one device now. contexts, regions: open contexts and memory regions of all
+    processes, None if unknown. processes: ``name (pid)`` of those that this user can see."""
 
     device: str
     contexts: int | None
@@ -349,10 +320,8 @@ class Users(NamedTuple):
 
 
 def users_of(facts: Facts, nics: tuple[Nic, ...]) -> Iterator[Users]:
-    """Yield the users of each device that is in use.
-
-    A device whose users cannot be counted is yielded too, with None for the counts.
-    """
+    """Yield the users of each device that is in use. A device whose users cannot be counted is
+    yielded too, with None for the counts."""
     kernel = facts.rdma.kernel
     for nic in nics:
         counts = None if isinstance(kernel, Unknown) else kernel.resources.get(nic.name)

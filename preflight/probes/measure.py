@@ -62,20 +62,17 @@ class Layout(NamedTuple):
     """The address range that is registered, and the buffer behind it.
 
     range_bytes: the length of the range, and so the longest registration. buffer_bytes: the memory
-    that backs the range, mapped into it again and again.
-    """
+    that backs the range, mapped into it again and again."""
 
     page_bytes: int
     range_bytes: int
     buffer_bytes: int
 
     def spent_bytes(self, registered_bytes: int, soft: bool) -> int:
-        """Return the host memory, in bytes, that ``registered_bytes``, summed over all devices,
-        takes.
+        """Return the host's bytes that so much registered memory, over all devices, takes.
 
         That is the buffer, the range's page tables, and what the kernel and the driver keep. soft:
-        some device is one in software, whose driver keeps a list of base pages whatever backs them.
-        """
+        a device in software, which keeps a list of base pages whatever backs them."""
         driver_page = BASE_PAGE_BYTES if soft else self.page_bytes
         return (
             self.buffer_bytes
@@ -92,8 +89,7 @@ def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_by
     takes the largest page that fits a whole region. So memory that happens to lie together would be
     measured on pages larger than ``page_bytes``. The buffer is therefore an odd number of pages,
     and appears more than once in every region. At its end a run of pages ends, and no larger page
-    does.
-    """
+    does."""
     buffer = round_up(min(LARGEST_BUFFER_BYTES, spend_bytes // 8, longest_bytes), page_bytes)
     buffer = min(buffer, max(page_bytes, region_bytes // 2 // page_bytes * page_bytes))
     tables = max(spend_bytes // 8, TABLE_BYTES_PER_PAGE)
@@ -108,10 +104,8 @@ def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_by
 
 
 def map_range(layout: Layout) -> int:
-    """Map the range, filled with the buffer over and over, and return its address.
-
-    It stays mapped while the process lives. Raises OSError if memory or huge pages are missing.
-    """
+    """Map the range, filled with the buffer over and over, and return its address. It stays mapped
+    while the process lives. Raises OSError if memory or huge pages are missing."""
     descriptor = _buffer(layout)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -129,10 +123,8 @@ def map_range(layout: Layout) -> int:
 
 
 def _buffer(layout: Layout) -> int:
-    """Create the buffer as a file in memory, with all its pages, and return the descriptor.
-
-    Raises OSError if memory or huge pages are missing, so that no signal comes later.
-    """
+    """Create the buffer as a file in memory, with all its pages, and return the descriptor. Raises
+    OSError if memory or huge pages are missing, so that no signal comes later."""
     page, flags = layout.page_bytes, _MFD_CLOEXEC
     huge = page > os.sysconf("SC_PAGE_SIZE")
     if huge:
@@ -184,8 +176,7 @@ class Order(NamedTuple):
     backs the memory. region_bytes: the step in which is measured. longest_bytes: the longest
     registration wanted. up_to_bytes: the most to register with each device. spend_bytes: the most
     host memory to take. memlock_bytes, lifted: as in ``RegistrationRefusal``. budget_seconds: after
-    which no more is tried.
-    """
+    which no more is tried."""
 
     devices: tuple[str, ...]
     drivers: tuple[str, ...]
@@ -209,8 +200,7 @@ class Measurement(NamedTuple):
     host memory taken, computed. memory_drop_bytes: how far MemAvailable fell, None if it was not
     read. stopped: why the search ended before a limit ("" if it met one, or held all that was
     asked). met: the limit, None if none was met. left: regions that were not given back, None if
-    not known.
-    """
+    not known."""
 
     held_bytes: int
     held_regions: int
@@ -226,9 +216,7 @@ class Measurement(NamedTuple):
 
 
 def layout_of(order: Order, largest_bytes: int) -> Layout:
-    """Return the layout for ``order``. largest_bytes: the longest registration that all devices
-    take.
-    """
+    """Return the range that ``order`` gets where a device takes ``largest_bytes`` in one region."""
     longest = max(order.region_bytes, min(order.longest_bytes, order.up_to_bytes))
     longest = min(longest, largest_bytes)
     return plan_layout(order.page_bytes, order.region_bytes, longest, order.spend_bytes)
@@ -238,8 +226,7 @@ def child(order: Order, parent: int, say: Say) -> int:
     """Measure in the child process, release, and return its exit code: 0, or 1 after an OSError.
 
     parent: the process id of the command, with which the child ends. say: sends each event to the
-    parent; an OSError becomes the event ``error``.
-    """
+    parent; an OSError becomes the event ``error``."""
     become({"parent": parent, "node": None})
     try:
         _measure(order, say)
@@ -257,10 +244,8 @@ def child(order: Order, parent: int, say: Say) -> int:
 
 
 def _measure(order: Order, say: Say) -> None:
-    """Register as much as all devices take at once, report it, and release it.
-
-    Sends the event ``found``, and after the release ``released``. Raises OSError.
-    """
+    """Register as much as all devices take at once, report it, and release it. Sends the event
+    ``found``, and after the release ``released``. Raises OSError."""
 
     log = KernelLog()
     devices = [OpenDevice(name) for name in order.devices]
@@ -335,10 +320,8 @@ class _Run:
         return not why
 
     def _register_all(self, size: int) -> RegistrationRefusal | None:
-        """Register ``size`` bytes on every device, or on none if one refuses.
-
-        Returns None on success, else the refusal with the evidence at that moment.
-        """
+        """Register ``size`` bytes on every device, or on none if one refuses. Returns None on
+        success, else the refusal with the evidence at that moment."""
         self.registrations += 1
         order, number = self._order, 0
         try:
@@ -374,10 +357,8 @@ class KernelLog:
             os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def new_lines(self) -> tuple[str, ...] | None:
-        """Return the first line of each message since the last call, 200 at most.
-
-        None if this user may not read the log.
-        """
+        """Return the first line of each message since the last call, 200 at most. None if this user
+        may not read the log."""
         if self._descriptor < 0:
             return None
         lines: list[str] = []
@@ -421,8 +402,7 @@ def search(register: Register, region_bytes: int, largest_bytes: int, up_to_byte
     """Register as many regions as ``register`` accepts, and return the bytes that are held.
 
     Steps double until one is refused, and then halve. largest_bytes: the longest single
-    registration. up_to_bytes: the most to hold.
-    """
+    registration. up_to_bytes: the most to hold."""
     most = max(1, largest_bytes // region_bytes)  # regions in one registration
     wanted = up_to_bytes // region_bytes
     count, step = 0, 1
@@ -462,9 +442,7 @@ class OpenDevice:
         return len(self._regions)
 
     def register(self, address: int, size: int) -> None:
-        """Register ``size`` bytes at ``address``. Raises VerbsError, and then nothing is
-        registered.
-        """
+        """Register a range. Raises VerbsError, and then nothing is registered."""
         self._regions.append(self._device.register(address, size))
 
     def take_back(self) -> None:
@@ -492,8 +470,7 @@ def measure(order: Order, progress: Say) -> Measurement:
 
     progress: called with each event that the child reports. Raises ProbeError if nothing was
     measured; RuntimeError for a defect in the child. If this process is interrupted, the child is
-    killed first.
-    """
+    killed first."""
     reading, writing = Pipe(duplex=False)
     parent = os.getpid()
     process = os.fork()
@@ -530,10 +507,8 @@ def measure(order: Order, progress: Say) -> Measurement:
 
 
 def _become_child(order: Order, parent: int, reading: Connection, writing: Connection) -> None:
-    """Run ``child`` in the forked process, and exit; never returns.
-
-    A defect goes to the parent as an event, not to the terminal.
-    """
+    """Run ``child`` in the forked process, and exit; never returns. A defect goes to the parent as
+    an event, not to the terminal."""
     code = 70
     try:
         reading.close()

@@ -51,8 +51,7 @@ class Sizes(NamedTuple):
     page: 4k, 2m or 1g. region_bytes, up_to_bytes: None to take them from the launch, or defaults
     without one. spend_bytes: the most host memory that the probe may take. devices: names; () for
     the launch's devices, or all without a launch. force: measure although others use a device.
-    save: keep the result for later checks.
-    """
+    save: keep the result for later checks."""
 
     page: str = "4k"
     region_bytes: int | None = None
@@ -74,8 +73,7 @@ def registration_ceiling(
 
     needs: None without a launch. budget_seconds: limit for reading facts, and again for measuring.
     tell: gets each line of progress. Saves the results if ``sizes`` asks for it and nobody else
-    uses the devices. Returns an answer also if nothing could be measured. Raises UsageError.
-    """
+    uses the devices. Returns an answer also if nothing could be measured. Raises UsageError."""
     facts = read_facts(root, needs, budget_seconds, topics=("system", "limits", "rdma"))
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown) or isinstance(rdma.nics, Unknown):
@@ -131,8 +129,7 @@ def _chosen(
 
     devices: names, also several with commas. launched: the launch's devices, None without a launch.
     Unknown if none is named and the launch's devices are not known, or are none. Raises UsageError
-    for a name that the host does not have.
-    """
+    for a name that the host does not have."""
     there = {nic.name: nic for nic in facts.rdma.present}
     names = [name.strip() for text in devices for name in text.split(",") if name.strip()]
     missing = [name for name in names if name not in there]
@@ -153,8 +150,7 @@ def _order(
     """Make the order for ``measure``. Sizes that are not given come from the need, or are defaults.
 
     need: of the launch, None without one. Raises UsageError for a region of 0 bytes, or if
-    ``spend_bytes`` is too little for one region on each device.
-    """
+    ``spend_bytes`` is too little for one region on each device."""
     page = _PAGES.get(sizes.page, os.sysconf("SC_PAGE_SIZE"))
     known = need if isinstance(need, ProbeNeed) and need.lengths else None
     region = sizes.region_bytes
@@ -204,8 +200,7 @@ def judge(
     """Return ``(status, reason)`` of a measurement; the reason is a sentence.
 
     need: of the launch. Without a launch (None) the status is ``measured``, or ``unknown`` if the
-    search ended early. With one it is ``fits``, ``too little`` or ``unknown``.
-    """
+    search ended early. With one it is ``fits``, ``too little`` or ``unknown``."""
     limit = None if measured.met is None else measured.met.limit
     amount = f"{format_bytes(measured.held_bytes)} on each device"
     if limit is not None:
@@ -245,8 +240,7 @@ def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[
 
     A result names a limit only if the limit is the device's own and is proven. Without a limit it
     is left out if a saved result holds as much. The folder is the system's for root, else this
-    user's. Raises OSError.
-    """
+    user's. Raises OSError."""
     folders = state_folders()
     folder = folders[0] if os.geteuid() == 0 else folders[-1]
     written = []
@@ -281,10 +275,7 @@ def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[
 
 
 def _is_saved(measured_on: dict[str, Any], held_bytes: int) -> bool:
-    """Tell whether a saved result with all entries of ``measured_on`` has at least ``held_bytes``.
-
-    measured_on: the device's identity, and the page size.
-    """
+    """Tell whether a saved result of this device and page size holds as much."""
     same = (old for old in saved() if measured_on.items() <= old.items())
     holds = (old.get("holds_bytes") for old in same)
     return any(isinstance(size, int) and size >= held_bytes for size in holds)
@@ -294,8 +285,7 @@ class CeilingAnswer(NamedTuple):
     """What ``registration_ceiling`` found.
 
     status: measured (no launch was given), fits, too little, unknown, refused. predicted: limits
-    that were known before. users: others that use the devices. saved: files that were written.
-    """
+    that were known before. users: others that use the devices. saved: files that were written."""
 
     status: str
     reason: str

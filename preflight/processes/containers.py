@@ -26,10 +26,8 @@ _NO_LIMIT_BYTES = 1 << 62
 
 
 def container_limits(command: Command) -> ContainerLimits | None:
-    """Return the limits, GPUs and devices that the launch gives the container of ``command``.
-
-    None without a container. In the record, a size that is not written or cannot be read is None.
-    """
+    """Return the limits, GPUs and devices that the launch gives the container of ``command``. None
+    without a container. In the record, a size that is not written or cannot be read is None."""
     settings = command.container
     if settings is None:
         return None
@@ -59,8 +57,7 @@ def container_limits(command: Command) -> ContainerLimits | None:
 
 def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
     """Return the device files or folders by which a container opens RDMA devices; () if it
-    certainly gets none. Unknown if the engine, a resource or the runtime may give it some.
-    """
+    certainly gets none. Unknown if the engine, a resource or the runtime may give it some."""
     engine = settings.engine
     # enroot, which pyxis starts, shows the host's /dev unless ENROOT_RESTRICT_DEV says otherwise.
     if settings.privileged or engine == "pyxis":
@@ -100,8 +97,7 @@ def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unk
     decides.
 
     The first source that tells counts: resources, ``--gpus``, NVIDIA_VISIBLE_DEVICES
-    (``variable``), device files, the runtime.
-    """
+    (``variable``), device files, the runtime."""
     resources = [name for name in GPU_RESOURCES if name in settings.resources]
     resources.sort(key=lambda name: settings.resources[name] == "0")  # of another maker, then
     for name in resources:
@@ -129,12 +125,7 @@ def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unk
 
 
 def set_limits(command: Command) -> tuple[SetLimit, ...]:
-    """Return the resource limits that the launch sets for a process, in the order in which they
-    apply.
-
-    The container's ``data`` and ``fsize`` ulimits come first, then the limits that scripts, units
-    and wrappers set.
-    """
+    """Return the limits that the launch sets: its container's sizes, and then those within."""
     origin = str(command.origin)
     in_order = []
     for name, bounds in command.container.ulimits.items() if command.container else ():
@@ -146,8 +137,7 @@ def set_limits(command: Command) -> tuple[SetLimit, ...]:
 
 def unknown_settings(command: Command) -> Iterator[tuple[str, Unknown]]:
     """Yield (name, reason) for each size or ulimit of the container that is written and cannot be
-    read. Of a ulimit, the soft value alone is looked at.
-    """
+    read. Of a ulimit, the soft value alone is looked at."""
     settings = command.container
     if settings is None:
         return
@@ -173,8 +163,7 @@ def _soft(settings: ContainerSettings, name: str) -> int | None:
 
 def _shm(settings: ContainerSettings) -> tuple[int | None, bool]:
     """Return the size of /dev/shm in bytes, and whether it is the host's. The size is None if it is
-    not known, not written, or the host's.
-    """
+    not known, not written, or the host's."""
     if settings.ipc == "host":
         return None, True
     mounted = settings.mount_at("/dev/shm")
@@ -187,9 +176,7 @@ def _shm(settings: ContainerSettings) -> tuple[int | None, bool]:
 
 
 def _hugepages(settings: ContainerSettings) -> dict[int, int]:
-    """Return a container's limit of huge pages in bytes, by page size in bytes; the launch writes
-    the page size as ``2Mi``. What cannot be read is left out.
-    """
+    """Return the limits by page size in bytes, from ``2Mi`` and the like."""
     limits: dict[int, int] = {}
     for size, limit in settings.hugepages_bytes.items():
         number, unit = size[:-2], size[-2:]
@@ -214,8 +201,7 @@ def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
     """Return where a command runs; equal places share their files, and () is the host itself.
 
     None if a wrapper other than ``docker exec``, such as ssh, srun or docker run, takes it to a
-    place that is not known.
-    """
+    place that is not known."""
     wrappers = filter(None, command.wrappers)
     around = tuple(wrapper for wrapper in wrappers if wrapper[0].rpartition("/")[2] not in _LOCAL)
     if any(wrapper[:2] != ("docker", "exec") for wrapper in around):
@@ -228,8 +214,7 @@ def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
 
 def network_of(command: Command) -> str:
     """Return a name for the network in which a command binds its ports; "" for the host's network.
-    Commands with equal names share one network.
-    """
+    Commands with equal names share one network."""
     settings, place = command.container, command.place
     if settings is None:
         return "" if place_of(command) is not None else f"where {command.origin} runs"
@@ -259,8 +244,7 @@ def host_path(command: Command, path: str) -> str | Unknown:
     """Return the path on the host of the file that the process of ``command`` calls ``path``.
 
     Unknown if no bind mount of its container holds the file, or the process runs at a place that is
-    not read here.
-    """
+    not read here."""
     settings = command.container
     if settings is not None:
         return _mounted(settings, path)
@@ -289,8 +273,7 @@ def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
     """Return a function that reads a file by the name that the process of ``command`` has for it.
 
     Files that the launch itself writes come first; others are read on the host, through the bind
-    mounts of a container. The function returns Unknown for a file that it cannot reach.
-    """
+    mounts of a container. The function returns Unknown for a file that it cannot reach."""
     plain = command.container is None and place_of(command) == ()
 
     def mounted(name: str) -> str | Unknown:
@@ -301,8 +284,7 @@ def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
 
     def read(name: str) -> str | Unknown:
         """Return the text of a file; Unknown if it cannot be read, or for a ~ that no shell has
-        expanded.
-        """
+        expanded."""
         if not name.startswith("~/"):
             return there(name)
         why = "a shell expands it only at the start of a word or of an assignment's value"

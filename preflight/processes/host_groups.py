@@ -40,8 +40,7 @@ class HostGroup(NamedTuple):
     name: for --host-group. what: the launch's name for the host. only_here: numbers of processes
     that run on no other host. shared: numbers of processes that may run on each host. address: of
     the host, or "". in_turn: on one host, the script ends each group before the next. killed: the
-    script kills each group and waits for its end, so that all groups are for one host.
-    """
+    script kills each group and waits for its end, so that all groups are for one host."""
 
     name: str
     what: str
@@ -90,8 +89,7 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
     """Return the groups of processes that run on different hosts, or one after another on one host.
 
     () if the whole launch is for one host, this one. A single group means that ssh takes every
-    process to one other host. Groups are named "1", "2" and so on.
-    """
+    process to one other host. Groups are named "1", "2" and so on."""
     hosts: dict[str, tuple[str, list[int]]] = {}  # by host: its address, and its processes
     shared = [process.number for process in processes if process.kind in _ANYWHERE]
     left: list[LaunchProcess] = []
@@ -138,11 +136,7 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
 def _groups(
     hosts: Iterable[tuple[str, Iterable[int], str]], shared: Iterable[int], **ends: bool
 ) -> tuple[HostGroup, ...]:
-    """Return a group for each (host, numbers of its processes, address), named "1", "2" and so on.
-
-    shared: numbers of processes that may run on each. ends: ``in_turn`` and ``killed`` of every
-    group.
-    """
+    """Return a group of each (host, numbers of its processes, address), named by its place."""
     anywhere = frozenset(shared)
     return tuple(
         HostGroup(str(place), what, frozenset(numbers), anywhere, address, **ends)
@@ -154,8 +148,7 @@ def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tu
     """Return groups of pods such that no two pods of one group ask for the same hostPort.
 
     The scheduler never puts two such pods on one node (its plugin NodePorts). A pod that clashes
-    with no other may run on each host. () if no two pods clash.
-    """
+    with no other may run on each host. () if no two pods clash."""
     taken: dict[str, set[Published]] = {}
     for process in processes:
         for port in process.command.published:
@@ -182,8 +175,7 @@ def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[Host
     """Return a group for each round of a script that kills its servers and waits for their end.
 
     What starts behind the last kill is a round too. Processes that the script does not end may run
-    beside each round. () if the script has fewer than two rounds, or one without a server.
-    """
+    beside each round. () if the script has fewer than two rounds, or one without a server."""
     ended = [p for p in processes if p.command.ended and p.kind not in _ANYWHERE]
     last = max((process.command.turn for process in ended), default=0)
     behind = [p for p in processes if p.command.turn > last and p.kind in _SERVERS]
@@ -203,19 +195,14 @@ def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[Host
 
 
 def _clash(some: set[Published], others: set[Published]) -> bool:
-    """Tell whether two pods ask for the same port of their node at addresses that overlap.
-
-    Addresses overlap if they are equal, or if one pod names none, which means all.
-    """
+    """Return whether two pods ask for one port of their node, on addresses that meet."""
     pairs = ((port, other) for port in some for other in others if port.port == other.port)
     return any(a.address == b.address or not (a.address and b.address) for a, b in pairs)
 
 
 def _port(process: LaunchProcess) -> int:
-    """Return the first port that an SGLang or vLLM server binds on its host.
-
-    0 for any other process, for a port that is not known, and in a network of a container.
-    """
+    """Return the first port that an SGLang or vLLM server binds on its host. 0 for any other
+    process, for a port that is not known, and in a network of a container."""
     fixed = next(iter(ports(process)), None) if process.kind in _SERVERS else None
     if fixed is None or fixed.network or not isinstance(fixed.port, int):
         return 0
@@ -228,8 +215,7 @@ def _alternatives(
     """Return a group for each of several servers in the foreground that want the same port: they
     never run together.
 
-    () if no port is wanted twice, or if ``hosted``: some processes have a host already.
-    """
+    () if no port is wanted twice, or if ``hosted``: some processes have a host already."""
     by_port: dict[int, list[LaunchProcess]] = {}
     for process in processes:
         if process.command.waited and (port := _port(process)):
@@ -267,8 +253,7 @@ class Behind(NamedTuple):
         """Return the resources that ``first`` and the next engine both take: "the same GPUs", "port
         N", or both joined by "and".
 
-        "" if they share nothing, or are not two engines in equal containers.
-        """
+        "" if they share nothing, or are not two engines in equal containers."""
         engines = [p for p in (self.first, self.later[0]) if p.kind in _SERVERS]
         if len(engines) < 2 or engines[0].command.container != engines[1].command.container:
             return ""
@@ -284,9 +269,7 @@ class Behind(NamedTuple):
 
 def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
     """Return the first server that blocks its script, with those that the script starts behind it.
-
-    None if no server does, or if the launch is for several hosts or kills its servers in rounds.
-    """
+    None if no server does, or if the launch is for several hosts or kills its servers in rounds."""
     known = [process for process in processes if process.kind not in _ANYWHERE]
     groups = host_groups(processes)
     if groups and not (groups[0].in_turn and not groups[0].killed):
@@ -310,8 +293,7 @@ def take_group(
 
     asked: name, host or address of ``--host-group``. Without it, the groups with an address of this
     host are taken as one; else the first group with HiCache; else the first. Raises UsageError if
-    no group is called ``asked``.
-    """
+    no group is called ``asked``."""
     groups = host_groups(processes)
     if asked is not None:
         for group in groups:
@@ -338,8 +320,7 @@ def take_group(
 
 def _host(process: LaunchProcess) -> tuple[str, str]:
     """Return a name for the host that a process is for, and the host's address; "" for each that is
-    not known.
-    """
+    not known."""
     place = process.command.place
     if place is not None and place.kind == "job":
         job, host_name = place.name
@@ -386,11 +367,8 @@ def _named_host(wrapper: Sequence[str]) -> str:
 
 
 def _bound(process: LaunchProcess) -> str:
-    """Return the address of the host that a process binds, or registers by.
-
-    "" if none is written as an IP address, if it is loopback or 0.0.0.0, or in a network of a
-    container.
-    """
+    """Return the address of the host that a process binds, or registers by. "" if none is written
+    as an IP address, if it is loopback or 0.0.0.0, or in a network of a container."""
     if network_of(process.command):
         return ""
     server = process.server

@@ -53,8 +53,7 @@ def _engines_of_dynamo() -> Mapping[str, tuple[str, str]]:
 
 def image_releases(image: str) -> Mapping[str, str]:
     """Return product -> release as an image's name tells: sglang, vllm, lmcache, mooncake, dynamo.
-    Empty for a nightly image, and for a name without a release.
-    """
+    Empty for a nightly image, and for a name without a release."""
     if _NIGHTLY.search(image):
         return {}
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
@@ -76,10 +75,7 @@ def image_releases(image: str) -> Mapping[str, str]:
 
 
 def stated_releases(container: ContainerSettings | None) -> dict[str, Named]:
-    """Return the release of each product that a launch says its container has, by product.
-
-    What the launch states beside the image goes before the image's name. Empty without a container.
-    """
+    """Return the releases that a launch says a container has, by product."""
     if container is None:
         return {}
     by_image = image_releases(container.image)
@@ -89,9 +85,7 @@ def stated_releases(container: ContainerSettings | None) -> dict[str, Named]:
 
 
 def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
-    """Yield (product, release, word) for each ``name==release`` of a pip or uv install, and nothing
-    for other commands. Products: sglang, vllm, lmcache, mooncake.
-    """
+    """Yield product (sglang, vllm, lmcache, mooncake), release and word of each pip install."""
     texts = [word.text for word in command.words]
     names = {text.rpartition("/")[2] for text in texts[:4]}
     if "install" not in texts or not names & _PIP:
@@ -107,8 +101,7 @@ def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str
     """Return product -> release for a command, as its container or pip names it; pip goes first.
 
     commands: of the whole launch; installs in the same container count. A product that pip pins to
-    different releases is left to the container.
-    """
+    different releases is left to the container."""
     releases = stated_releases(command.container)
     pins: dict[str, set[str]] = {}
     for each in commands:

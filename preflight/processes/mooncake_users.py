@@ -45,8 +45,7 @@ def settings_of(
     """Yield (process, name, word) for each variable of ``names`` that a process is given and reads.
 
     Each written value once, with the first process that reads it; values that are not known are
-    left out. reads: tells whether a process reads these variables at all.
-    """
+    left out. reads: tells whether a process reads these variables at all."""
     seen = set()
     for process in processes:
         if not reads(process):
@@ -60,8 +59,7 @@ def settings_of(
 
 def _server_uses_mooncake(server: SglangServer) -> bool:
     """Tell whether a server uses Mooncake: as a store, between prefill and decode, for encoders, or
-    between experts.
-    """
+    between experts."""
     if server.store is not None:
         return True
     transfers = server.mode in ("prefill", "decode")
@@ -95,18 +93,14 @@ def offloads(process: LaunchProcess) -> bool:
 
 
 def ssd_offload(process: LaunchProcess) -> Any:
-    """Return whether a store client offloads to SSD: True for on, Unknown if not known; None if the
-    process is no store client.
-    """
+    """Return the SSD offload setting of a store client: True for on."""
     if process.server is not None or process.store is None:
         return _of_server(process, "enable_ssd_offload")
     return process.store.offload
 
 
 def store_protocol(process: LaunchProcess) -> str | Unknown | None:
-    """Return the transport of a store client: rdma, tcp, efa, ..; None if the process is no client,
-    Unknown if a variable or file decides.
-    """
+    """Return the transport of a store client: rdma, tcp, efa, ..; None if it is no client."""
     if process.server is not None or process.store is None:
         protocol: str | Unknown | None = _of_server(process, "protocol")
         return protocol
@@ -120,8 +114,7 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
     """Return the RDMA devices that one rank uses (0 for a process without ranks).
 
     They are those of its store client, else of its transfer engine. None if neither uses RDMA, or
-    the client's settings are not known.
-    """
+    the client's settings are not known."""
     server, store = process.server, process.store
     if server is not None:
         return _server_devices(server, rank)
@@ -146,8 +139,7 @@ def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
     variable names the devices, else "".
 
     The place is the process's name if neither a flag, nor a setting of its engine, nor the variable
-    does.
-    """
+    does."""
     for word in process.arguments:
         flag = word.flag.lstrip("-").replace("-", "_")
         if flag in ("device_names", "device_name"):
@@ -162,8 +154,7 @@ def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
 
 def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
     """Return the RDMA devices of one rank of a server's store; without a store over RDMA, those of
-    the engine between prefill and decode. None if neither uses RDMA.
-    """
+    the engine between prefill and decode. None if neither uses RDMA."""
     store = server.store
     # In standalone storage a mooncake_client has the devices, and the rank only shared memory.
     if store is None or store.error or store.value("standalone_storage") is True:
@@ -185,8 +176,7 @@ def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
     transport.
 
     None without ``server``, for a server without an engine of Mooncake's, and for Ascend's. A
-    server looks its devices up before it starts.
-    """
+    server looks its devices up before it starts."""
     if server is None or engine_protocol(server) in (None, "ascend"):
         return None
     setting: SettingValue = server.arguments.settings["disaggregation_ib_device"]
@@ -201,9 +191,7 @@ def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
 
 
 def _engine_use(server: SglangServer, rank: int) -> RdmaUse | None:
-    """Return the RDMA devices of one rank's engine between prefill and decode; None if it uses no
-    RDMA. If the transport is not known, so are the devices.
-    """
+    """Return the devices that the engine between prefill and decode uses; None without RDMA."""
     protocol = engine_protocol(server)
     if isinstance(protocol, Unknown):
         origin = server.environment["MOONCAKE_PROTOCOL"].origin
@@ -218,8 +206,7 @@ def engine_protocol(server: SglangServer) -> str | Unknown | None:
     None for a server without that engine; Unknown if a variable or SGLang's release decides and is
     not known. Devices that the engine is given only narrow Mooncake's own discovery
     (transfer_engine_py.cpp, initializeExt). MC_FORCE_TCP comes before that
-    (transfer_engine_impl.cpp, init).
-    """
+    (transfer_engine_impl.cpp, init)."""
     if server.mode not in ("prefill", "decode"):
         return None
     if server.value("disaggregation_transfer_backend") != "mooncake":
@@ -241,9 +228,7 @@ def engine_protocol(server: SglangServer) -> str | Unknown | None:
 
 
 def other_transport(process: LaunchProcess) -> str:
-    """Return the transport of a process if it is neither RDMA nor TCP, such as efa or ascend; else
-    "". The driver of such a transport pins memory.
-    """
+    """Return a transport other than RDMA and TCP, or ""; its driver pins memory."""
     server, protocol = process.server, store_protocol(process)
     store = None if server is None else server.store
     # In standalone storage a mooncake_client moves it, and a store with an error nothing.

@@ -76,9 +76,7 @@ _NOT_KNOWN = "this program is not known here, and so neither is the memory that 
 
 @cache
 def _known(row_kind: str) -> frozenset[str]:
-    """Return the names in the rows of one kind of ``data/small_programs.txt``. row_kind: tool,
-    small, module or valued.
-    """
+    """Return the names of a kind of ``data/small_programs.txt``: tool, small, module or valued."""
     with open(data_file("small_programs.txt"), encoding="ascii") as file:
         rows = [line.split() for line in file if line.startswith(f"{row_kind} ")]
     return frozenset(name for row in rows for name in row[1:])
@@ -93,8 +91,7 @@ def tells_of_server(text: str) -> bool:
 
 def unknown_program(command: Command) -> str:
     """Return why a program that no reader knows may be one of an engine or a store, or start one.
-    "" if its words show nothing of the kind.
-    """
+    "" if its words show nothing of the kind."""
     argv = command.words
     if not argv:
         return ""
@@ -120,8 +117,7 @@ def unknown_program(command: Command) -> str:
 
 class Servers:
     """The places at which known programs of a launch run, and the number of the first that runs in
-    the background at each.
-    """
+    the background at each."""
 
     def __init__(self, processes: Iterable[LaunchProcess]) -> None:
         """Note the places of servers, and the first background server of each place and turn."""
@@ -136,9 +132,7 @@ class Servers:
                     self.first.setdefault((place, each.command.turn), each.number)
 
     def before(self, process: LaunchProcess) -> bool:
-        """Tell whether a known program runs in the background already, at the same place and in the
-        same turn, when ``process`` starts.
-        """
+        """Return whether a server runs already when a program starts."""
         command = process.command
         return self.first.get((command.place, command.turn), process.number) < process.number
 
@@ -147,8 +141,7 @@ def unknown_beside(process: LaunchProcess, servers: Servers, lost_source: bool) 
     """Return why a program that no reader knows may hold memory beside servers; "" if it may not.
 
     lost_source: whether the script sources a file that was not read. A word such as wait_for_server
-    may then be a function of that file, and no program.
-    """
+    may then be a function of that file, and no program."""
     command = process.command
     if process.kind is not ProcessKind.OTHER or not command.words:
         return ""
@@ -185,9 +178,7 @@ def _runs_beside(process: LaunchProcess, servers: Servers) -> bool:
 
 
 def _detaches(argv: Sequence[str]) -> bool:
-    """Tell whether a launcher, such as screen, at or ``setsid -f``, leaves its program running in
-    the background. An option with which it waits makes it False. argv: the launcher and its words.
-    """
+    """Return whether a launcher leaves its program running."""
     name = argv[0].rpartition("/")[2]
     if name == "setsid":
         return bool({"-f", "--fork"} & set(argv))
@@ -195,9 +186,7 @@ def _detaches(argv: Sequence[str]) -> bool:
 
 
 def _is_small(name: str, texts: Sequence[str]) -> bool:
-    """Tell whether a program holds little memory, or only asks another one, as its words show.
-    name: without its folder. texts: all words, the program first.
-    """
+    """Return whether a program holds little, or only asks another, as its words show."""
     if _starts(name, texts):
         return False
     if name in _VERBS or name in LAUNCHERS:
@@ -227,8 +216,7 @@ def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
     """Return the words of the command that a launcher starts; empty if its words start nothing.
 
     texts: all words, the launcher first. Options that ``small_programs.txt`` does not list as
-    valued are taken for switches.
-    """
+    valued are taken for switches."""
     plain: list[str] = []
     before = ""
     for at, text in enumerate(texts[1:], start=1):
@@ -250,9 +238,7 @@ def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
 
 
 def _starts(name: str, texts: Sequence[str]) -> bool:
-    """Tell whether words such as ``kubectl run x`` start a program that they do not show. False
-    with ``--help`` or ``--replicas=0``.
-    """
+    """Return whether words such as ``kubectl run x`` start an unseen program."""
     plain = [text for text in texts[1:] if text[:1] != "-"][:2]
     if any(text in ("--replicas=0", "--help", "-h") for text in texts):
         return False
@@ -261,8 +247,7 @@ def _starts(name: str, texts: Sequence[str]) -> bool:
 
 def _is_small_python(texts: Sequence[str]) -> bool:
     """Tell whether a Python command holds little memory: its script is read as text, or it runs a
-    small module. texts: the words behind ``python``.
-    """
+    small module. texts: the words behind ``python``."""
     for at, text in enumerate(texts):
         if text == "-":
             return True  # what it reads from standard input is read

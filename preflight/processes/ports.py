@@ -55,9 +55,7 @@ class Address(NamedTuple):
 
 
 def ports(process: LaunchProcess) -> Iterator[BoundPort]:
-    """Yield the ports that ``process`` binds at fixed numbers; a number is Unknown if a variable
-    decides it. Ports that are drawn at the start, or published by an engine, are left out.
-    """
+    """Yield the fixed ports that ``process`` binds."""
     command = process.command
     network, pod = network_of(command), pod_of(command)
     may_give = next(process.open_words, None)
@@ -81,8 +79,7 @@ def all_ports(
 
     others: published ports of containers whose program the launch does not show; they come last. Of
     the ports at which the processes of one server meet, those alone are yielded that something else
-    of the launch wants too.
-    """
+    of the launch wants too."""
     inner = [_inner_ports(process) for process in processes]
     of_each = ports_of(processes)
     wanted = {_place(port) for each in of_each for port in each}
@@ -106,10 +103,8 @@ def _place(port: BoundPort) -> tuple[str, int | Unknown]:
 
 
 def _inner_ports(process: LaunchProcess) -> list[tuple[str, BoundPort]]:
-    """Return (host, port) for each port at which the processes of an SGLang server meet.
-
-    host: "" for this host. Empty for any other program, and for a server whose node rank is not 0.
-    """
+    """Return (host, port) for each port at which the processes of an SGLang server meet. host: ""
+    for this host. Empty for any other program, and for a server whose node rank is not 0."""
     server, command = process.server, process.command
     if server is None or server.value("node_rank") != 0:
         return []
@@ -169,8 +164,7 @@ def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
 
 def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
     """Yield (name, flag, default) for each port of a Mooncake program, metadata server or router;
-    nothing for other programs.
-    """
+    nothing for other programs."""
     if process.kind is ProcessKind.MASTER:
         rpc = "port" if value_of(process.arguments, "rpc_port") is None else "rpc_port"
         yield "RPC port", rpc, MASTER_PORT
@@ -218,9 +212,7 @@ def _argument_port(process: LaunchProcess, what: str, name: str) -> BoundPort:
 
 
 def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> BoundPort:
-    """Return the port that a flag gives, or ``default`` without the flag; the number is Unknown if
-    a variable decides it, or the text is no port. what: the port's name.
-    """
+    """Return the port of a flag, its default, or Unknown if it is open."""
     word = value_of(process.arguments, flag)
     if word is None:
         return BoundPort(what, default, process.name, Default(f"default of --{flag}"))

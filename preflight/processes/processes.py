@@ -64,9 +64,7 @@ _DYNAMOS_VALUES = {"--disaggregation-mode": _MODES, "--load-format": {"gms": "au
 
 @cache
 def _known(what: str) -> Mapping[str, ProcessKind]:
-    """Return the kinds of ``data/known_programs.txt`` by the name of a program or Python module.
-    what: module or program.
-    """
+    """Return the kinds of ``data/known_programs.txt`` by name. what: module or program."""
     with open(data_file("known_programs.txt"), encoding="ascii") as file:
         rows = [line.split()[1:] for line in file if line.startswith(f"{what} ")]
     return {name: ProcessKind[row_kind] for row_kind, *names in rows for name in names}
@@ -87,8 +85,7 @@ def keep_last(function: Callable[P, Result]) -> Callable[P, Result]:
     result that it has kept.
 
     Only the last result is kept, and none of a call with keywords. The rules ask one after the
-    other about one launch, whose processes they hand on as they are.
-    """
+    other about one launch, whose processes they hand on as they are."""
     kept: list[tuple[tuple[Any, ...], Result]] = []
 
     @wraps(function)
@@ -168,9 +165,8 @@ class LaunchProcess(NamedTuple):
 
     consumer: of another engine, whose first store client is ``store``.
 
-    number: of its command in the launch, which all that is made of the process carries. unread:
-    why a file that decides about it was not read.
-    """
+    number: of its command in the launch, which all that is made of the process carries. unread: why
+    a file that decides about it was not read."""
 
     kind: ProcessKind
     command: Command
@@ -194,10 +190,8 @@ class LaunchProcess(NamedTuple):
 
     @property
     def open_words(self) -> Iterator[Word]:
-        """Yield the words whose text is not known, except for values of flags.
-
-        Of an SGLang server, they are among the words that its parser does not recognize.
-        """
+        """Yield the words whose text is not known, except for values of flags. Of an SGLang server,
+        they are among the words that its parser does not recognize."""
         program = GFLAGS_PROGRAMS.get(self.kind)
         flags = {} if program is None else flags_of(program)
         value_of = ""
@@ -221,8 +215,7 @@ def understand(
     """Return every command as a process of a known kind; all other programs are ``OTHER``.
 
     sglang_version: as for ``parse_sglang_arguments``, which raises ValueError if it is no version.
-    installed: the host's releases of engines beside SGLang, which run outside of containers.
-    """
+    installed: the host's releases of engines beside SGLang, which run outside of containers."""
     of_host = {name: Named(release, "this host") for name, release in (installed or {}).items()}
     return tuple(
         _understand(command, read_file, sglang_version, commands, of_host)._replace(number=number)
@@ -240,8 +233,7 @@ def _understand(
     """Return one command as a process, with its arguments read as its program reads them.
 
     commands: of the whole launch, for releases that pip installs. of_host: releases of engines on
-    the host, for a process outside of containers.
-    """
+    the host, for a process outside of containers."""
     process_kind, arguments = classify(command)
     environment = command.environment
     read_file = reads_in(command, read_file)
@@ -280,8 +272,7 @@ def _consumer(
     named: Mapping[str, Named],
 ) -> Consumer:
     """Return the record of a vLLM server, a Dynamo vLLM worker or an LMCache server: the memory
-    that it takes. named: releases that the launch or the host names, by product.
-    """
+    that it takes. named: releases that the launch or the host names, by product."""
     if process_kind is ProcessKind.LMCACHE:
         from preflight.consumers.lmcache import read_lmcache_server
 
@@ -296,10 +287,7 @@ def _consumer(
 
 def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
     """Return a command's kind, and the arguments of its program: the words behind the program or
-    module.
-
-    A program that is not known is ``OTHER``; of no words the arguments are ().
-    """
+    module. A program that is not known is ``OTHER``; of no words the arguments are ()."""
     argv = command.words
     if not argv:
         return ProcessKind.OTHER, ()
@@ -325,8 +313,7 @@ def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
 
 def _python(argv: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
     """Return the kind of the module or script that Python runs, and the words behind it. argv: all
-    words, the interpreter first.
-    """
+    words, the interpreter first."""
     index = 1
     while index < len(argv):
         text = argv[index].text
@@ -366,11 +353,7 @@ def _without_router(argv: tuple[Word, ...]) -> Iterator[Word]:
 
 
 def flag_values(argv: tuple[Word, ...]) -> dict[str, Word]:
-    """Return the value of each ``--flag``: the text behind its "=", else the next word, even
-    another flag.
-
-    Of a flag that is written twice, the last counts. A flag without a next word is left out.
-    """
+    """Return the word behind each flag, or attached to the flag by "=". The last word has none."""
     values: dict[str, Word] = {}
     for word, following in zip(argv, (*argv[1:], None), strict=False):
         flag, equals, attached = word.text.partition("=")
@@ -384,8 +367,7 @@ def _prefixed(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return SGLang's own words in a training script of THUDM/slime (sglang_utils/arguments.py).
 
     ``--sglang-page-size 64`` becomes ``--page-size 64``, and ``--hf-checkpoint`` becomes
-    ``--model-path``. () if no word starts with ``--sglang-``, or ``--hf-checkpoint`` is missing.
-    """
+    ``--model-path``. () if no word starts with ``--sglang-``, or ``--hf-checkpoint`` is missing."""
     handed_on: list[Word] = []
     taken = False
     for word in argv:
@@ -411,10 +393,8 @@ def _served(argv: tuple[Word, ...]) -> tuple[Word, ...]:
 def _arguments(
     argv: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
 ) -> ParsedArguments:
-    """Return SGLang's arguments, those of the file behind ``--config`` among them.
-
-    A file that SGLang refuses is in ``error``; one that cannot be read here, in ``unread``.
-    """
+    """Return SGLang's arguments, those of the file behind ``--config`` among them. A file that
+    SGLang refuses is in ``error``; one that cannot be read here, in ``unread``."""
     if all(word.text != "--config" for word in argv):
         return parse_sglang_arguments(argv, sglang_version)
     try:
@@ -437,8 +417,7 @@ def _without_dynamos(
     That file is the disagg config. Dynamo's own flags (ai-dynamo 1.6.1: --namespace, --endpoint,
     --dyn-...) are left out with their values: they are those that SGLang does not have. So is a
     misspelled flag, which ends the worker. Dynamo's values of SGLang's flags become SGLang's
-    (sglang/args.py).
-    """
+    (sglang/args.py)."""
     names = ("--disagg-config", "--disagg-config-key")
     flags = [name for name in names if any(word.flag == name for word in argv)]
     set_ = [name for name in environment if name.startswith("DYN_SGL_DISAGG_CONFIG")]
@@ -460,9 +439,7 @@ def _without_dynamos(
 
 
 def _without_dynamos_values(argv: list[Word]) -> Iterator[Word]:
-    """Yield the words; a value that only Dynamo has for a flag of SGLang's is replaced by the value
-    that Dynamo hands on.
-    """
+    """Yield words with Dynamo's values of SGLang's flags replaced by SGLang's own."""
     flag = ""
     for word in argv:
         name, equals, attached = word.text.partition("=")
@@ -478,8 +455,7 @@ def _server(
     """Return a server with its arguments, and the store that its storage backend opens.
 
     The store is None unless the backend is mooncake and HiCache, decode offload, a decode server or
-    the linker uses it.
-    """
+    the linker uses it."""
     arguments = _arguments(argv, read_file, sglang_version)
     store = None
     hicache = arguments.value("enable_hierarchical_cache") is True
@@ -521,10 +497,9 @@ def _uncounted(server: SglangServer) -> Unknown | None:
 class LaunchOptions(NamedTuple):
     """What the command line says beside the launch.
 
-    installed: of the machine of a capture; None for this one, beside this program. origins: where
-    a version stands that no option gave. host_group: which of several hosts the launch is held
-    against.
-    """
+    installed: of the machine of a capture; None for this one, beside this program. origins: where a
+    version stands that no option gave. host_group: which of several hosts the launch is held
+    against."""
 
     available_bytes: int | None = None
     nic_nodes: tuple[int, ...] | None = None

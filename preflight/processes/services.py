@@ -55,8 +55,7 @@ def misdirected(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, str]]:
     """Yield (process, service, sentence) for each call to a port on which a Compose service does
-    not listen. The sentence says on which port it does.
-    """
+    not listen. The sentence says on which port it does."""
     bound = _bound(processes)
     for process in processes:
         for service in () if process.kind is ProcessKind.ROUTER else _services(process, bound):
@@ -79,8 +78,7 @@ def not_served(
 
     With the service that it asks, the last master of the launch, and the ports at which its masters
     serve that. Nothing is yielded if a master's ports are not known, or something else may serve
-    it.
-    """
+    it."""
     bound = _bound(processes)
     masters = [p for p in processes if p.kind is ProcessKind.MASTER and not network_of(p.command)]
     at = {port.port for each in ports_of(processes) for port in each}
@@ -100,8 +98,7 @@ def not_served(
 
 def not_dialled(text: str) -> str:
     """Return the addresses behind the first of ``etcd://a:1;etcd://b:1``, which a client passes
-    over as they repeat a scheme. "" if no later address has a scheme, or the first has none.
-    """
+    over as they repeat a scheme. "" if no later address has a scheme, or the first has none."""
     _, separator, rest = text.partition("://")
     others = rest.partition(";")[2]
     return others if separator and "://" in others else ""
@@ -119,8 +116,7 @@ def listens_elsewhere(
     """Return a sentence on which ports a Compose service listens instead of ``port``.
 
     host: the service's name. role: the kind of service that is called, such as master. "" if
-    ``port`` may be right, or the service is not known.
-    """
+    ``port`` may be right, or the service is not known."""
     named = named_services(processes).get(host, ()) if host else ()
     ports_bound = [(process.kind, bound) for process in named for bound in ports(process)]
     unsure = any(process.kind not in _LISTENS for process in named)
@@ -150,8 +146,7 @@ def _bound(processes: tuple[LaunchProcess, ...]) -> Bound:
 
 def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
     """Return everything that ``processes`` talk to, each address once, and the addresses under
-    which their stores register.
-    """
+    which their stores register."""
     bound = _bound(processes)
     # How others of the launch call a service of Compose, or what a Kubernetes object is called.
     names = {network_of(process.command).rpartition("/")[2] for process in processes}
@@ -171,8 +166,7 @@ def _resolvable(
     launch starts itself under one of ``names``.
 
     Any other name in such a network is looked up by the container alone: the host is then Unknown,
-    and ``name`` keeps the text.
-    """
+    and ``name`` keeps the text."""
     network = network_of(process.command)
     for service in talks_to:
         host = service.host
@@ -235,9 +229,7 @@ def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
 
 
 def _master(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iterator[Service]:
-    """Yield the master at the address of a setting; of ``etcd://a;b``, each store in which the
-    leader is written.
-    """
+    """Yield the master of a setting, or the stores in which a leader is written."""
     value = setting.value
     if isinstance(value, Unknown) or not value or "://" not in str(value):
         port = None if isinstance(value, Unknown) else MASTER_PORT
@@ -252,9 +244,7 @@ def _master(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iter
 def _health(
     process: LaunchProcess, master: SettingValue, port: SettingValue, bound: Bound
 ) -> Iterator[Service]:
-    """Yield the admin port of the master, which a server asks for its health; nothing if the
-    master's address is not known or is that of a metadata store.
-    """
+    """Yield the admin port of the master that a server asks for its health."""
     if not isinstance(master.value, str) or "://" in master.value or not master.value:
         return
     host = split_address(master.value).host
@@ -265,8 +255,7 @@ def _health(
 
 def _metadata(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iterator[Service]:
     """Yield the metadata servers that a setting names; nothing for P2PHANDSHAKE and for an empty
-    setting.
-    """
+    setting."""
     value = setting.value
     if value in (None, "", PEER_TO_PEER):
         return
@@ -322,9 +311,7 @@ def router_targets(process: LaunchProcess) -> Iterator[RouterTarget]:
 
 
 def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
-    """Yield the servers whose URLs stand among a router's words: --prefill, --decode,
-    --worker-urls.
-    """
+    """Yield the servers of a router's --prefill, --decode and --worker-urls."""
     for word in process.arguments:
         scheme, separator, rest = word.text.partition("://")
         if separator and scheme in ("http", "https", "grpc"):
@@ -334,9 +321,7 @@ def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
 
 
 def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Service]:
-    """Yield the host name under which a store registers; nothing for localhost and 0.0.0.0, which
-    are defaults that a rule judges.
-    """
+    """Yield the name under which a store registers; a rule judges the default localhost."""
     value = setting.value
     if value in (None, "", "localhost", "0.0.0.0"):  # the last is mooncake_client's own default
         return
@@ -348,9 +333,7 @@ def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Servi
 def _plain(
     process: LaunchProcess, role: str, setting: SettingValue, default: int | None, bound: Bound
 ) -> Iterator[Service]:
-    """Yield the service at the address of a setting; nothing for an empty one. role: the kind of
-    service. default: its port if the address has none.
-    """
+    """Yield the service at the address of a setting; none for an empty one."""
     if isinstance(setting.value, Unknown):
         yield Service(role, setting.value, default, "", process.name, setting.origin, False)
     elif setting.value:

@@ -40,8 +40,7 @@ class Offload(NamedTuple):
 
 def offload_of(process: LaunchProcess) -> Offload | None:
     """Return how ``process`` offloads to SSD (each of its ranks); None if it does not, or that is
-    not known.
-    """
+    not known."""
     environment = process.command.environment
     store = process.server.store if process.server else None
     folder: SettingValue | None = None
@@ -59,10 +58,7 @@ def offload_of(process: LaunchProcess) -> Offload | None:
 
 
 def uses_uring(environment: Mapping[str, Word]) -> bool | Unknown:
-    """Return whether io_uring is on: only ``true`` and ``1`` turn it on (TryParseBool, kTrueFalse).
-
-    The first of two variables that is not empty counts; Unknown if its value is not known.
-    """
+    """Return whether io_uring is on: only ``true`` and ``1`` are (TryParseBool, kTrueFalse)."""
     for name in ("MOONCAKE_OFFLOAD_USE_URING", "MOONCAKE_USE_URING"):
         word = environment.get(name)
         if word is None or word.text == "":
@@ -80,8 +76,7 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
     configuration files.
 
     ranks: of the process, which each fill the offload limit. own_folders: each rank makes a folder
-    below the offload folder (SGLang 0.5.21).
-    """
+    below the offload folder (SGLang 0.5.21)."""
     offload = offload_of(process)
     if offload is not None:
         folder, limit_bytes = offload.folder, offload.limit_bytes * ranks
@@ -156,8 +151,7 @@ def offloading(
 
     Clients with equal keys offload to one folder; "" if the folder is not known. own_folder: what
     SGLang puts behind a folder that it is given, so that no two ranks share one
-    (mooncake_store.py). If it is given none, every rank takes Mooncake's.
-    """
+    (mooncake_store.py). If it is given none, every rank takes Mooncake's."""
     if client.offload_buffer_bytes is None:
         return client
     if process.server is not None and not mooncake.setup_offloads:

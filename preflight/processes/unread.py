@@ -51,8 +51,7 @@ class NameRow(NamedTuple):
     """A name of SGLang, Mooncake or vLLM in the table.
 
     kind: argument, flag, variable or vllm. state: modelled, named or harmless. touches: memory,
-    pinning, devices, .. or nothing. what: a few words. source: where that was read.
-    """
+    pinning, devices, .. or nothing. what: a few words. source: where that was read."""
 
     name: str
     kind: str
@@ -85,9 +84,7 @@ def _by_name() -> dict[tuple[str, str], NameRow]:
 
 @cache
 def row_of(name_kind: str, name: str) -> NameRow | None:
-    """Return the row of a name, by itself or by a pattern; None for a name that is newer than the
-    table. name_kind: argument, flag, variable or vllm.
-    """
+    """Return the row of a name of this kind; None for one that is newer than the table."""
     patterns = (row for row in name_rows() if "*" in row.name and row.kind == name_kind)
     exact_row = _by_name().get((name_kind, name))
     return exact_row or next((row for row in patterns if fnmatchcase(name, row.name)), None)
@@ -187,8 +184,7 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
     """Return everything of a launch that was not read and may count, each once.
 
     Programs come first, then unknown counts, notes, files, caches, settings whose memory is not
-    counted, and conditions.
-    """
+    counted, and conditions."""
     notices = (NotRead(n.id, n.text, n.origin) for n in reading.notes if n.id in _NOTICES)
     lost = ((p, p.unread) for p in processes if p.unread is not None)
     files = (NotRead(p.kind.value, w.reason, p.command.origin, w.advice) for p, w in lost)
@@ -201,8 +197,7 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
     """Yield the names that the launch leaves open and that memory depends on.
 
     They are the model, and a store's devices and segment size. model_stated: the model's shape is
-    given, so that the model is left out.
-    """
+    given, so that the model is left out."""
     if not model_stated:
         yield from _placeholders(processes, ("--model", "--model-path"))
     for process in processes:
@@ -228,8 +223,7 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     checked.
 
     Placeholders of a guide that are left in the launch follow. Variables that a launcher or
-    Kubernetes sets for each process are left out.
-    """
+    Kubernetes sets for each process are left out."""
     open_names: dict[tuple[str, Inside | None], tuple[list[str], Word]] = {}
     for process in _understood(processes):
         before, container = "", process.command.container
@@ -267,8 +261,7 @@ def _placeholders(
     processes: Sequence[LaunchProcess], flags: Container[str] | None = None
 ) -> Iterator[NotRead]:
     """Yield the placeholders of a guide, such as <HOST>, that are left among the values of
-    ``flags``. flags: None for all flags and for variables.
-    """
+    ``flags``. flags: None for all flags and for variables."""
     for process in _understood(processes):
         settings = [("", word) for word in process.arguments]
         settings += [*matching(process.command.environment, _READ)]
@@ -289,11 +282,8 @@ def _placeholders(
 
 
 def count_of(process: LaunchProcess) -> int | Unknown:
-    """Return how many times the launch starts a process.
-
-    Unknown behind a launcher or loop that is not read, and for a trainer whose engines cannot be
-    counted.
-    """
+    """Return how many times the launch starts a process. Unknown behind a launcher or loop that is
+    not read, and for a trainer whose engines cannot be counted."""
     for wrapper in process.command.wrappers:
         name = wrapper[0].rpartition("/")[2] if wrapper else ""
         if name in _SEVERAL and tasks(wrapper, process.command.environment) is None:
@@ -311,8 +301,7 @@ def behind_router(process: LaunchProcess) -> int | None:
     """Return the number of servers, with a scheduler each, that a router's launch_server starts.
 
     None for any other process, and if the number is not known. Source: sglang_router 0.3.2
-    launch_server.py, one process for each of --dp-size, which each server then takes as 1.
-    """
+    launch_server.py, one process for each of --dp-size, which each server then takes as 1."""
     if process.server is None or not with_router(process.command):
         return None
     replicas = process.server.value("dp_size")
@@ -324,8 +313,7 @@ def of_trainer(process: LaunchProcess) -> int | Unknown | None:
 
     Unknown if a flag that decides is missing or not known. Source: github.com/THUDM/slime
     ``slime/utils/arguments.py``: --rollout-num-gpus divided by --rollout-num-gpus-per-engine. With
-    --colocate and no --rollout-num-gpus, the actor's GPUs are divided.
-    """
+    --colocate and no --rollout-num-gpus, the actor's GPUs are divided."""
     argv = process.command.words
     if process.server is None or not any(word.text.startswith("--sglang-") for word in argv):
         return None
@@ -348,8 +336,7 @@ def of_trainer(process: LaunchProcess) -> int | Unknown | None:
 
 def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the processes that are started several times while the numbers are those of one, and
-    those of which nobody knows how many start.
-    """
+    those of which nobody knows how many start."""
     for process in processes:
         engines = of_trainer(process)
         if isinstance(engines, int) and engines > 1:
@@ -368,8 +355,7 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the programs, and the parts of known ones, whose memory nothing here counts. A program
-    that a note names already is left out.
-    """
+    that a note names already is left out."""
     lost_source = any(note.id == "source-not-read" for note in reading.notes)
     servers = Servers(processes)
     noted = {(note.id, note.origin) for note in reading.notes}
@@ -399,9 +385,7 @@ def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[
 
 
 def _is_noted(command: Command, noted: Container[tuple[str, Origin]]) -> bool:
-    """Tell whether a note says already that a command's program is not read. noted: (id, origin) of
-    the notes.
-    """
+    """Return whether a note says already that a command's program is not read."""
     program = command.words[0].text.rpartition("/")[2] if command.words else ""
     if command.container is not None and ("image-command", command.origin) in noted:
         return True
@@ -416,8 +400,7 @@ def _first(texts: Sequence[str], number: int) -> str:
 
 def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield one entry for each cache whose variables an engine has although no process loads that
-    cache: it may hold memory that is not counted.
-    """
+    cache: it may hold memory that is not counted."""
     for kv_cache in _CACHES:
         if any(_loads(process, kv_cache) for process in processes):
             continue  # it is counted, or named there
@@ -448,8 +431,7 @@ _OFF = ("", "0", "false", "no", "n", "f", "off")
 
 def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield one NotRead for all settings that touch memory which no number has: those whose row in
-    ``launch_names.txt`` is "named". Nothing if there are none.
-    """
+    ``launch_names.txt`` is "named". Nothing if there are none."""
     rows: dict[str, tuple[NameRow, Origin]] = {}
     for process in processes:
         for name_kind, name, shown, origin in _used(process):
@@ -464,8 +446,7 @@ def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 def _used(process: LaunchProcess) -> Iterator[tuple[str, str, str, Origin]]:
     """Yield (kind, name, spelling, origin) of each argument, flag and variable of a process that is
-    on. kind: as in ``NameRow``.
-    """
+    on. kind: as in ``NameRow``."""
     server, origin = process.server, process.command.origin
     for name, setting in server.arguments.written.items() if server is not None else ():
         value = setting.value
@@ -504,10 +485,7 @@ def _loads(process: LaunchProcess, cache: _Cache) -> bool:
 
 @keep_last
 def _of_metadata_only(processes: Sequence[LaunchProcess]) -> bool:
-    """Tell whether a launch uses its Redis for Mooncake's metadata, which are few.
-
-    It does if a word of a command, or a variable of metadata, has a redis:// address.
-    """
+    """Return whether a launch has Redis for Mooncake's metadata, which are few."""
     texts = (word.text for process in processes for word in process.command.words)
     environments = (matching(process.command.environment, _OF_METADATA) for process in processes)
     variables = (word.text for each in environments for _, word in each)
@@ -515,9 +493,7 @@ def _of_metadata_only(processes: Sequence[LaunchProcess]) -> bool:
 
 
 def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the conditions that are not decided here, if a known program or one of its settings
-    depends on them.
-    """
+    """Yield the conditions that nothing decides and that a program or its settings follow from."""
     for process in _understood(processes):
         command = process.command
         settings = [word for _, word in matching(command.environment, _READ)]
@@ -544,10 +520,7 @@ class WrittenVersion(NamedTuple):
 
 
 def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
-    """Return the release that a launch names for sglang and mooncake, by product.
-
-    A product for which it names several releases, or none that is a version, is left out.
-    """
+    """Return the release of each product that a launch names only one of."""
     by_product: dict[str, dict[str, WrittenVersion]] = {}
     for each in _named(reading):
         try:
@@ -560,9 +533,7 @@ def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
 
 
 def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, ...]:
-    """Return each SGLang release that the launch names and that is older than all known ones; () if
-    ``options`` give a version.
-    """
+    """Return the SGLang that the launch names and no row has, unless another one is given."""
     reasons: dict[str, NotRead] = {}
     for each in _named(reading) if options.sglang_version is None else ():
         if each.product == "sglang" and (why := older_than_known(each.version)):
@@ -571,9 +542,7 @@ def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, 
 
 
 def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
-    """Return ``options`` with the releases that the launch names, for products without a release in
-    them. ``origins`` gets the place of each.
-    """
+    """Return the options with the releases that the launch names, under those that were given."""
     named = {f"{product}_version": named for product, named in written_versions(reading).items()}
     named = {option: each for option, each in named.items() if getattr(options, option) is None}
     origins = {**options.origins, **{option: each.origin for option, each in named.items()}}
@@ -585,8 +554,7 @@ def _named(reading: Reading) -> Iterator[WrittenVersion]:
     """Yield the SGLang and Mooncake releases that images, labels and pip installs of a launch name.
 
     Images and labels count for a product only if those of every command name it; for SGLang, those
-    of its servers, if the launch has any.
-    """
+    of its servers, if the launch has any."""
     stated = [stated_releases(command.container) for command in reading.commands]
     serves = [classify(command)[0] in _SERVERS for command in reading.commands]
     # The SGLang of a router's image is not the one that a server's has.

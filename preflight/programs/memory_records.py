@@ -61,8 +61,7 @@ class StoreClient(NamedTuple):
     dummy: its segment lives in a ``mooncake_client`` process; it maps only a local buffer, as
     shared memory. nic_nodes: the NUMA nodes of this client's NICs; None if they are the launch's.
     offload_buffer_bytes: as Mooncake reads it, 0 or less included. offload_folder: the folder to
-    offload to, or "" if no other client can have the same.
-    """
+    offload to, or "" if no other client can have the same."""
 
     segment_bytes: int
     local_buffer_bytes: int
@@ -78,8 +77,7 @@ class OwnAllocator(NamedTuple):
 
     ``hugepage_bytes``: of SGLANG_HUGEPAGE_SIZE; None for regular pages. A tensor whose huge pages
     are missing takes regular ones, with a line in the log
-    (mem_cache/storage/mmap/mmap_allocator.py, since 0.5.13).
-    """
+    (mem_cache/storage/mmap/mmap_allocator.py, since 0.5.13)."""
 
     hugepage_bytes: int | None = None
 
@@ -89,8 +87,7 @@ class OwnPool(NamedTuple):
 
     least_bytes: the least use, if the model decides how much of ``bytes`` is used. registered: with
     the NICs of its store. shared_memory: a file in /dev/shm. hugepage_bytes: of huge pages, without
-    which the program ends with ``error``; None for regular pages.
-    """
+    which the program ends with ``error``; None for regular pages."""
 
     bytes: int
     least_bytes: int
@@ -108,8 +105,7 @@ class MappedProcess(NamedTuple):
     if several and not all. own_allocator: of the host pools; None if Mooncake's allocator maps
     them, as shared memory. metadata_bytes: plain memory that prefill/decode transfer registers with
     the NICs. split_pools: for each host pool, whether SGLang hands over K and V apart; others are
-    handed over whole. own_pools: mapped before the clients.
-    """
+    handed over whole. own_pools: mapped before the clients."""
 
     name: str
     settings: StoreSettings
@@ -128,10 +124,8 @@ class MappedProcess(NamedTuple):
 class Launch(NamedTuple):
     """All processes of one host, and what of the host decides how they map memory.
 
-    nic_nodes: the NUMA nodes that the NICs in use sit on; empty if they have none. A client
-    that uses other NICs says so itself.
-    default_page_bytes: the kernel's default huge page size.
-    """
+    nic_nodes: the NUMA nodes that the NICs in use sit on; empty if they have none. A client that
+    uses other NICs says so itself. default_page_bytes: the kernel's default huge page size."""
 
     processes: tuple[MappedProcess, ...]
     release: MooncakeRelease

@@ -21,10 +21,8 @@ _BITS = {"int32": 31, "int64": 63, "uint32": 32, "uint64": 64}
 
 
 class Flag(NamedTuple):
-    """A flag: gflags' name of its type, and the first and last release with it ("" if open).
-
-    empty, blank: how the program ends if the value is "" or blanks, in words; "" if it goes on.
-    """
+    """A flag: gflags' name of its type, and the first and last release with it ("" if open). empty,
+    blank: how the program ends if the value is "" or blanks, in words; "" if it goes on."""
 
     type: str
     since: str = ""
@@ -37,8 +35,7 @@ class FlagRead(NamedTuple):
     """One flag of a command line, as gflags reads it.
 
     value: None if an open variable decides it. problem: the program's message before it ends, or
-    "". passed_over: the word behind a switch that looks like a value.
-    """
+    "". passed_over: the word behind a switch that looks like a value."""
 
     name: str
     value: str | None
@@ -58,8 +55,7 @@ class FlagTable(NamedTuple):
 @cache
 def flag_table() -> FlagTable:
     """Return the flags of Mooncake's programs by program and name, and the releases whose flags are
-    known.
-    """
+    known."""
     programs: dict[str, dict[str, Flag]] = {}
     releases: tuple[str, ...] = ()
     with open(data_file("mooncake_flags.txt"), encoding="utf-8") as file:
@@ -97,8 +93,7 @@ def read_flags(arguments: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterat
     """Yield every flag of a command line in order, up to ``--``; other words are passed over.
 
     known: the program's flags by name; any other flag is yielded with a problem. A flag whose name
-    is not known because of a variable is left out.
-    """
+    is not known because of a variable is left out."""
     left = list(arguments)
     while left:
         word = left.pop(0)
@@ -136,8 +131,7 @@ def value_of(arguments: tuple[Word, ...], name: str) -> Word | None:
     """Return the value of a flag, the last one counting, as gflags and argparse read it.
 
     It is written ``--name=value``, ``-name value`` or ``--na-me``; its text is empty if the flag
-    stands alone. None without the flag.
-    """
+    stands alone. None without the flag."""
     result = None
     for index, word in enumerate(arguments):
         flag, equals, value = word.text.lstrip("-").partition("=")
@@ -154,10 +148,7 @@ def value_of(arguments: tuple[Word, ...], name: str) -> Word | None:
 
 
 def is_on(arguments: tuple[Word, ...], program: str, name: str) -> bool | None:
-    """Return whether a switch is on: False if it is not written, None if a variable decides.
-
-    ``--name false`` turns it on in gflags, which takes no word behind a switch.
-    """
+    """Return whether a switch is on, None if unknown; ``--name false`` turns it on in gflags."""
     on: bool | None = False
     for flag in read_flags(arguments, flags_of(program)):
         if flag.name == name:
@@ -215,8 +206,7 @@ def with_config_file(
 
     Later flags win. The file is YAML or JSON. A key that is no flag is passed over, as the master
     does. In Mooncake 0.3.13 ``mooncake-store/src/master.cpp``, ``InitMasterConf`` reads the file,
-    then ``LoadConfigFromCmdline`` takes each flag that was given.
-    """
+    then ``LoadConfigFromCmdline`` takes each flag that was given."""
     path = value_of(arguments, "config_path")
     if path is None or not path.text:
         return arguments, None

@@ -41,8 +41,7 @@ class Number(NamedTuple):
     None. values: the only numbers that are taken. beyond: the effect of any other number, in words;
     "" if the default holds. refused: the end of the process, if that is the effect. nonzero: any
     number but 0 is taken. negative_wraps: -1 is read as 2^64 - 1. unless: the variable that
-    precedes it.
-    """
+    precedes it."""
 
     name: str
     reader: Reader

@@ -28,10 +28,7 @@ class ArgumentTable(NamedTuple):
 
 def argument_table(version: str | None = None) -> ArgumentTable:
     """Return the arguments of the newest known release up to ``version``, else of the oldest known
-    one.
-
-    version: None for the newest known release. Raises ValueError if the text is no version.
-    """
+    one. version: None for the newest known release. Raises ValueError if the text is no version."""
     known = _data()["versions"]
     if version is None:
         return _table(len(known) - 1, False)
@@ -113,9 +110,7 @@ def _json_list(text: str) -> Any:
 
 
 def _cuda_graph_config(text: str) -> Any:
-    """Return a JSON object. Raises argparse.ArgumentTypeError for any other text, in the words of
-    SGLang's own converter.
-    """
+    """Return a JSON object, refused in the words of SGLang's own converter."""
     try:
         value = _json(text)
     except ValueError as error:
@@ -127,11 +122,8 @@ def _cuda_graph_config(text: str) -> Any:
 
 
 def _lora(text: str) -> Any:
-    """Return the text of a path or ``name=path``, or a JSON object.
-
-    Raises RefusedError, as SGLang does, for a text in braces that is no JSON, or lacks lora_name or
-    lora_path.
-    """
+    """Return the text of a path or ``name=path``, or a JSON object. Raises RefusedError, as SGLang
+    does, for a text in braces that is no JSON, or lacks lora_name or lora_path."""
     text = text.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return text
@@ -152,10 +144,8 @@ _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def _human_int(text: str) -> int:
-    """Return a number as SGLang's ``human_readable_int``: 25.6k is 25600, 1Mi is 1048576.
-
-    Raises argparse.ArgumentTypeError, in SGLang's words, for any other text.
-    """
+    """Return a number as SGLang's ``human_readable_int``: 25.6k is 25600, 1Mi is 1048576. Raises
+    argparse.ArgumentTypeError, in SGLang's words, for any other text."""
     from decimal import Decimal
 
     match = _HUMAN.fullmatch(text.strip())

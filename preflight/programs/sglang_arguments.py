@@ -38,8 +38,7 @@ class SettingValue(NamedTuple):
     """A value as its consumer reads it, with the origin; Unknown if an open variable is part.
 
     given: False for a default, or for an argument that the release lacks. written_as: the flag or
-    variable of the value; "" if a file sets it or nobody does.
-    """
+    variable of the value; "" if a file sets it or nobody does."""
 
     value: Any
     origin: str
@@ -80,9 +79,8 @@ def parse_sglang_arguments(argv: Sequence[Word], version: str | None = None) -> 
     """Read the words after ``sglang.launch_server``; a refusal is in ``error``.
 
     version: of the SGLang that reads them; None if not known: then the newest known release is
-    taken. A release without a table has that of the newest known one before it. Raises
-    ValueError as ``parse_version`` does.
-    """
+    taken. A release without a table has that of the newest known one before it. Raises ValueError
+    as ``parse_version`` does."""
     return _parsed(tuple(argv), version)
 
 
@@ -165,9 +163,7 @@ def is_own_argument(name: str) -> bool:
 
 
 def operators_in(word: Word) -> list[str]:
-    """Return the variables in $(...) that an operator sets, and that Kubernetes fills in before a
-    shell runs. Empty if anything else in the word is open.
-    """
+    """Return the operator's variables in $(...), which Kubernetes fills in before a shell runs."""
     if not all(map(is_output, word.unresolved)):
         return []
     names = _SUBSTITUTION.findall(word.text)
@@ -176,8 +172,7 @@ def operators_in(word: Word) -> list[str]:
 
 def unresolved(word: Word) -> Unknown:
     """Return why a word's text is not known, with advice on how to give its variables. The word has
-    to be one that is not known.
-    """
+    to be one that is not known."""
     if all(map(is_own_argument, word.unresolved)):
         reason = f"the script's own arguments are not given: {word.text!r} ({word.origin})"
         advice = "name them, if it is given any, behind it: -- bash SCRIPT ARGUMENTS"
@@ -294,9 +289,7 @@ _CONSTANT = frozenset({"constant", "constant_of"})
 def _eligible(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of arguments that a text may mean, by a flag or the beginning of one, and that
-    of --help.
-    """
+    """Yield the rows that a word may mean, by a flag or its beginning."""
     starts = tuple({text.partition("=")[0] for text in texts if text.startswith("-")})
     for row in rows:
         named = any(flag.startswith(start) for flag in row["flags"] for start in starts)
@@ -331,9 +324,8 @@ def _without_what_is_refused(
 ) -> tuple[argparse.Namespace, list[str], list[_Text]]:
     """Return the settings that are not refused, the words left over, and the refused words.
 
-    It goes flag by flag, so that one bad value does not hide every other finding. The refused
-    words are the first flag that is refused, with its values.
-    """
+    It goes flag by flag, so that one bad value does not hide every other finding. The refused words
+    are the first flag that is refused, with its values."""
     namespace, unrecognized = argparse.Namespace(), []
     refused: list[_Text] = []
     start = 0
@@ -352,10 +344,7 @@ def _without_what_is_refused(
 
 @lru_cache(maxsize=8)
 def _defaults(version: str) -> Mapping[str, SettingValue]:
-    """Return the setting of every argument of any release, as it is if nobody gives it.
-
-    An argument that this release lacks has the value None, and an origin that says so.
-    """
+    """Return every argument's setting if nobody gives it."""
     absent = SettingValue(None, f"absent from SGLang {version}", False)
     settings = dict.fromkeys(argument_names(), absent)
     origin = Default(f"default of SGLang {version}")
@@ -380,8 +369,7 @@ def _setting(stored: _Stored) -> SettingValue:
 
 def _converter(type_name: str) -> Any:
     """Return the function with which argparse converts an argument's text; a word with a variable
-    that is not set becomes Unknown. type_name: a key of CONVERTERS; any other is a plain text.
-    """
+    that is not set becomes Unknown. type_name: a key of CONVERTERS; any other is a plain text."""
     convert, name = CONVERTERS.get(type_name, (str, type_name))
 
     def converted(text: str) -> Any:
@@ -406,8 +394,7 @@ def merged_words(
     """Return ``argv`` without ``--config FILE``, and with the file's settings as flags in front.
 
     ``argv`` has to have the flag. Unknown if the file's name or text is not known; raises
-    RefusedError, with SGLang's words, if SGLang refuses the file.
-    """
+    RefusedError, with SGLang's words, if SGLang refuses the file."""
     place, *others = [index for index, word in enumerate(argv) if word.text == _FLAG]
     if others:
         raise RefusedError("ValueError: Multiple config files specified! Only one allowed.")
@@ -425,10 +412,7 @@ def merged_words(
 
 def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
     """Return the mapping of a configuration file, {} for an empty one; Unknown if it cannot be
-    read.
-
-    Raises RefusedError if SGLang ends with this file.
-    """
+    read. Raises RefusedError if SGLang ends with this file."""
     name, _, suffix = path.rpartition(".")
     if not name or suffix.lower() not in ("yaml", "yml"):
         shown = f".{suffix}" if name else ""
@@ -451,10 +435,8 @@ def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
 
 
 def _as_words(entries: Mapping[Any, Any], table: ArgumentTable) -> Iterator[str]:
-    """Yield the entries of a configuration file as flags and values, as SGLang makes them.
-
-    Raises RefusedError for an entry that SGLang refuses.
-    """
+    """Yield the entries of a configuration file as flags and values, as SGLang makes them. Raises
+    RefusedError for an entry that SGLang refuses."""
     kinds: dict[str, set[tuple[str, bool]]] = {}  # of each key: kind, and whether it stores True
     for row in table.rows:
         keys = {flag[2:].replace("-", "_") for flag in row["flags"] if flag.startswith("--")}

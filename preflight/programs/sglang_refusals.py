@@ -181,11 +181,7 @@ def refusal_rows() -> tuple[ValueRefusal, ...]:
 
 
 def refusals(arguments: ParsedArguments, version: str) -> Iterator[str]:
-    """Yield what SGLang ``version`` prints for each row that the values break, in the table's
-    order.
-
-    A row that needs an unknown value counts as not broken.
-    """
+    """Yield the message of each row that the values break; an unknown value breaks none."""
     values = Values(arguments)
     numbers = parse_version(version)
     for row in refusal_rows():
@@ -201,10 +197,8 @@ def every_release_refuses(arguments: ParsedArguments) -> bool:
 
 
 def _holds(row: ValueRefusal, values: Values) -> bool:
-    """Tell whether a row's condition holds; False if a value that it needs is unknown or missing.
-
-    A condition that divides by 0 holds, as SGLang then ends too.
-    """
+    """Tell whether a row's condition holds; False if a value that it needs is unknown or missing. A
+    condition that divides by 0 holds, as SGLang then ends too."""
     try:
         return bool(row.broken(values))
     except ZeroDivisionError:

@@ -31,8 +31,7 @@ class Source(Enum):
 
 class ConfigKey(NamedTuple):
     """A key of the JSON. variable: the one with the same meaning. default: if neither is set. read:
-    turns the variable's text into a value; ValueError means the default.
-    """
+    turns the variable's text into a value; ValueError means the default."""
 
     variable: str
     default: Any
@@ -40,9 +39,7 @@ class ConfigKey(NamedTuple):
 
 
 def sglang_env_bool(text: str) -> bool:
-    """Return the boolean that SGLang's ``EnvBool`` reads. Raises ValueError if it refuses the text,
-    and the default is used.
-    """
+    """Return the boolean that ``EnvBool`` reads. Raises ValueError if the default is used."""
     value = text.lower()
     if value in ("true", "1", "yes", "y"):
         return True
@@ -111,8 +108,7 @@ def read_store_config(
 
     extra_config: the setting of the storage backend's or the linker's extra config. read_file:
     gives a file's text, or why not. sglang_version: None for the newest that is known. Raises
-    ValueError if it is no version.
-    """
+    ValueError if it is no version."""
     reader = store_reader(sglang_version)
     extra, error = read_extra_config(extra_config, read_file)
     if error or isinstance(extra, Unknown):
@@ -140,8 +136,7 @@ def read_store_config(
 
 def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
     """Return the error with which this release ends because of the text of its segment size; None
-    if it reads the size.
-    """
+    if it reads the size."""
     size = config.value("global_segment_size")
     if reader.gigabytes or not isinstance(size, str):
         return None
@@ -156,8 +151,7 @@ def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
 
 def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreEdit | None:
     """Return the edit that writes the segment size in bytes, as every release reads it; None if no
-    size can be read from the setting.
-    """
+    size can be read from the setting."""
     setting = config.settings["global_segment_size"]
     try:
         size = store_segment_bytes(setting.value)
@@ -174,9 +168,7 @@ def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreE
 
 
 def _typed(key: str, value: Any) -> StoreEdit | None:
-    """Return the edit that writes the text ``value`` as the JSON that its key takes, such as 5 for
-    "5". None if the text is no such JSON.
-    """
+    """Return the edit that gives a value the type of its key, or None if it has none."""
     try:
         meant = json.loads(value)
     except (ValueError, TypeError, RecursionError):
@@ -197,8 +189,7 @@ def _from_json(
     """Return the configuration of a JSON object, ``config``: of the extra config, or of a file.
 
     where: the object's place, for origins. extra: the whole extra config. Mooncake variables that
-    are set otherwise and not read are in ``unused``.
-    """
+    are set otherwise and not read are in ``unused``."""
     default = Default(f"default of SGLang: not in {source.value}")
     settings = {key: SettingValue(_default(key, reader), default) for key in KEYS}
     stated = KEYS.keys() & config.keys()
@@ -274,8 +265,7 @@ def _from_file(
     """Return the configuration of the file that SGLANG_HICACHE_MOONCAKE_CONFIG_PATH names.
 
     A file that SGLang cannot load is an error of the configuration. For one that cannot be read
-    here, the source and all settings are Unknown.
-    """
+    here, the source and all settings are Unknown."""
     unread = StoreConfig(Source.FILE, _unread(Source.FILE), extra, (), (), None)
     failed = f"Failed to load config from {path.text}"
     if not path.text:
@@ -301,8 +291,7 @@ def _partly(text: PartlyKnown) -> dict[str, Any] | None:
     Unknown.
 
     None if the text is no JSON, if a key is not known, or if no value shows which part is not
-    known.
-    """
+    known."""
     config = json_object(text.text)
     if isinstance(config, str) or any("$" in key for key in config):
         return None
@@ -318,8 +307,7 @@ def _from_environment(
     extra: Mapping[str, Any], where: str, environment: Mapping[str, Word], reader: StoreReader
 ) -> StoreConfig:
     """Return the configuration of the MOONCAKE_... variables. extra, where: the extra config and
-    its origin; its store keys are unused then.
-    """
+    its origin; its store keys are unused then."""
     keys = [key for key in KEYS if key not in reader.absent]
     settings = {key: _absent(key) for key in KEYS}
     settings |= {key: _from_variable(key, environment, reader) for key in keys}
@@ -351,8 +339,7 @@ def _from_environment(
 
 def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReader) -> SettingValue:
     """Return the setting of one key by its variable; the default if that is not set, or SGLang
-    cannot read it.
-    """
+    cannot read it."""
     entry = KEYS[key]
     word = environment.get(entry.variable)
     if word is None:
@@ -397,9 +384,7 @@ def read_extra_config(
     setting: SettingValue, read_file: ReadFile
 ) -> tuple[dict[str, Any] | Unknown, str | None]:
     """Return the object of the extra config, and None or the message with which SGLang refuses it.
-
-    {} for an empty setting and for a refused one; Unknown if a variable or a file is not known.
-    """
+    {} for an empty setting and for a refused one; Unknown if a variable or a file is not known."""
     text = setting.value
     if text is None or text == "":
         return {}, None
@@ -429,9 +414,7 @@ def read_extra_config(
 
 
 def misused(extra: Mapping[str, Any], typed: Collection[str]) -> tuple[str, str] | None:
-    """Return (key, HiCache's message) for the first of the ``typed`` keys whose value has another
-    type; None if there is no such key.
-    """
+    """Return the first ``typed`` key with a value of another type, and HiCache's message."""
     for key, (kinds, wanted) in _HICACHE_TYPES.items():
         value = extra.get(key)
         if key in extra and key in typed and not isinstance(value, kinds):

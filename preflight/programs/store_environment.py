@@ -35,8 +35,7 @@ def byte_size(text: str, negative_wraps: bool = False) -> int | None:
     """Return a size in bytes, or None if the library rejects it. Units are powers of 1024.
 
     ``MiB`` and ``GiB`` are rejected; ``1.5gb``, ``1e9``, ``0x10`` and ``infinite`` are not.
-    negative_wraps: as ``Release.negative_sizes_wrap`` says; -5 is then 2^64 - 5.
-    """
+    negative_wraps: as ``Release.negative_sizes_wrap`` says; -5 is then 2^64 - 5."""
     stripped = text.strip(_BLANKS)
     if stripped == "infinite":
         return UINT64_MAX
@@ -67,10 +66,7 @@ def leading_digits(text: str) -> int | None:
 
 
 def boolean(text: str, common_reader: bool = True) -> bool | None:
-    """Return the boolean that ``TryParseBool`` reads; None if it is not one of its words.
-
-    common_reader: as of the release; without it ``enable`` and ``disable`` are no such words.
-    """
+    """Return the boolean that ``TryParseBool`` reads, or None; old releases know eight words."""
     word = text.strip(STRTOD_BLANKS if common_reader else _BLANKS).lower()
     if word in ("1", "true", "yes", "on") or (common_reader and word == "enable"):
         return True
@@ -120,8 +116,7 @@ def read_store_settings(
     environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags = NO_ARENA_FLAGS
 ) -> tuple[StoreSettings, tuple[Note, ...]]:
     """Return the settings that Mooncake reads of ``environment`` and ``flags``, and notes on values
-    that it takes for something else. Never raises.
-    """
+    that it takes for something else. Never raises."""
     notes: list[Note] = []
     settings = StoreSettings(
         hugepages=_hugepages(environment, notes),
@@ -135,9 +130,7 @@ def read_store_settings(
 
 
 def _hugepages(environment: Mapping[str, str], notes: list[Note]) -> bool:
-    """Tell whether huge pages are on: MC_STORE_USE_HUGEPAGE is set, whatever its value. Adds a note
-    if the value is not a true one.
-    """
+    """Return whether huge pages are on: MC_STORE_USE_HUGEPAGE is set, whatever its value."""
     value = environment.get("MC_STORE_USE_HUGEPAGE")
     if value is None:
         return False
@@ -151,8 +144,7 @@ def _hugepage_bytes(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> int:
     """Return the page size of MC_STORE_HUGEPAGE_SIZE; 2 MiB if unset, or if this release maps no
-    such pages. Adds a note if the value is not used.
-    """
+    such pages. Adds a note if the value is not used."""
     text = environment.get("MC_STORE_HUGEPAGE_SIZE")
     if text is None or not release.hugepages:
         return DEFAULT_HUGEPAGE_BYTES
@@ -171,8 +163,7 @@ def _arena_bytes(
     """Return the size of the arena, by MC_MMAP_ARENA_POOL_SIZE or a flag; None for no arena.
 
     For a text that is no size, the flag's size or its default. Adds a note for that, and for a size
-    in bytes that is too small.
-    """
+    in bytes that is too small."""
     text = environment.get("MC_MMAP_ARENA_POOL_SIZE", "")
     if not text:
         return flags.pool_bytes if flags.on else None
@@ -192,9 +183,7 @@ def _arena_bytes(
 def _arena_disabled(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> bool:
-    """Tell whether MC_DISABLE_MMAP_ARENA turns the arena off. Adds a note for a value that Mooncake
-    ignores.
-    """
+    """Return whether MC_DISABLE_MMAP_ARENA turns the arena off."""
     text = environment.get("MC_DISABLE_MMAP_ARENA", "")
     disabled = boolean(text, release.common_reader)
     if text and disabled is None:
@@ -207,8 +196,7 @@ def _hot_cache(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> HotCache | None:
     """Return the local hot cache that the MC_STORE_LOCAL_HOT_... variables ask for; None if they
-    ask for none, or Mooncake keeps none. Adds a note for a size that it reads otherwise.
-    """
+    ask for none, or Mooncake keeps none. Adds a note for a size that it reads otherwise."""
     text = environment.get("MC_STORE_LOCAL_HOT_CACHE_SIZE")
     if text is None or not release.hot_cache:
         return None

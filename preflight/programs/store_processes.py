@@ -41,8 +41,7 @@ class StoreProcess(NamedTuple):
     offload: to SSD. offload_path: the folder for that, empty if the process names none. port: of
     the store service's HTTP server. file: the JSON file with the settings, or "". hostname: the
     name under which the process registers, "" for the default. protocol: as written, or "" if only
-    the client's is known, which decides the registered memory.
-    """
+    the client's is known, which decides the registered memory."""
 
     client: StoreClient | Unknown
     refused: tuple[str, ...] = ()  # the program's own errors: it will not start
@@ -64,10 +63,8 @@ class StoreProcess(NamedTuple):
 def read_store_service(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> StoreProcess:
-    """Return a store service as its arguments set it up, with its file or else its environment.
-
-    If the file cannot be read here, everything that depends on it is Unknown.
-    """
+    """Return a store service as its arguments set it up, with its file or else its environment. If
+    the file cannot be read here, everything that depends on it is Unknown."""
     config = read_service_config(arguments, environment, read_file)
     if isinstance(config, Unknown):
         unread = StoreProcess(config, (), (), config, config, config, config, metadata=config)
@@ -98,8 +95,7 @@ def read_mooncake_client(
     arguments: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> StoreProcess:
     """Return a mooncake_client as its flags set it up; ``environment`` counts for SSD offload
-    alone.
-    """
+    alone."""
     misread: list[str] = []
     flags = read_flags(arguments, flags_of("mooncake_client"))
     refused = [flag.problem for flag in flags if flag.name in _CLIENT_SWITCHES and flag.problem]
@@ -156,8 +152,7 @@ def offload_buffer_bytes(
     """Return the bytes of MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES, else the default.
 
     0 or less ends setup. mooncake: None for the newest. Before 0.3.13 leading digits were enough:
-    20GB was 20 bytes.
-    """
+    20GB was 20 bytes."""
     word = environment.get("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES")
     if word is None or word.unresolved:
         return OFFLOAD_BUFFER_BYTES
@@ -168,8 +163,7 @@ def offload_buffer_bytes(
 
 def offload_folder(folder: str, environment: Mapping[str, Word]) -> str | Unknown:
     """Return the folder that Mooncake offloads to: ``folder``, the argument of ``setup``, else the
-    variable, else the default. Unknown if the variable's value is not known.
-    """
+    variable, else the default. Unknown if the variable's value is not known."""
     word = environment.get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH")
     if folder or word is None:
         return folder or OFFLOAD_PATH
@@ -184,10 +178,8 @@ def _client(
     offload: bool | Unknown,
     environment: Mapping[str, Word],
 ) -> StoreClient | Unknown:
-    """Return the memory of a store client, sizes in bytes; Unknown if one of them is.
-
-    local: the size of the local buffer. Without a known protocol it is sized as RDMA.
-    """
+    """Return the memory of a store client, sizes in bytes; Unknown if one of them is. local: the
+    size of the local buffer. Without a known protocol it is sized as RDMA."""
     segment, local = known(segment), known(local)
     # A protocol that decides nothing about memory is sized as RDMA, which registers the most.
     transport = Protocol.TCP if protocol == "tcp" else Protocol.RDMA

@@ -33,8 +33,7 @@ _SETUP = "setup ends with -600 (INVALID_PARAMS), and is tried again until --max-
 
 def sglang_segment_bytes(value: Any) -> int:
     """Return bytes as SGLang's ``_parse_global_segment_size``: ``4gb`` is 4 GiB, no unit bytes.
-    Raises ValueError for any other unit or text.
-    """
+    Raises ValueError for any other unit or text."""
     if isinstance(value, int):
         return int(value)  # a JSON true is 1
     if isinstance(value, str):
@@ -50,8 +49,7 @@ def sglang_segment_bytes(value: Any) -> int:
 
 def store_segment_bytes(value: Any) -> int:
     """Return bytes as Mooncake's ``_parse_segment_size`` since 0.3.12: floats, and units from b to
-    tb, powers of 1024. Raises ValueError for any other text.
-    """
+    tb, powers of 1024. Raises ValueError for any other text."""
     if isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -69,9 +67,7 @@ def store_segment_bytes(value: Any) -> int:
 
 
 def store_bool(value: Any) -> bool:
-    """Return the boolean that Mooncake's ``_parse_bool`` reads, in JSON and environment alike.
-    Raises ValueError for a text that is none of its words.
-    """
+    """Return the boolean that Mooncake's ``_parse_bool`` reads, in JSON and environment alike."""
     if isinstance(value, int | float | None):
         return bool(value)
     text = str(value).strip().lower()
@@ -163,10 +159,8 @@ _REQUIRED = ("local_hostname", "metadata_server", "master_server_address")
 def read_service_config(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> ServiceConfig | Unknown:
-    """Return the settings of one service; Unknown if its file cannot be read here.
-
-    If the service ends before it has settings, they are all Unknown and ``refused`` says why.
-    """
+    """Return the settings of one service; Unknown if its file cannot be read here. If the service
+    ends before it has settings, they are all Unknown and ``refused`` says why."""
     options = service_arguments(arguments)
     if options.error:
         return ServiceConfig(_unknown(options.error), (options.error,), (), (), options.port)
@@ -207,8 +201,7 @@ def read_service_config(
 
 def service_arguments(argv: tuple[Word, ...]) -> ServiceArguments:
     """Read --config, -D, --define, --port, --max-wait-time, or the beginning of one, up to the
-    first error.
-    """
+    first error."""
     config, port = None, Word(str(SERVICE_PORT), argv[0].origin) if argv else None
     overrides: list[Word] = []
     error = None
@@ -250,8 +243,7 @@ def _option(name: str) -> str | None:
 
 def _port(word: Word | None) -> tuple[int | Unknown, str | None]:
     """Return (port, None); if the text is no number, Unknown and argparse's message. The port is
-    Unknown if a variable decides it.
-    """
+    Unknown if a variable decides it."""
     if word is None:
         return SERVICE_PORT, None
     if word.unresolved:
@@ -268,9 +260,7 @@ def _unknown(reason: str) -> dict[str, Any]:
 
 
 def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
-    """Return the object of a configuration file, or the error with which the service ends, as a
-    text. Unknown if the file cannot be read here.
-    """
+    """Return the file's object, or the error with which the service ends."""
     text = file_text(path, read_file)
     if isinstance(text, Unknown):
         folder = isinstance(text, NoFile)
@@ -284,8 +274,7 @@ def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
 
 def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
     """Return the settings that MOONCAKE_... variables give, by key; the error that ends the service
-    as a text. Values that are not known are Unknown.
-    """
+    as a text. Values that are not known are Unknown."""
     config: dict[str, Any] = {}
     for key, entry in KEYS.items():
         word = environment.get(entry.variable)
@@ -299,8 +288,7 @@ def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
 
 def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) -> Any:
     """Return a value as ``read`` converts it; if that refuses it, the error is added to ``refused``
-    and the value is Unknown. A negative size is refused too.
-    """
+    and the value is Unknown. A negative size is refused too."""
     if isinstance(value, Unknown):
         return value
     try:
@@ -316,10 +304,7 @@ def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) 
 
 def _override(word: Word, key: str, text: str) -> tuple[Any, str]:
     """Return the value of one ``-D key=value`` as the C++ library reads it, and the problem with
-    it, or "".
-
-    A value that is not known, or a size that is refused, is Unknown.
-    """
+    it, or "". A value that is not known, or a size that is refused, is Unknown."""
     if word.unresolved:
         return unresolved(word), ""
     if key in _SIZES:

@@ -33,8 +33,7 @@ def reading_text(
     """Return the reading of a launch as text for a person, wrapped at ``width`` columns.
 
     paint: puts a colour around a text. verbosity: 0 the settings that tell most; 1 every written
-    setting and the notes; 2 defaults too. Below 0, the sentence and what was not read alone.
-    """
+    setting and the notes; 2 defaults too. Below 0, the sentence and what was not read alone."""
     lines = [*wrapped(clean(f"{reading.name}: {reading.sentence}"), width)]
     if verbosity >= 0:
         groups: dict[str, list[Understood]] = {}
@@ -67,8 +66,7 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
     above 0.
 
     Processes that one line of the launch starts alike are joined. Other programs share one line at
-    the end.
-    """
+    the end."""
     others = [process for process in processes if process.program == "other"]
     alike: dict[tuple[object, ...], list[Understood]] = {}
     for process in processes:
@@ -102,10 +100,8 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
 
 
 def _told(members: Sequence[Understood]) -> Iterator[str]:
-    """Yield the settings that tell most of a process, as "name value", then its ports.
-
-    members: processes that are alike but for their ports, which are told together.
-    """
+    """Yield the settings that tell most of a process, as "name value", then its ports. members:
+    processes that are alike but for their ports, which are told together."""
     first = members[0]
     for name in _TELLING:
         value = first.settings.get(name)
@@ -129,8 +125,7 @@ def _told(members: Sequence[Understood]) -> Iterator[str]:
 
 def _all(process: Understood, width: int, defaults: bool) -> Iterator[str]:
     """Yield a line for each written setting, variable and release of a process, and for its image.
-    defaults: settings that nobody wrote too.
-    """
+    defaults: settings that nobody wrote too."""
     settings = {**process.settings, **(process.defaults if defaults else {})}
     for title, values in (("", settings), ("environment ", process.environment)):
         for name, value in values.items():
@@ -152,9 +147,7 @@ def _shown(value: Value) -> str:
 
 
 def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, Any]:
-    """Return the answer of ``schemas/launch-v1.schema.json``. defaults: with the settings that
-    nobody wrote.
-    """
+    """Return the answer of ``schemas/launch-v1.schema.json``; defaults: with unwritten ones."""
     return {
         "processes": [_process(process, defaults) for process in reading.processes],
         "unread": [

@@ -47,8 +47,7 @@ class Understood(NamedTuple):
     program: as JSON names it; named: for a person. number: how many are started, Unknown if that is
     not seen. group: the host, pod or container that it runs in. settings: those that were written
     (``written`` names them), and those that follow, such as ports. defaults: what a server takes
-    for the rest. environment: the variables that the program reads.
-    """
+    for the rest. environment: the variables that the program reads."""
 
     program: str
     named: str
@@ -68,8 +67,7 @@ class Understood(NamedTuple):
 
 class LaunchReading(NamedTuple):
     """A launch as it was understood. sentence: all processes in brief. unread: what was not read
-    and may count.
-    """
+    and may count."""
 
     name: str
     sentence: str
@@ -129,8 +127,7 @@ def _launch_reading(
     name: str, reading: Reading, processes: Sequence[LaunchProcess], shown: Mapping[str, Input]
 ) -> LaunchReading:
     """Return the reading of a launch, in the launch's order. shown: inputs of the sizing by name;
-    {} for a launch that was not sized.
-    """
+    {} for a launch that was not sized."""
     groups = host_groups(processes)
     group_of = {number: group for group in groups for number in group.only_here}
     return LaunchReading(
@@ -146,9 +143,7 @@ def _launch_reading(
 
 
 def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield configuration files that were not read, and store sizes that are not known: sizing
-    names them itself, and ``unread`` does not.
-    """
+    """Yield unread configuration files and unknown sizes, which sizing names itself."""
     for process in processes:
         server = process.server
         facts: list[object] = [store.client for store in process.stores]
@@ -161,8 +156,7 @@ def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) -> Understood:
     """Return one process as it was understood. shown: inputs of the sizing by name. group: the
-    place that it runs in, in words.
-    """
+    place that it runs in, in words."""
     command = process.command
     settings = dict(_given(process))
     environment = sorted(matching(command.environment, _READ))
@@ -239,8 +233,7 @@ def _group(process: LaunchProcess, group: HostGroup | None, groups: Sequence[Hos
 
 def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
     """Yield (name, value) of the settings that somebody wrote; of an SGLang server's store, every
-    setting with ``store.`` in front.
-    """
+    setting with ``store.`` in front."""
     server = process.server
     if server is not None:
         for name, setting in server.arguments.written.items():
@@ -263,8 +256,7 @@ def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
 
 def _following(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
     """Yield (name, value) of what follows from the settings: a store client's memory, transport and
-    addresses, and the ports that are bound and published.
-    """
+    addresses, and the ports that are bound and published."""
     store = process.store
     if store is not None and not isinstance(store.client, Unknown):
         client = store.client
@@ -310,8 +302,7 @@ def _known(name: str, value: object, origin: str) -> Value:
 
 def _flags(program: str, argv: Sequence[Word]) -> Iterator[tuple[str, Value]]:
     """Yield (name, value) of ``--name value``, ``--name=value`` and switches, whose value is True,
-    of a program whose flags are not listed here.
-    """
+    of a program whose flags are not listed here."""
     shown = clean_words([program, *(word.text for word in argv)])[1:]
     left = deque(word._replace(text=text) for word, text in zip(argv, shown, strict=True))
     while left:
@@ -329,9 +320,7 @@ def _flags(program: str, argv: Sequence[Word]) -> Iterator[tuple[str, Value]]:
 
 
 def about(source: str, processes: Sequence[LaunchProcess]) -> tuple[str, str] | None:
-    """Return a launch's name and a sentence about it; None if there is neither a name nor a
-    process.
-    """
+    """Return a launch's name and a sentence about it; None without a launch."""
     return (source, sentence(processes)) if source or processes else None
 
 
@@ -364,8 +353,7 @@ _NO_PLURAL = (ProcessKind.ETCD, ProcessKind.REDIS, ProcessKind.NATS)
 
 def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
     """Tell whether a launch starts SGLang servers alone, of which certainly none uses HiCache or
-    Mooncake. Benchmarks and other programs are passed over.
-    """
+    Mooncake. Benchmarks and other programs are passed over."""
     started = [
         each for each in processes if each.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK)
     ]
@@ -418,8 +406,7 @@ def _of_consumer(consumer: Consumer) -> Iterator[str]:
 
 def _of_server(server: SglangServer, apart: bool) -> Iterator[str]:
     """Yield the settings that distinguish a server. apart: each replica counts as a server, so that
-    dp is left out.
-    """
+    dp is left out."""
     model = server.value("model_path")
     name = model.rstrip("/").rpartition("/")[2] if isinstance(model, str) else "model not known"
     yield name or "no model named"

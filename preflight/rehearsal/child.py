@@ -31,8 +31,7 @@ def become(order: dict[str, Any]) -> None:
     """Prepare this process: it ends with its parent, and is killed first if memory runs out.
 
     Binds it to the order's NUMA node, if one is named. Exits at once if the parent is gone. Raises
-    OSError if it cannot be bound.
-    """
+    OSError if it cannot be bound."""
     # Ctrl-C reaches the command alone, which then ends this process. A session of its own would do
     # it too, and is scheduled as a group of its own: on a busy machine two such processes exchange
     # 1 MiB three times as slowly (CONFIG_SCHED_AUTOGROUP).
@@ -48,10 +47,7 @@ def become(order: dict[str, Any]) -> None:
 
 def bind(numa_node: int) -> None:
     """Bind this process to the CPUs and the memory of a NUMA node; SGLang binds a rank in the same
-    way.
-
-    Does the same as ``numactl --cpunodebind --membind``. Raises OSError.
-    """
+    way. Does the same as ``numactl --cpunodebind --membind``. Raises OSError."""
     with open(f"/sys/devices/system/node/node{numa_node}/cpulist") as file:
         cpus = cpus_of(file.read())
     allowed = cpus & os.sched_getaffinity(0)
@@ -83,9 +79,7 @@ class Player:
     """Carries out orders, one after another; all memory stays allocated until the process ends."""
 
     def __init__(self, more: dict[str, Callable[..., Any]]) -> None:
-        """Begin with nothing allocated. more: further orders, each a function of this player and an
-        order.
-        """
+        """Take orders. more: further ones by name, each a function of this player and an order."""
         self._more = more
         self._kept: list[Any] = []
         self._pools: list[int] = []
@@ -95,8 +89,7 @@ class Player:
         """Carry out one order and return the reply; no error is raised.
 
         The reply has ``error`` (the call and its message, "" if it succeeded), ``seconds``, and
-        ``measured``: the result of an order that measures, else {}.
-        """
+        ``measured``: the result of an order that measures, else {}."""
         measured: dict[str, Any] = {}
         began = time.monotonic()
         try:
@@ -132,9 +125,7 @@ class Player:
 
     def _own_pool(self, order: dict[str, Any]) -> str:
         """Map a pool as SGLang's own allocator does: on regular pages if huge pages are too few.
-
-        page_bytes of the order: 0 for regular pages. Raises OSError if memory cannot be mapped.
-        """
+        page_bytes of the order: 0 for regular pages. Raises OSError if memory cannot be mapped."""
         import mmap
 
         size, page = order["bytes"], order["page_bytes"]
@@ -188,20 +179,14 @@ class Player:
 
 
 def value_of(order: dict[str, Any]) -> bytes:
-    """Return the bytes to put or expect; the same key and size give the same bytes in every
-    process.
-    """
+    """Return the value to put, the same in each process."""
     import random
 
     return random.Random(order["key"]).randbytes(order["bytes"])
 
 
 def play(orders: int, answers: int, more: str) -> None:
-    """Carry out orders, each a line of JSON, and write a line for each answer, until the input
-    ends.
-
-    orders, answers: file descriptors. more: a Python file of further orders, "" for none.
-    """
+    """Answer each order (a line of JSON) until the end. more: a file of further orders, or ""."""
     player = Player(runpy.run_path(more) if more else {})
     with os.fdopen(orders, encoding="utf-8") as lines:
         for line in lines:

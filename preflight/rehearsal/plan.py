@@ -50,8 +50,7 @@ def members_of(
     """Return the launch's processes as members of a rehearsal, in the order of ``launch``.
 
     small: the sizing of the launch that is run. facts: of the host; None without RDMA. If no
-    mooncake_client is rehearsed, the pinned memory of a dummy client is Unknown.
-    """
+    mooncake_client is rehearsed, the pinned memory of a dummy client is Unknown."""
     clients = (each for each in small.inputs.processes if each.kind is ProcessKind.CLIENT)
     arguments = {each.number: tuple(word.text for word in each.arguments) for each in clients}
     needed = {need.id: need for need in needs.processes if need.program in _RUN}
@@ -81,10 +80,7 @@ def member_of(
     needs: LaunchNeeds,
 ) -> Member:
     """Return a process as a member: with its RDMA devices, and the memory that it is predicted to
-    pin.
-
-    facts: of the host; None without RDMA.
-    """
+    pin. facts: of the host; None without RDMA."""
     named = () if need.rdma is None else need.rdma.devices
     release = release_of(needs.mooncake_version)
     names: tuple[str, ...] | Unknown = ()
@@ -123,10 +119,7 @@ _CODE = "-600"
 
 def refusal(region: Region, forking: Forking | None) -> str:
     """Return why libibverbs refuses to register ``region``; "" if it does not, or if that is not
-    known.
-
-    forking: None if libibverbs does not ask for whole huge pages.
-    """
+    known. forking: None if libibverbs does not ask for whole huge pages."""
     end = "" if forking is None else bad_end(region, forking)
     if not isinstance(end, str) or not end:
         return ""
@@ -140,8 +133,7 @@ def until_refused(
     reason.
 
     The allocation that is refused is the last and FAILED; the reason is "" if none is refused. A
-    refused hot cache is given back instead, and the client goes on.
-    """
+    refused hot cache is given back instead, and the client goes on."""
     done: list[Allocation] = []
     for shares in mappings(allocations):
         mapped = whole(shares)
@@ -166,8 +158,7 @@ def refused_registration(
 
     Returns ((), "") if it can be registered. part: 0, or 1 for the second half (V) of a pool that
     is registered in two. whole_pools: Mooncake registers all of a pool, whatever half is handed
-    over.
-    """
+    over."""
     parts = list(regions_of(host_pool))
     why = refusal(parts[part], forking) if part < len(parts) else ""
     if part and whole_pools and host_pool.backing is Backing.MEMFD_HUGETLB:
@@ -183,9 +174,7 @@ def _without_pages(mapped: Allocation) -> Allocation:
 
 
 def scaled(size_bytes: int, scale: int, page_bytes: int) -> int:
-    """Divide a size by ``scale``: its whole pages, rounded up; bytes past the last whole page are
-    kept.
-    """
+    """Return ``size_bytes`` divided by ``scale``: in whole pages, and the same bytes past them."""
     whole, beyond = divmod(size_bytes, page_bytes)
     return -(-whole // scale) * page_bytes + beyond
 
@@ -199,9 +188,7 @@ def scaled_launch(launch: Launch, scale: int) -> Launch:
 
 
 def changed_by_scale(launch: Launch, small: Launch) -> list[str]:
-    """Return a sentence for each mapping that scaling changes: for another purpose, or on other
-    pages.
-    """
+    """Return a sentence for each mapping that is another in the smaller launch, as of an arena."""
     changed: dict[str, None] = {}
     both = zip(replay(launch, EndlessPools()), replay(small, EndlessPools()), strict=True)
     for large, little in both:
@@ -232,10 +219,7 @@ def _process(process: MappedProcess, launch: Launch, scale: int) -> MappedProces
 
 
 def _client(client: StoreClient, scale: int, page_bytes: int, huge: bool) -> StoreClient:
-    """Return the store client with smaller sizes, but no segment smaller than the library accepts.
-
-    huge: its memory is on huge pages of ``page_bytes``.
-    """
+    """Return the store client scaled down, but not below the smallest segment that is accepted."""
     segment = scaled(client.segment_bytes, scale, page_bytes)
     if not huge and client.segment_bytes >= SLAB_BYTES:
         segment = max(segment, SLAB_BYTES)  # a smaller one is refused
@@ -281,8 +265,7 @@ def make_plan(
     """Plan the rehearsal of a launch: members, steps, prediction and notes.
 
     written: the launch as it was written. small: the same at 1/``scale``, which is run; its sizes
-    must be known. needs: of ``small``. facts: of the host; None without RDMA.
-    """
+    must be known. needs: of ``small``. facts: of the host; None without RDMA."""
     sizing = small.shown
     assert sizing is not None
     launch = sizing.inputs.launch
@@ -314,8 +297,7 @@ def plan_members(
 
     members: the launch's processes, in the same order. stock: the free huge pages, by size and
     node. A mooncake_client comes first if a dummy client needs it. Nothing is predicted after the
-    first step that is predicted to fail.
-    """
+    first step that is predicted to fail."""
     order = list(range(len(members)))
     if any(has_no_segment(member.process) for member in members):
         order.sort(key=lambda index: members[index].program != "mooncake_client")
@@ -344,9 +326,7 @@ def _steps(
     members: Sequence[Member], launch: Launch, taken: Sequence[ProcessReplay] | None
 ) -> Iterator[RehearsalStep]:
     """Yield the steps: first all host pools, then each member's store clients and registrations.
-
-    taken: the predicted allocations of each member; None if nothing can be predicted.
-    """
+    taken: the predicted allocations of each member; None if nothing can be predicted."""
     every = list(map(_grouped, asked_for(launch)))
     here = [_Groups({}, {})] * len(every) if taken is None else list(map(_grouped, taken))
     for index, member in enumerate(members):
@@ -415,10 +395,8 @@ def _client_order(member: Member, client: StoreClient, action: str) -> dict[str,
 def _registrations(
     member: Member, pools: Mapping[int, Sequence[Allocation]], whole_pools: bool
 ) -> Iterator[RehearsalStep]:
-    """Yield the steps in which SGLang's ``register_mem_pool_host`` registers host pools.
-
-    A pool is registered whole, or as two halves, K and V. pools: allocations by number of the pool.
-    """
+    """Yield the steps in which SGLang's ``register_mem_pool_host`` registers host pools. A pool is
+    registered whole, or as two halves, K and V. pools: allocations by number of the pool."""
     for number, size in enumerate(member.process.host_pools_bytes):
         half = size // 2
         halves = member.process.split_pools
@@ -433,9 +411,7 @@ def _registrations(
 
 
 def environment_of(member: Member, scale: int, base: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for a member: ``base`` (PATH and alike), the launch's own, then scaled
-    sizes.
-    """
+    """Return the launch's variables, scaled if needed, over ``base`` (PATH and the like)."""
     more = {} if scale == 1 else scaled_environment(member.process)
     return {**base, **member.environment, **more}
 
@@ -445,9 +421,7 @@ _STOOD_IN = ("master", "metadata-http", "metadata-etcd", "metadata-redis")
 
 def _notes(needs: LaunchNeeds, two_bounds: bool) -> Iterator[str]:
     """Yield notes on parts that are not rehearsed, and on stand-ins for the launch's own services.
-
-    two_bounds: the sizes are known between two bounds only.
-    """
+    two_bounds: the sizes are known between two bounds only."""
     if two_bounds:
         yield "the L2 pool is known between two bounds: the upper one is rehearsed"
     if any(process.gpu_registered_bytes != 0 for process in needs.processes):

@@ -29,8 +29,7 @@ class ProgramReply(NamedTuple):
 
     error: the call and its message, or how the process ended; "" if it succeeded. ended: the exit
     code of the process, or minus the signal; None while it lives. measured: the result of an order
-    that measures.
-    """
+    that measures."""
 
     error: str
     seconds: float
@@ -68,8 +67,7 @@ class Running:
         OSError.
 
         python: the interpreter. log: the file for all that the process writes. numa_node: where it
-        is bound, None for anywhere. more_orders: a Python file of further orders, "" for none.
-        """
+        is bound, None for anywhere. more_orders: a Python file of further orders, "" for none."""
         self.log = log
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
@@ -103,10 +101,7 @@ class Running:
     def ask(
         self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look
     ) -> ProgramReply:
-        """Send an order, wait, and return the reply. Raises StoppedError after ``limit_seconds``.
-
-        look: called again and again meanwhile; an error that it raises ends the waiting.
-        """
+        """Do one thing and return the reply. look: called meanwhile; raises StoppedError."""
         self.order(order)
         return self.answer(limit_seconds, look)
 
@@ -116,10 +111,8 @@ class Running:
             os.write(self._orders, f"{json.dumps(order)}\n".encode())
 
     def answer(self, limit_seconds: float, look: Look = _no_look) -> ProgramReply:
-        """Return the reply to the oldest order without one, or how the process ended.
-
-        look: called again and again meanwhile. Raises StoppedError after ``limit_seconds``.
-        """
+        """Return the reply to the oldest order without one, or how the process ended. look: called
+        again and again meanwhile. Raises StoppedError after ``limit_seconds``."""
         began = time.monotonic()
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._answers], [], [], LOOK_SECONDS)
@@ -139,9 +132,7 @@ class Running:
         self, ready: Callable[[], bool], limit_seconds: float, look: Look = _no_look
     ) -> ProgramReply:
         """Wait until ``ready`` is true, and return a reply without error; or how the program ended.
-
-        look: called again and again meanwhile. Raises StoppedError after ``limit_seconds``.
-        """
+        look: called again and again meanwhile. Raises StoppedError after ``limit_seconds``."""
         began = time.monotonic()
         while True:
             if self._process.poll() is not None:
@@ -154,12 +145,7 @@ class Running:
             time.sleep(LOOK_SECONDS)
 
     def _ended_reply(self, began: float) -> ProgramReply:
-        """Wait for the end of the process and return a reply whose error tells it, such as ``exit
-        code 1``.
-
-        For a signal: ``SIGBUS (exit code 135)``. began: when the waiting began, in monotonic
-        seconds.
-        """
+        """Return how it ended: ``SIGBUS (exit code 135)``, or ``exit code 1``."""
         code, seconds = self._process.wait(), time.monotonic() - began
         if code >= 0:
             return ProgramReply(f"exit code {code}", seconds, code)
@@ -169,10 +155,8 @@ class Running:
         return ProgramReply(f"{name} (exit code {128 - code})", seconds, code)
 
     def last_lines(self) -> tuple[str, ...]:
-        """Return the lines of the log that best say why the process failed, at most four.
-
-        As ``worst_lines`` picks them; () if the log cannot be read.
-        """
+        """Return the lines of the log that best say why the process failed, at most four. As
+        ``worst_lines`` picks them; () if the log cannot be read."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _LOG_BYTES))
@@ -191,10 +175,8 @@ class Running:
 
 
 def worst_lines(text: str) -> tuple[str, ...]:
-    """Pick the last four lines of a log that best say why a program ended, in their order.
-
-    Only glog's errors (E, F) if any, else only its warnings (W), else any lines. Each is shortened.
-    """
+    """Pick the lines of a log that best say why a program ended: the last of glog's errors (E, F),
+    without these its warnings (W), without these any."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if is_error(line)]
     warned = [line for line in lines if line[:1] == "W" and line[1:5].isdigit()]
@@ -217,10 +199,8 @@ class RehearsalError(Exception):
 
 
 class Programs:
-    """The processes of a rehearsal, and the addresses at which they listen.
-
-    players: the process of each member, by the member's number.
-    """
+    """The processes of a rehearsal, and the addresses at which they listen. players: the process of
+    each member, by the member's number."""
 
     def __init__(self, plan: RehearsalPlan, folder: Path, limit_seconds: float) -> None:
         """Prepare to run the plan; nothing is started yet. folder: for logs and offloaded data."""
@@ -242,11 +222,7 @@ class Programs:
                 process.end()
 
     def begin(self) -> None:
-        """Start the master, if needed, and all members but mooncake_client, without waiting for
-        them.
-
-        They load the library at the same time: that takes longer than most steps.
-        """
+        """Start what needs nothing of the host yet, all at once: loading takes longer than most."""
         if any(member.process.clients for member in self._plan.members):
             self._start_master()
         for member in self._plan.members:
@@ -255,9 +231,7 @@ class Programs:
                 player.order({"do": "load", "folder": self._plan.library.folder})
 
     def player(self, member: Member) -> Running:
-        """Return the process of a member, once the library is loaded. Raises RehearsalError if it
-        is not.
-        """
+        """Return the process, once it has loaded the library."""
         player = self.players[member.number]
         if member.number not in self._loaded:
             answer = player.answer(_START_SECONDS)
@@ -289,10 +263,7 @@ class Programs:
         return str(folder)
 
     def _start_master(self) -> None:
-        """Start a mooncake_master on free ports, with offload if a client of the plan offloads.
-
-        Does not wait until it answers.
-        """
+        """Start a mooncake_master on free ports, with offload if a client of the plan offloads."""
         port = free_port()
         arguments = [f"--rpc_port={port}", f"--metrics_port={free_port()}"]
         clients = [client for member in self._plan.members for client in member.process.clients]
@@ -313,8 +284,7 @@ class Programs:
         for it.
 
         Returns a reply without error once it answers. look: called again and again meanwhile.
-        Raises StoppedError after the limit of a step.
-        """
+        Raises StoppedError after the limit of a step."""
         client = member.process.clients[0]
         address = f"127.0.0.1:{free_port()}"
         arguments = [*member.arguments, *self._where(address)]
@@ -330,10 +300,7 @@ class Programs:
         return answer
 
     def need_client(self, member: Member) -> None:
-        """Start a mooncake_client without memory for a dummy client, unless one was started before.
-
-        Raises RehearsalError if it does not start.
-        """
+        """Start a ``mooncake_client`` without memory, if the launch's own is elsewhere."""
         if self._client_address:
             return
         address = f"127.0.0.1:{free_port()}"
@@ -362,10 +329,7 @@ class Programs:
 
 
 def await_answer(started: Running, name: str, address: str) -> None:
-    """Wait until a program accepts connections at ``address``.
-
-    name: for the error. Raises RehearsalError if the program ends, StoppedError after 60 s.
-    """
+    """Wait until a program answers at ``address``. Raises RehearsalError with its last words."""
     reply = started.wait_until(lambda: _answers(address), _START_SECONDS)
     if reply.error:
         why = " / ".join(started.last_lines())

@@ -29,8 +29,7 @@ class Member(NamedTuple):
     flags. nics: names of the RDMA devices that it uses. pinned_bytes: predicted to be pinned for it
     in all, over its NICs. more_bytes: may be pinned on top, depending on where the memory lies.
     forking: how it registers memory if libibverbs asks for whole huge pages; None if it does not
-    ask. number: its place among the plan's members.
-    """
+    ask. number: its place among the plan's members."""
 
     name: str
     program: str
@@ -50,8 +49,7 @@ class RehearsalStep(NamedTuple):
 
     what: its name for a person. order: what is sent to the process. asked: what it maps if pages
     never run short. taken: what it is predicted to map here; None if it is predicted not to be
-    reached. refused: why a registration is predicted to fail, "" if none is.
-    """
+    reached. refused: why a registration is predicted to fail, "" if none is."""
 
     member: Member
     action: str  # pool, setup, dummy, program, register
@@ -75,8 +73,7 @@ class RehearsalPlan(NamedTuple):
     pages cannot be read. may_fail: why it fails in some order of its processes, "" if in none.
     full_size: status and reason of the launch as it was written. refused: why the launch does not
     start, whatever its memory; "" if no reason is known. notes: parts that are not rehearsed, or in
-    another way.
-    """
+    another way."""
 
     library: Library
     scale: int
@@ -101,8 +98,7 @@ class StepResult(NamedTuple):
     resident_bytes: by how much the process's regular memory grew; None if the process is gone.
     ended: the exit code of a process that is gone, or minus the signal; its pages are gone, too.
     pinned_bytes: of the launch's processes together, after the step. huge_bytes: by how much these
-    processes' own huge pages grew.
-    """
+    processes' own huge pages grew."""
 
     step: RehearsalStep
     error: str
@@ -127,11 +123,8 @@ class ProcessMemory(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A value that was put by one process and got by another.
-
-    put, got: names of these processes. error: what failed, "" if nothing did. skipped: why no value
-    was put, "" if one was.
-    """
+    """A value that was put by one process and got by another. put, got: names of these processes.
+    error: what failed, "" if nothing did. skipped: why no value was put, "" if one was."""
 
     put: str
     got: str
@@ -147,8 +140,7 @@ class RehearsalRun(NamedTuple):
     done: a result for each step that was begun and not stopped. stopped: why it ended early (memory
     that must be left, a time limit), "" if it did not. pages: that were in use by it when all was
     mapped. left: pages that were not back after it, by page size in bytes. lowest_room_bytes: the
-    least memory that might still be taken during the run.
-    """
+    least memory that might still be taken during the run."""
 
     done: tuple[StepResult, ...]
     processes: tuple[ProcessMemory, ...]
@@ -168,11 +160,8 @@ _LIMIT_SECONDS = 20
 
 
 class Library(NamedTuple):
-    """An installed Mooncake.
-
-    python: the interpreter. folder: the one that holds the package ``mooncake``. distribution: the
-    name of the wheel.
-    """
+    """An installed Mooncake. python: the interpreter. folder: the one that holds the package
+    ``mooncake``. distribution: the name of the wheel."""
 
     python: str
     folder: str
@@ -189,11 +178,8 @@ class Library(NamedTuple):
 
 
 def find_library(python: str | None) -> Library | Unknown:
-    """Find the Mooncake of the interpreter ``python``, or of the running one if None.
-
-    Unknown, with the reason, if it has none or cannot be run. Raises UsageError if it does not
-    answer.
-    """
+    """Find the Mooncake of the interpreter ``python``, or of the running one if None. Unknown, with
+    the reason, if it has none or cannot be run. Raises UsageError if it does not answer."""
     path: tuple[str, ...] | Unknown = tuple(sys.path)
     if python is not None:  # on a mount that is gone, it never starts
         limit = limit_seconds(_LIMIT_SECONDS + 1)

@@ -53,8 +53,7 @@ def rehearse(
     """Rehearse a launch on this host and return the answer; all memory is given back.
 
     python: the interpreter that has Mooncake; None for the running one. scale: divides every size.
-    step_seconds: the limit of each step. Raises UsageError.
-    """
+    step_seconds: the limit of each step. Raises UsageError."""
     if not launch.words:
         raise UsageError("give the launch: a script, or a command after --")
     prepared = _prepared(launch, python, scale)
@@ -72,11 +71,8 @@ def rehearse(
 
 
 class Prepared(NamedTuple):
-    """A plan that is ready to run.
-
-    needs, facts: of the launch that is run and of the host, for the checks' findings; facts are
-    None without RDMA.
-    """
+    """A plan that is ready to run. needs, facts: of the launch that is run and of the host, for the
+    checks' findings; facts are None without RDMA."""
 
     plan: RehearsalPlan
     needs: LaunchNeeds | None = None
@@ -100,9 +96,7 @@ def _prepared(launch: LaunchWords, python: str | None, scale: int) -> Prepared |
 
 def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared | Unknown:
     """Plan the rehearsal of a sized launch; Unknown, with the reason, if it cannot be rehearsed.
-
-    scale: divides every size; 1 for full size.
-    """
+    scale: divides every size; 1 for full size."""
     written = sized.sizing
     if isinstance(written.inputs.most, Unknown):
         return Unknown(f"the launch's sizes are not known: {written.inputs.most.reason}")
@@ -130,19 +124,14 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared 
 def answer_of(
     prepared: Prepared, done: RehearsalRun, warnings: Iterable[str] = ()
 ) -> RehearsalAnswer:
-    """Judge a rehearsal that has run; after a failed step, with the checks' findings on RDMA.
-
-    warnings: sentences on what was known before the run.
-    """
+    """Judge a rehearsal that has run; if it failed, the answer has the checks' findings too."""
     checked = _checked(prepared) if failed_step(done) else ()
     return judge(prepared.plan, done, warnings, checked)
 
 
 def _checked(prepared: Prepared) -> tuple[str, ...]:
-    """Return the failures that the checks on memlock and RDMA find in facts read before the run.
-
-    () without RDMA. A failure that the plan itself predicts is left out.
-    """
+    """Return the failures that the checks on memlock and RDMA find in facts read before the run. ()
+    without RDMA. A failure that the plan itself predicts is left out."""
     if prepared.facts is None or prepared.needs is None:
         return ()
     from checks.base.finding import Status
@@ -190,11 +179,8 @@ def judge(
     warnings: Iterable[str] = (),
     checked: Iterable[str] = (),
 ) -> RehearsalAnswer:
-    """Compare a run with its plan, and return the answer.
-
-    warnings: known before the run. checked: sentences of the checks on why memory cannot be
-    registered.
-    """
+    """Compare a run with its plan, and return the answer. warnings: known before the run. checked:
+    sentences of the checks on why memory cannot be registered."""
     warned = [*warnings, *_warnings(plan, run)]
     failed = failed_step(run)
     findings = tuple(checked) if failed and failed.step.action != "pool" else ()
@@ -234,9 +220,7 @@ def failed_step(run: RehearsalRun) -> StepResult | None:
 
 
 def describe_failure(done: StepResult) -> str:
-    """Say which step failed, and with which error; with the library's last line if that is an
-    error.
-    """
+    """Say which step failed, and with which error."""
     name = done.step.member.name
     lines = f" ({done.lines[-1]})" if done.lines and is_error(done.lines[-1]) else ""
     return f"{name}, {done.step.what}: {done.error}{lines}"
@@ -244,8 +228,7 @@ def describe_failure(done: StepResult) -> str:
 
 def _warnings(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     """Yield warnings: pages not given back, pages of others, fallbacks, a start by luck, a failed
-    put.
-    """
+    put."""
     if run.left:
         listed = ", ".join(f"{n} of {format_page_size(size)}" for size, n in run.left.items())
         yield f"pages are not back after the rehearsal: {listed} (others took them, or keep them)"
@@ -271,9 +254,7 @@ def _differences(
     plan: RehearsalPlan, run: RehearsalRun, failed: StepResult | None, by_checks: bool
 ) -> Iterator[str]:
     """Yield a sentence for each difference of run and prediction; nothing if nothing was predicted.
-
-    failed: the step that failed, None if none did. by_checks: the checks explain that failure.
-    """
+    failed: the step that failed, None if none did. by_checks: the checks explain that failure."""
     if plan.replayed is None:
         return
     foretold = _predicted_failure(plan)
@@ -308,10 +289,7 @@ def _error(step: RehearsalStep) -> str:
 
 
 def same_error(foretold: Allocation, failed: StepResult) -> bool:
-    """Tell whether a step failed as predicted: by a bus error, or with the same message.
-
-    A mooncake_client prints no message to compare: any end but a bus error counts.
-    """
+    """Return whether a step failed as predicted: by a bus error, or with the same words."""
     dies = foretold.on_shortage is OnShortage.BUS_ERROR
     if failed.ended == -signal.SIGBUS:
         return dies or foretold.may_die
@@ -321,10 +299,7 @@ def same_error(foretold: Allocation, failed: StepResult) -> bool:
 
 
 def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
-    """Count the huge pages by size and node; under node None those of all nodes together.
-
-    Pages that are bound to no node are counted under None only.
-    """
+    """Return the pages by size over all nodes, and for each node those that are bound to it."""
     pages: Counter[Spot] = Counter()
     for spot, count in pages_by_spot(allocations).items():
         if count:
@@ -354,10 +329,8 @@ def _pages_differ(done: StepResult) -> Iterator[str]:
 
 
 def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
-    """Yield a sentence for each process with other pinned bytes than predicted.
-
-    With a dummy client, only the sum over all processes is compared.
-    """
+    """Yield a sentence for each process with other pinned bytes than predicted. With a dummy
+    client, only the sum over all processes is compared."""
     rows = [
         (each.member.name, each.member.pinned_bytes, each.member.more_bytes, each.pinned_bytes)
         for each in run.processes
@@ -377,10 +350,8 @@ _COLOURS = ("green", "yellow", "red", "magenta")  # by exit code of the status
 
 
 def answer_text(answer: RehearsalAnswer, color: str) -> str:
-    """Write the whole answer for a terminal, without a final newline.
-
-    color: ``auto``, ``always`` or ``never``.
-    """
+    """Write the whole answer for a terminal, without a final newline. color: ``auto``, ``always``
+    or ``never``."""
     paint = painter(color)
     head = paint(answer.status.upper(), _COLOURS[EXIT_CODES[answer.status]])
     parts = [f"{head}: {answer.reason}"]
@@ -429,8 +400,7 @@ def _regular_bytes(step: RehearsalStep) -> int:
 
 def pages_text(pages: Mapping[Spot, int]) -> str:
     """Describe page counts, such as ``48 x 2 MiB (node 0: 20, node 1: 28)``; ``0`` if there are
-    none.
-    """
+    none."""
     texts = []
     for spot, count in sorted(pages.items(), key=lambda item: item[0].page_size_bytes):
         if spot.node is not None or not count:

@@ -39,8 +39,7 @@ def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -
     """Run the plan and return the results; all memory is given back, whatever error ends it.
 
     limit_seconds: of each step. tell: called with the name of each step. Raises RehearsalError and
-    OSError.
-    """
+    OSError."""
     folder = Path(tempfile.mkdtemp(prefix="mooncake-preflight-"))
     programs = Programs(plan, folder, limit_seconds)
     stage = _Stage(plan, root, programs, tell)
@@ -54,10 +53,7 @@ def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -
 
 
 def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
-    """Return the pages that are not back after 10 s, by page size in bytes; {} once all are back.
-
-    before: the pages in use before the run.
-    """
+    """Return the pages that are not given back after a while, by size."""
     until = time.monotonic() + _BACK_SECONDS
     while True:
         taken = taken_since(root, before).items()
@@ -68,9 +64,7 @@ def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
 
 
 def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
-    """Return the bytes of regular memory that the steps ask for, by NUMA node; under None the
-    total.
-    """
+    """Return the bytes of regular memory by the node it is bound to; None: all together."""
     need: dict[int | None, int] = {None: 0}
     for each in (each for step in steps for each in step.asked if each.backing is Backing.REGULAR):
         size = each.pages * each.page_size_bytes
@@ -102,10 +96,8 @@ class _Stage:
         return RehearsalRun(done, kept, self._pages, self._transfer, self._stopped, left, lowest)
 
     def play(self) -> None:
-        """Do the steps until one fails or is stopped, and record the memory of the processes.
-
-        If all steps succeed, a value is put and got, too.
-        """
+        """Do the steps until one fails or is stopped, and record the memory of the processes. If
+        all steps succeed, a value is put and got, too."""
         try:
             self._refuse_too_large(self._plan.steps, "the launch")
             self._tell("starting")
@@ -131,10 +123,8 @@ class _Stage:
             self._held.append(ProcessMemory(member, *kept))
 
     def _step(self, step: RehearsalStep) -> StepResult:
-        """Do one step and measure it. Raises StoppedError at a limit of memory or time.
-
-        A step that fails is returned with its error.
-        """
+        """Do one step and measure it. Raises StoppedError at a limit of memory or time. A step that
+        fails is returned with its error."""
         member, players = step.member, self._programs.players
         self._tell(f"{member.name}: {step.what}")
         self._refuse_too_large((step,), f"{member.name}, {step.what}")
@@ -182,10 +172,7 @@ class _Stage:
 
     def _refuse_too_large(self, steps: Sequence[RehearsalStep], what: str) -> None:
         """Raise StoppedError if the steps, which have not begun, need more regular memory than is
-        free.
-
-        what: the name of these steps, for the message.
-        """
+        free. what: the name of these steps, for the message."""
         short = self._watch.too_small(_regular_bytes(steps))
         if short is None:
             return
@@ -200,8 +187,7 @@ class _Stage:
 
     def _put_and_get(self) -> Transfer:
         """Put a value by the first process with a local buffer, and get it by the last such
-        process.
-        """
+        process."""
         members = self._plan.members
         clients = [(member, each) for member in members for each in member.process.clients]
         able = [
@@ -246,9 +232,7 @@ class StepTimes:
         self._pinned: list[float] = []
 
     def look(self, process: Running | None) -> None:
-        """Note the time if huge pages or pinned bytes changed since the last call. process: None if
-        not started.
-        """
+        """Note the time of new pages and pins since the last call. process: None if not started."""
         now = time.monotonic()
         taken = taken_since(self._root, self._before)
         pages = sum(count for spot, count in taken.items() if spot.node is None)
@@ -261,12 +245,7 @@ class StepTimes:
 
     @property
     def times(self) -> tuple[float | None, float | None]:
-        """Return two durations in seconds, each None if nothing happened: of mapping and of
-        pinning.
-
-        Mapping: from the start to the last page. Pinning: from then, or from the first pin if that
-        was earlier, to the last pin.
-        """
+        """Return seconds until the last page, and then (or from the first pin) to the last pin."""
         since = self._populated[-1] if self._populated else self._began
         populated = since - self._began if self._populated else None
         if not self._pinned:
@@ -279,10 +258,8 @@ LEFT_SHARE = 10
 
 
 class Room(NamedTuple):
-    """The bytes that may still be taken; below 0 a limit is passed.
-
-    source: what sets the limit. numa_node: the node, None for the host or the cgroup.
-    """
+    """The bytes that may still be taken; below 0 a limit is passed. source: what sets the limit.
+    numa_node: the node, None for the host or the cgroup."""
 
     bytes: int
     source: str
@@ -291,10 +268,7 @@ class Room(NamedTuple):
 
 class MemoryWatch:
     """Tells how much regular memory may still be taken: of the host, of some nodes, and of the
-    cgroup.
-
-    lowest_bytes: the least that ``room`` has returned; None before the first call.
-    """
+    cgroup. lowest_bytes: the least that ``room`` has returned; None before the first call."""
 
     def __init__(self, root: Root, nodes: Iterable[int]) -> None:
         self._root, self._nodes = root, frozenset(nodes)
@@ -309,10 +283,7 @@ class MemoryWatch:
         return tightest
 
     def too_small(self, need_bytes: Mapping[int | None, int]) -> tuple[int, Room] | None:
-        """Return the first need that exceeds its room, with that room; None if all fit.
-
-        need_bytes: by NUMA node; under None that of the whole host.
-        """
+        """Return the first need that exceeds its room, and that room; None if all fit."""
         rooms = ((need_bytes.get(room.numa_node, 0), room) for room in self._rooms())
         return next((row for row in rooms if row[0] > row[1].bytes), None)
 
@@ -380,9 +351,7 @@ def pages_in_use(root: Root) -> dict[Spot, int]:
 
 def settle(root: Root) -> dict[int, Pool]:
     """Wait until the counts of huge pages stay the same for 0.5 s (10 s at most); return the pools.
-
-    The pools are by page size in bytes. Does not wait if nobody holds pages.
-    """
+    The pools are by page size in bytes. Does not wait if nobody holds pages."""
     since, pools = time.monotonic(), _pools(root)
     until = since + _BACK_SECONDS
     while any(counts.held_pages for counts in pools.values()):
@@ -396,11 +365,7 @@ def settle(root: Root) -> dict[int, Pool]:
 
 
 def others(root: Root) -> list[str]:
-    """Return a sentence for each page size of which others hold pages: these may disturb the
-    counts.
-
-    Waits, as ``settle``.
-    """
+    """Return which pages others have, or are promised: what they do meanwhile is not rehearsed."""
     return [
         f"others use {counts.total_pages - counts.free_pages} pages of {format_bytes(size)} and "
         f"{counts.reserved_pages} more are promised to them: pages that they take or give back "
@@ -411,10 +376,7 @@ def others(root: Root) -> list[str]:
 
 
 def taken_since(root: Root, before: Mapping[Spot, int]) -> dict[Spot, int]:
-    """Return by how many the huge pages in use grew since ``before``, by page size and node.
-
-    Below 0 if pages were given back; counts that did not change are left out.
-    """
+    """Return pages more than before, by size and node, without those that are as before."""
     more = {spot: pages - before.get(spot, 0) for spot, pages in pages_in_use(root).items()}
     return {spot: pages for spot, pages in more.items() if pages}
 

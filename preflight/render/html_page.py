@@ -37,10 +37,7 @@ Cell = str | Keyed
 
 def page(title: str, body: str, script: str = "", style: str = "") -> str:
     """Return a whole HTML document. body is HTML; script and style are added to those of every
-    page.
-
-    Raises ValueError if a script holds ``</script`` or ``<!--``.
-    """
+    page. Raises ValueError if a script holds ``</script`` or ``<!--``."""
     scripts = [_data("page.js"), *([script] if script else [])]
     for text in scripts:
         if "</script" in text.lower() or "<!--" in text:
@@ -73,9 +70,7 @@ def page(title: str, body: str, script: str = "", style: str = "") -> str:
 
 
 def escape(text: str) -> Html:
-    """Return text as markup, without secrets; invisible characters are written as codes. Html is
-    returned as it is.
-    """
+    """Return text as markup, without secrets; what cannot be seen is written out."""
     if isinstance(text, Html):
         return text
     return markupsafe.escape(_UNSEEN.sub(lambda m: f"\\x{ord(m[0]):02x}", public(text)))
@@ -83,8 +78,7 @@ def escape(text: str) -> Html:
 
 def element(name: str, *inner: str, **attributes: str | float | None) -> Html:
     """Write one HTML element. Plain text in ``inner`` is escaped, Html is not. Attributes:
-    ``class_`` is class, ``data_sort`` is data-sort; None is left out.
-    """
+    ``class_`` is class, ``data_sort`` is data-sort; None is left out."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()
@@ -104,9 +98,7 @@ def tick(id_: str, label: str, checked: bool = False) -> Html:
 
 
 def facts_list(rows: Iterable[tuple[str, str]]) -> Html:
-    """Return (name, text) rows as a list in HTML; rows without a text are left out. If no row
-    remains, the markup is empty.
-    """
+    """Return a list of names with what is said of each; rows without a text are left out."""
     parts = [(element("dt", name), element("dd", text)) for name, text in rows if text]
     inner = [part for pair in parts for part in pair]
     return element("dl", *inner, class_="facts") if inner else Html("")
@@ -138,8 +130,7 @@ def table(
 
     On a phone each row is a list, headings beside cells. The first cell of a row is its heading.
     name: of the table for a screen reader, if it has no caption. numeric_columns: by index, shown
-    to the right and sorted as numbers with units (``1.5 GiB`` after ``900 MiB``).
-    """
+    to the right and sorted as numbers with units (``1.5 GiB`` after ``900 MiB``)."""
     kinds = ["number" if at in numeric_columns else "" for at in range(len(headings))]
     labels = [element("button", head, type="button") if sortable else head for head in headings]
     heads = [

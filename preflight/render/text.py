@@ -20,8 +20,7 @@ def cell_widths(
 
     lines: rows of cells. The widest columns shrink first, but none below ``least``. firm: indexes
     of columns that do not shrink. whole_words: no column is narrower than its longest word. If all
-    are at their least, rows stay wider than ``width``.
-    """
+    are at their least, rows stay wider than ``width``."""
     columns = list(zip(*lines, strict=False))
     floors = [least] * len(columns)
     if whole_words:
@@ -57,11 +56,8 @@ def table(
     widths: Sequence[int | None] | int | None = None,
     margin: str = "",
 ) -> str:
-    """Return a table, with a line below its heads if it has some.
-
-    right: indexes of columns aligned to the right. widths: cells are wrapped to these. margin:
-    stands in front of each line.
-    """
+    """Return a table, with a line below its heads if it has some. right: indexes of columns aligned
+    to the right. widths: cells are wrapped to these. margin: stands in front of each line."""
     from tabulate import tabulate
 
     aligns = ["right" if at in right else "left" for at in range(len(heads or rows[0]))]
@@ -88,8 +84,7 @@ def fitted(
     """Return a table whose words are whole; if it is wider than ``width``, a sentence for each row.
 
     right: indexes of columns aligned to the right. Those and the columns of ``firm`` are never
-    wrapped. margin: stands in front of each line.
-    """
+    wrapped. margin: stands in front of each line."""
     unbroken = {*firm, *right}
     limits = cell_widths([heads, *rows], width - len(margin), unbroken, LEAST_FITTED_CELL, True)
     text = table(rows, heads, right=right, widths=limits, margin=margin)
@@ -116,8 +111,7 @@ def wrapped(text: str, width: int, further: int = 4, hyphens: bool = False) -> l
     """Wrap a text to ``width`` columns and return the lines; a word is never broken.
 
     Every line is indented as ``text`` is, those after the first by ``further`` spaces more.
-    hyphens: a line may end after a hyphen.
-    """
+    hyphens: a line may end after a hyphen."""
     inner = text.lstrip(" ")
     margin = text[: len(text) - len(inner)]
     return textwrap.wrap(
@@ -136,7 +130,5 @@ def filled(text: str, width: int, further: int = 4) -> str:
 
 
 def headed(word: str, rest: str, width: int, painted: str, margin: str = "") -> str:
-    """Return ``word: rest``, wrapped to ``width``, with ``painted`` in place of ``word``: its
-    colour codes take no room.
-    """
+    """Return ``word: rest`` filled, the word as ``painted``: colour codes take no room."""
     return filled(f"{margin}{word}: {rest}", width).replace(word, painted, 1)

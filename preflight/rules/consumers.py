@@ -63,9 +63,7 @@ def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]
 
 @RULES.launch("metadata-mixed")
 def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each store client with another metadata server than the first client of
-    the same master.
-    """
+    """Yield a finding for each client of a master with a metadata server other than the first's."""
     first: dict[str, tuple[str, LaunchProcess]] = {}
     for process in processes:
         for master, metadata in dict.fromkeys(_stores(process)):
@@ -102,8 +100,7 @@ def store_file_read_differently(processes: tuple[LaunchProcess, ...]) -> Iterato
 
 def _segment_of_file(process: LaunchProcess) -> Iterator[tuple[str, str]]:
     """Yield (path, segment size) for each store settings file that a process reads. The size is a
-    text, "refused" if the file ends the process.
-    """
+    text, "refused" if the file ends the process."""
     server = process.server
     store = None if server is None else server.store
     if server is not None and store is not None and store.source is Source.FILE:

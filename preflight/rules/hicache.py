@@ -137,8 +137,7 @@ def hicache_size_per_rank(server: SglangServer) -> Iterator[Seen]:
 @RULES.server("hicache-size-unset")
 def hicache_size_unset(server: SglangServer) -> Iterator[Seen]:
     """Yield a finding for a negative --hicache-size, and without a size for a --hicache-ratio of 0
-    or less.
-    """
+    or less."""
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     if isinstance(size, int) and size < 0:
         text = f"--hicache-size {size}: taken as not set, --hicache-ratio decides"
@@ -159,8 +158,7 @@ def page_size_one(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
 @RULES.server("layout-rewritten")
 def layout_rewritten(server: SglangServer) -> Iterator[Seen]:
     """Yield a finding if HiCache is on and SGLang changes the host memory layout or the I/O backend
-    that the arguments, or their defaults, name.
-    """
+    that the arguments, or their defaults, name."""
     if not server.hicache:
         return
     layout, backend = server.value("hicache_mem_layout"), server.value("hicache_io_backend")
@@ -177,8 +175,7 @@ def layout_rewritten(server: SglangServer) -> Iterator[Seen]:
 @RULES.server("attach-at-runtime")
 def attach_at_runtime(server: SglangServer) -> Iterator[Seen]:
     """Yield a finding for each setting that is wrong if a storage backend is attached later, as
-    --admin-api-key allows.
-    """
+    --admin-api-key allows."""
     attached = server.hicache and server.value("hicache_storage_backend") is None
     if not attached or server.value("admin_api_key") is None:
         return
@@ -238,8 +235,7 @@ def register_chunk_ignored(server: SglangServer) -> Iterator[Seen]:
 @RULES.launch("gate-assumes-one-engine")
 def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for servers with HiCache that run at one time, and for each with
-    data-parallel replicas. SGLang's memory check counts one engine alone.
-    """
+    data-parallel replicas. SGLang's memory check counts one engine alone."""
     servers = [process.server for process in processes if process.server and process.server.hicache]
     commands = [server.command for server in servers]
     for turn in dict.fromkeys(command.turn for command in commands):
@@ -360,8 +356,7 @@ def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 @RULES.launch("pd-bootstrap-differs")
 def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each prefill target of a router that is asked at a bootstrap port which
-    its server does not have.
-    """
+    its server does not have."""
     decoding = {_bootstrap(process) for process in processes if _mode(process) == "decode"}
     for router, target, meant in _meant(processes):
         if target.mode != "prefill":
@@ -401,8 +396,7 @@ def _meant(
     """Pair each target of each router with the servers of the launch that listen at that address.
 
     A target is left out if a server's port is unknown. A prefill host outside the launch means all
-    prefill servers, if these are as many as the prefill targets.
-    """
+    prefill servers, if these are as many as the prefill targets."""
     servers = [process for process in processes if process.kind is ProcessKind.SGLANG]
     by_network: dict[str, list[LaunchProcess]] = {}
     for server in servers:
@@ -486,8 +480,7 @@ def _left_over(unrecognized: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
 
 def _unrecognized(left_over: tuple[_Unrecognized, ...], arguments: ParsedArguments) -> Seen:
     """Return a finding with SGLang's message about left-over words, the names that may be meant,
-    the releases that have such flags, and the edits.
-    """
+    the releases that have such flags, and the edits."""
     version, exact = arguments.version, arguments.exact
     together = " ".join(_as_shown(left_over))
     meant = "".join(f"{each.flag}: did you mean {each.near}? " for each in left_over if each.near)
@@ -601,9 +594,7 @@ def _ranks(server: SglangServer) -> int:
 
 
 def _number(server: SglangServer, name: str, default: int) -> int | None:
-    """Return the number that SGLang reads from a variable, ``default`` if it is not set. None if
-    the number is not known.
-    """
+    """Return the number that SGLang reads from a variable; None if that is not known."""
     word = server.environment.get(name)
     if word is None or word.text == "":
         return default if word is None else None

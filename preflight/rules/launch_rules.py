@@ -22,9 +22,7 @@ def findings(
     servers: Sequence[tuple[SglangServer, Versions]] = (),
     mooncake: MooncakeRelease | None = None,
 ) -> tuple[RuleFinding, ...]:
-    """Return the findings of all rules, the worst first. servers: with their versions, for the
-    rules about memory. mooncake: None leaves out the rules about its releases.
-    """
+    """Return the findings of all rules, the worst first; servers with their versions."""
     every = [finding for rules in RULE_SETS for finding in rules.findings(processes, mooncake)]
     for server, versions in servers:
         for rules in RULE_SETS:

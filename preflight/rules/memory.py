@@ -129,8 +129,7 @@ def tenant_unsupported(server: SglangServer, versions: Versions) -> Iterator[See
 def _halves(alone: bool, certain: bool, server: SglangServer, versions: Versions) -> Iterator[Seen]:
     """Yield a finding if Mooncake refuses to register K and V of L2 apart. alone: the rule about
     standalone storage, else the one about overlapping regions. certain: only if that is sure, else
-    only if in doubt.
-    """
+    only if in doubt."""
     store, geometry = server.store, versions.geometry
     assumed = "" if alone else versions.mooncake_assumed
     both, doubt = _has_both(versions), versions.sglang_unsure or assumed or versions.mooncake_newer
@@ -220,8 +219,7 @@ def with_refusals(
     memory: Mapping[int, ServerMemory],
 ) -> tuple[RuleFinding, ...]:
     """Return ``findings``, and before them a finding for each server whose host pools SGLang
-    refuses to build.
-    """
+    refuses to build."""
     rule, refused = RULES.page["host-pools-refused"], []
     for process in processes:
         pools = memory.get(process.number)
@@ -239,10 +237,8 @@ def _uses_rdma(server: SglangServer) -> bool:
 
 
 def _has_both(versions: Versions) -> bool | Unknown:
-    """Return whether this model's cache holds K and V together in one tensor.
-
-    True for MHA with K and V heads of equal width. Unknown if the model is not known.
-    """
+    """Return whether this model's cache holds K and V together in one tensor. True for MHA with K
+    and V heads of equal width. Unknown if the model is not known."""
     geometry = versions.geometry
     if isinstance(geometry, Unknown):
         return geometry

@@ -101,9 +101,7 @@ def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Seen]:
 
 
 def _flags_of_none(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | None]]:
-    """Yield each flag that no known release has, with the nearest name; None if no name is near. If
-    --undefok is given, nothing is yielded.
-    """
+    """Yield each flag that no known release has, with the nearest name; None if no name is near."""
     known, flags = _flags(process)
     forgiven = any(each.name == "undefok" for each in flags)
     spelling = Spelling()
@@ -113,9 +111,7 @@ def _flags_of_none(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | Non
 
 
 def _of_none(process: LaunchProcess, each: FlagRead, near: str | None) -> Seen:
-    """Return the finding about a flag that no known release has. near: the nearest name of a flag,
-    or None.
-    """
+    """Return the finding about a flag that no known release has."""
     oldest, *_, newest = flag_table().releases
     meant = f": did you mean --{near}?" if near else ""
     text = f"--{each.name}: no release from {oldest} to {newest} has it{meant}"
@@ -128,8 +124,7 @@ def _of_none(process: LaunchProcess, each: FlagRead, near: str | None) -> Seen:
 
 def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> Iterator[RuleFinding]:
     """Yield a finding for each flag that Mooncake ``version`` does not have, and for each size that
-    its store service cannot read. Either ends the process (0.3.8.post1 to 0.3.11.post1).
-    """
+    its store service cannot read. Either ends the process (0.3.8.post1 to 0.3.11.post1)."""
     at, release = parse_version(version), mooncake_release(version)
     for process in processes:
         flags = _flags(process)[1]
@@ -259,8 +254,7 @@ def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]
 
 def _together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
     """Yield (flag, reason) for each flag that the master refuses beside the others; none if a file
-    may add flags.
-    """
+    may add flags."""
     if "config_path" in values or "flagfile" in values:
         return
 
@@ -324,9 +318,7 @@ def _page_bytes(process: LaunchProcess) -> int | None:
 
 
 def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:
-    """Return (bytes that one client of ``process`` mounts as its segment, place of the size). The
-    bytes are None if they are not certain.
-    """
+    """Return the bytes that one client of ``process`` mounts and the place; None if not certain."""
     origin = process.command.origin
     if process.server is not None:
         word = process.server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE")

@@ -77,8 +77,7 @@ def read_page(text: str) -> dict[str, Rule]:
     """Return the rules of a topic's Markdown page by id, in its order.
 
     Each is a section: its id, its severity and what it finds, and a list of three items, or five
-    with the words before and after. Backticks are for the reader of the page alone.
-    """
+    with the words before and after. Backticks are for the reader of the page alone."""
     rules: dict[str, Rule] = {}
     for section in text.replace("`", "").split("\n## ")[1:]:
         head, *items = section.split("\n- ")
@@ -96,8 +95,7 @@ class RuleSet:
     server: about one SGLang server. store: about one with a store. process: about one process.
     launch: about all processes of a host together. released: about those and the release of
     Mooncake. memory: about one SGLang server with its model and versions. What is not known of a
-    server or process breaks no rule.
-    """
+    server or process breaks no rule."""
 
     def __init__(self, topic: str) -> None:
         """Read the rules of the page ``topic``.md; the checks register themselves later."""
@@ -107,9 +105,7 @@ class RuleSet:
         self.checks: dict[str, list[tuple[Rule, Check]]] = defaultdict(list)
 
     def _adds(self, about: str, id_: str) -> Adds:
-        """Return a decorator that registers a function as the check of rule ``id_``. about: the
-        kind of rule, launch, released or memory.
-        """
+        """Return a decorator: its function checks rule ``id_``."""
 
         def add(check: Check) -> Check:
             self.checks[about].append((self.page[id_], check))
@@ -121,8 +117,7 @@ class RuleSet:
         """Return a decorator: its function checks rule ``id_`` for each process of a launch.
 
         about: returns the arguments of the function for a process. A process with a false argument
-        is passed over.
-        """
+        is passed over."""
 
         def add(check: Check) -> Check:
             """Register ``check`` for each process."""
@@ -153,9 +148,7 @@ class RuleSet:
     def findings(
         self, processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease | None
     ) -> Iterator[RuleFinding]:
-        """Yield what the rules about servers, processes and launches find, rule by rule. mooncake:
-        None leaves out the rules that depend on its release.
-        """
+        """Yield what the rules about servers and launches find, rule by rule."""
         for about in ("launch",) if mooncake is None else ("launch", "released"):
             for rule, check in self.checks[about]:
                 more = (mooncake,) if about == "released" else ()
@@ -169,9 +162,7 @@ class RuleSet:
 
 
 def _placed(seen_here: Iterable[Seen], command: Origin) -> Iterator[Seen]:
-    """Yield the findings of a check, each with a place: the command's by default. A fact that is
-    not known ends them, without an error.
-    """
+    """Yield each finding with a place, the command's by default, until a fact is not known."""
     with suppress(UnknownFactError):
         for seen in seen_here:
             yield seen if seen.origin else seen._replace(origin=command)
@@ -190,8 +181,7 @@ class Spelling:
 
     def nearest(self, name: str, known: Iterable[str]) -> str | None:
         """Return the name of ``known`` that is most like ``name``. None if no name is near, or
-        after MOST_LOOKED_UP look-ups.
-        """
+        after MOST_LOOKED_UP look-ups."""
         if not self._left:
             return None
         self._left -= 1
@@ -221,8 +211,7 @@ def is_misspelt(name: str, meant: str) -> bool:
 
     Surely: each part between its dashes is the other's, or is one letter off; or only dashes and
     underscores differ. Of the 414 flags that SGLang got after 0.5.2, one was so near to an older
-    one (--otlp-traces-endpoint; the older was the mistake); of Mooncake's 153, none.
-    """
+    one (--otlp-traces-endpoint; the older was the mistake); of Mooncake's 153, none."""
     name, meant = (text.replace("_", "-").lower() for text in (name, meant))
     if name.replace("-", "") == meant.replace("-", ""):
         return True

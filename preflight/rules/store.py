@@ -228,9 +228,8 @@ def service_not_started(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.process("endpoints-not-dialled")
 def endpoints_not_dialled(process: LaunchProcess) -> Iterator[Seen]:
-    """Yield a finding for each master or metadata address with endpoints that a client
-    passes over.
-    """
+    """Yield a finding for each master or metadata address with endpoints that a client passes
+    over."""
     names = ("master_server_address", "metadata_server")
     store = process.server.store if process.server is not None else None
     pairs = [] if store is None else [tuple(map(store.value, names))]
@@ -242,8 +241,7 @@ def endpoints_not_dialled(process: LaunchProcess) -> Iterator[Seen]:
 
 def _same_names(schemes: tuple[str, ...], processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each store client whose ``host:port`` another client has in the same
-    metadata server. schemes: of the metadata servers that are judged.
-    """
+    metadata server. schemes: of the metadata servers that are judged."""
     first: dict[tuple[str, str], LaunchProcess] = {}
     for process in processes:
         names = [(client.hostname, client.metadata) for client in process.stores]
@@ -281,8 +279,7 @@ def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 @RULES.launch("model-name-shared")
 def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each server that has the served name and the master of a server with
-    another model.
-    """
+    another model."""
     first: dict[tuple[object, object], object] = {}
     for server, store in _storing(processes):
         name, model = server.value("served_model_name"), server.value("model_path")
@@ -425,8 +422,7 @@ def _store_devices(server: SglangServer) -> str | None:
 
 def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
     """Yield (setting, comma-separated device names) for each device list of a server; a JSON map
-    yields one pair a value. Left out: ``auto``, and files.
-    """
+    yields one pair a value. Left out: ``auto``, and files."""
     stored = _store_devices(server)
     names = ("disaggregation_ib_device", "mooncake_ib_device")
     flags = [("--" + name.replace("_", "-"), server.value(name)) for name in names]
@@ -444,8 +440,7 @@ def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
 
 def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
     """Yield (setting, device names with commas) for each device list of an engine that is not
-    SGLang.
-    """
+    SGLang."""
     consumer = process.consumer
     for store in process.stores if consumer is not None else ():
         rdma = isinstance(store.client, StoreClient) and store.client.protocol is Protocol.RDMA

@@ -49,8 +49,7 @@ def ssd_bucket_lost(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Seen]:
     """Yield a finding for each process of whose objects, if they come slowly, at most half reach
-    SSD.
-    """
+    SSD."""
     for process in processes:
         bucket = lossy_bucket(process, mooncake)
         if bucket is None:
@@ -80,18 +79,14 @@ def ssd_limit_passed(
 
 
 def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, str] | None:
-    """Return the quota of a process's SSD buckets as (bytes, place). None if the size limit itself
-    binds.
-    """
+    """Return a process's SSD quota (bytes) and its place; None if the size limit itself binds."""
     if not mooncake.forgets_carried_objects or not _writes_buckets(process):  # the same release
         return None
     return _quota(process)
 
 
 def _quota(process: LaunchProcess) -> tuple[int, str]:
-    """Return a process's SSD quota as (bytes, place): (0, "") without one. If a variable decides
-    it, the bytes are 0 and the place is told.
-    """
+    """Return a process's SSD quota (bytes; 0 if a variable decides it) and its place, or ""."""
     for name in (QUOTA, "MOONCAKE_BUCKET_MAX_TOTAL_SIZE"):
         word = process.command.environment.get(name)
         if word is not None:
@@ -107,8 +102,7 @@ def _writes_buckets(process: LaunchProcess) -> bool:
 
 def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, int] | None:
     """Return (objects of a bucket, seconds of a heartbeat) of a process that loses objects on their
-    way to SSD. None if nothing is lost, or only of a stream that is very slow.
-    """
+    way to SSD. None if nothing is lost, or only of a stream that is very slow."""
     environment = process.command.environment
     keys, seconds = (
         default
@@ -130,16 +124,14 @@ def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
 
     What a heartbeat leaves over goes into the next one's bucket, and is lost. With objects of even
     sizes that is half a bucket a heartbeat. If no bucket fills within a heartbeat, what comes until
-    one is full is lost. Objects are whole: of few, half a one more arrives.
-    """
+    one is full is lost. Objects are whole: of few, half a one more arrives."""
     return heartbeat / bucket / 2 if heartbeat < bucket else 1 - bucket / heartbeat / 2
 
 
 @RULES.store("l3-repeats-l2")
 def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
     """Find an L3 that holds only copies of L2: a segment smaller than a rank's L2, with
-    write_through, a master on this host, and no standalone storage.
-    """
+    write_through, a master on this host, and no standalone storage."""
     size, segment = l2_gigabytes(server), configured_segment(server)
     master = store.value("master_server_address")
     local = isinstance(master, str) and master.partition(":")[0] in ("127.0.0.1", "localhost")
@@ -195,8 +187,7 @@ def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 @RULES.launch("ssd-evicts-nothing")
 def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each segment owner without offload, if a master offloads on evict and
-    does not force evictions.
-    """
+    does not force evictions."""
     for master in processes:
         if master.kind is not ProcessKind.MASTER or offers_offload(master) is not True:
             continue
@@ -212,9 +203,7 @@ def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
 
 @RULES.launch("ssd-beside-segment")
 def ssd_beside_segment(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each server that offloads to SSD and has no segment, if no segment owner
-    offloads.
-    """
+    """Yield a finding for each process that offloads without a segment beside an owner."""
     owners = list(_owners(processes))
     if not owners or any(uses_offload(owner) is not False for owner in owners):
         return
@@ -245,8 +234,7 @@ def eagle_l3_unread(server: SglangServer, versions: Versions) -> Iterator[Seen]:
 @RULES.launch("decode-offload-unread")
 def decode_offload_unread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     """Yield a finding for each prefill server that does not read all that decode servers offload.
-    It has no storage backend, or a write policy other than write_through.
-    """
+    It has no storage backend, or a write policy other than write_through."""
     servers = [process.server for process in processes if process.server is not None]
     decoding = [server for server in servers if _offloads_decode(server)]
     for server in servers if decoding else ():
@@ -484,9 +472,7 @@ def offload_folder_common(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 @OFFLOAD.launch("offload-quota-unset")
 def offload_quota_unset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding if several clients offload in buckets without a quota, so that each may fill
-    the disk.
-    """
+    """Yield a finding if several clients offload without a positive quota of their backend's."""
     in_buckets = (item for item in _offloads(processes) if _writes_buckets(item.process))
     quotas = ((item, *_quota(item.process)) for item in in_buckets)
     open_ended = [item for item, size, where in quotas if size < 0 or not where]
@@ -557,9 +543,7 @@ def offers_offload(process: LaunchProcess) -> bool | None:
 
 
 def _watermark(environment: Mapping[str, Word], level: str) -> float | None:
-    """Return the watermark in effect (a part of 1); None if a variable decides it. level: HIGH or
-    LOW.
-    """
+    """Return the watermark in effect (a part of 1); None if a variable decides it."""
     rows = [row for row in RATIOS if f"_{level}_" in row.name]
     for row in rows:
         word = environment.get(row.name)

@@ -118,9 +118,7 @@ def force_tcp_is_presence(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 
 def _misread(row: Number, text: str, read: NumberRead) -> str | None:
-    """Say that Mooncake reads only the digits at the beginning of a number; None if it reads all or
-    nothing.
-    """
+    """Say that Mooncake reads only the digits at the beginning of a number."""
     if row.reader not in _LEADING or not read.cut or read.value is None:
         return None
     beyond = "" if row.takes(read.value) else f", not {row.range}: {becomes(row, read.value)}"
@@ -128,9 +126,7 @@ def _misread(row: Number, text: str, read: NumberRead) -> str | None:
 
 
 def _out_of_range(row: Number, text: str, read: NumberRead) -> str | None:
-    """Say that a number is out of range, so that Mooncake uses another value or does not start.
-    None if it is in range, cannot be read, or is for ``_misread`` to tell.
-    """
+    """Say that a number is out of range, so that Mooncake uses another value or does not start."""
     if read.value is None or row.takes(read.value) or (read.cut and not row.refused):
         return None
     value = f"{read.value}, " if row.refused else ""
@@ -140,8 +136,7 @@ def _out_of_range(row: Number, text: str, read: NumberRead) -> str | None:
 @keep_last
 def _numbers_read(processes: tuple[LaunchProcess, ...]) -> list[tuple[Number, Word, NumberRead]]:
     """Return (row, text as written, what Mooncake reads) for each number variable that a launch
-    sets. Left out are variables that another one replaces, and blank ones without effect.
-    """
+    sets. Left out are variables that another one replaces, and blank ones without effect."""
     numbers = []
     everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
     offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
@@ -278,9 +273,7 @@ def gpu_memory_by_dma_buf(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen
 
 @lru_cache(maxsize=1)
 def known_variables() -> Mapping[str, str]:
-    """Return every variable that a release reads, by name, with the last SGLang that reads it; ""
-    if the newest does.
-    """
+    """Return every name that a release reads, with the last SGLang that does; "" for the newest."""
     path = data_file("known_environment.txt")
     with open(path, encoding="utf-8") as file:
         lines = (line.strip() for line in file if not line.startswith("#"))

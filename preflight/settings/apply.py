@@ -68,8 +68,7 @@ class Consent(NamedTuple):
 
 class Account(NamedTuple):
     """What apply did, for ``--json``, filled in on the way. left: the settings that apply does not
-    make, and how the user makes each.
-    """
+    make, and how the user makes each."""
 
     changes: list[ApplyStep]
     left: list[tuple[Planned, str]]
@@ -103,8 +102,7 @@ def apply_plan(
     """Show the changes that bring the machine to ``plan``, ask, make them, and return the exit
     code. argv: the launch, for the command that is shown to root. persist: write drop-ins too.
     force: replace files that we did not write. account: filled in. Raises UsageError, with nothing
-    changed.
-    """
+    changed."""
     account = account or Account([], [], [], [], [])
     unknown = [gap for gap in plan.gaps if gap.topic == "pages"]
     if unknown:
@@ -156,8 +154,7 @@ def _carry_out(
     steps: tuple[ApplyStep, ...], machine: Machine, consent: Consent, account: Account
 ) -> int:
     """Make the changes under the journal's lock, print what was done or taken back, and return the
-    exit code.
-    """
+    exit code."""
     try:
         with Journal(machine.state) as journal:
             for broken_off in adopt(journal, machine.root, machine.writer):
@@ -183,8 +180,7 @@ def _carry_out(
 
 def undo_changes(machine: Machine, consent: Consent, account: Account | None = None) -> int:
     """Show the changes of the journal, ask, and put all back; return the exit code. Raises
-    UsageError if nobody can be asked.
-    """
+    UsageError if nobody can be asked."""
     account = account or Account([], [], [], [], [])
     try:
         with Journal(machine.state) as journal:
@@ -215,8 +211,7 @@ def undo_changes(machine: Machine, consent: Consent, account: Account | None = N
 
 def _wanted(consent: Consent, question: str, account: Account) -> bool:
     """Return whether the user says yes to the question, or gave --yes; a no goes into ``account``.
-    Raises UsageError if there is nobody to ask.
-    """
+    Raises UsageError if there is nobody to ask."""
     if consent.yes:
         return True
     if not sys.stdin.isatty():
@@ -262,8 +257,7 @@ def _not_permitted(
     account: Account,
 ) -> int:
     """Print the changes that this user may not make as commands for one who may; return the exit
-    code. argv: the launch, for the command of ``apply --persist``.
-    """
+    code. argv: the launch, for the command of ``apply --persist``."""
     places = ", ".join(step.path for step in forbidden)
     _refused([f"not permitted to write {places}"], exit_codes.NOT_PERMITTED, account)
     values = [Setting(Kind.SYSFS, s.path, s.wanted) for s in forbidden if s.kind == "value"]
@@ -298,8 +292,7 @@ _NR = "/nr_hugepages"
 
 class ApplyStep(NamedTuple):
     """One change. kind: value (a kernel file), file or link. before: None if nothing is at
-    ``path``. is_pool: the kernel may give less.
-    """
+    ``path``. is_pool: the kernel may give less."""
 
     kind: str
     path: str
@@ -322,8 +315,7 @@ def steps_of(
 ) -> Steps:
     """Return the changes that bring the host to the plan, and what apply leaves. A value that is
     enough already has no step. persist: with drop-ins. force: no file is refused, but a link may
-    be.
-    """
+    be."""
     values = [*_pools(plan, root), *_settings(plan, root)]
     files: list[ApplyStep] = []
     refused: list[str] = []
@@ -339,9 +331,7 @@ def steps_of(
 
 
 def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
-    """Yield the steps that grow the pools, node by node, the largest pages first. A pool that
-    cannot be read has a step without an earlier value.
-    """
+    """Yield the steps that grow the pools, node by node, the largest pages first."""
     order = sorted(plan.pools, key=lambda target: (-target.page_bytes, target.node or 0))
     for target in order:
         now = root.integer(target.file)
@@ -366,9 +356,7 @@ def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
 
 
 def _path(setting: Setting) -> str | None:
-    """Return the kernel file of a setting. None for one that apply does not write, and for the
-    default pool.
-    """
+    """Return the kernel file of a setting, None if it is not for apply."""
     if setting.name in (NR_HUGEPAGES, *ORDERS):
         return None
     if setting.kind is Kind.SYSCTL:
@@ -379,8 +367,7 @@ def _path(setting: Setting) -> str | None:
 
 def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
     """Yield the steps that write the drop-ins, which make the plan last, and the link that enables
-    the unit. A file that is already so is left out.
-    """
+    the unit. A file that is already so is left out."""
     names = ArtefactNames()
     rendered = [(SYSCTL_FILE, sysctl(plan, names).text)]
     systemd = not isinstance(root.names(SYSTEMD), Unknown)
@@ -402,9 +389,7 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
 
 
 def _with_rows(text: str, writer: Writer) -> str:
-    """Return the text for limits.d with the rows of our earlier file added, unless the text has the
-    same limit.
-    """
+    """Return limits.d text with the rows of an earlier plan added."""
     content = writer.content(LIMITS_FILE) or ("", 0)
     earlier = content[0].splitlines() if is_ours(content[0]) else []
     kept = {tuple(line.split()[:3]) for line in text.splitlines()}
@@ -429,8 +414,7 @@ def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, s
 
 def _how(plan: Plan, setting: Planned, done: set[str]) -> str:
     """Return the command or format that brings about a setting which apply leaves. done: the paths
-    that apply writes.
-    """
+    that apply writes."""
     unit = setting.setting.unit
     if unit:
         command = f"systemctl daemon-reload && {line(restart(unit))}"
@@ -466,8 +450,7 @@ MOST_TRIES = 4
 
 class ApplyOutcome(NamedTuple):
     """lines: the changes that were made. failure: why apply stopped, or "". undone: how each change
-    was taken back after a failure.
-    """
+    was taken back after a failure."""
 
     lines: tuple[str, ...]
     failure: str = ""
@@ -482,8 +465,7 @@ def carry_out(
     steps: tuple[ApplyStep, ...], journal: Journal, writer: Writer, root: Root
 ) -> ApplyOutcome:
     """Make each change with its entry in the journal, and read kernel files back. If one fails or
-    is interrupted, all are taken back; an interruption is raised again.
-    """
+    is interrupted, all are taken back; an interruption is raised again."""
     start, boot = len(journal.entries), boot_id(root)
     lines: list[str] = []
     try:
@@ -504,8 +486,7 @@ def _make(
     step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
 ) -> tuple[str, ...]:
     """Make one change, with its entry in the journal, and return a line that tells it. Raises
-    StepError, JournalError or OSError.
-    """
+    StepError, JournalError or OSError."""
     if step.kind == "value":
         return _value(step, journal, writer, root, boot)
     is_file = step.kind == "file"
@@ -526,8 +507,7 @@ def _value(
     step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
 ) -> tuple[str, ...]:
     """Write a kernel file, read it back, and return a line that tells it. Raises StepError if it
-    cannot be read or does not have the value. A pool may have more pages than wanted.
-    """
+    cannot be read or does not have the value. A pool may have more pages than wanted."""
     current = root.word(step.path)
     if isinstance(current, Unknown):
         raise StepError(f"{current.reason}: it could be read when the plan was made")
@@ -551,8 +531,7 @@ def _value(
 def _grow(step: ApplyStep, writer: Writer, root: Root) -> tuple[str, int]:
     """Ask the kernel for pages, which it may grant only in part; then compact memory and ask again,
     while that brings more. Return (the pages as text, how often it compacted). Raises StepError if
-    pages are missing.
-    """
+    pages are missing."""
     wanted = int(step.wanted)
     writer.value(step.path, step.wanted)
     got = _pages(_read_back(step, root), step)
@@ -587,8 +566,7 @@ def _pages(text: str, step: ApplyStep) -> int:
 
 def adopt(journal: Journal, root: Root, writer: Writer) -> list[str]:
     """Complete the entries of changes that a crash interrupted, so that undo finds them, and drop
-    those that changed nothing. Return a sentence for each value.
-    """
+    those that changed nothing. Return a sentence for each value."""
     lines = []
     for entry in list(journal.entries):
         if entry.got is None and entry.kind == "file":

@@ -52,9 +52,7 @@ def limit_line(name: str, value: str) -> str:
 
 
 def header(source: str, path: str) -> str:
-    """Return the first line of a file that we write. It marks the file as ours: no other file is
-    overwritten. source: the name of the launch.
-    """
+    """Return the first line of a file that may be written anew: no other file is overwritten."""
     return visible(f"{_HEADER} for {public(source) or 'this host'}: {path}")
 
 
@@ -97,8 +95,7 @@ class Context(NamedTuple):
 
 def commands(settings: Iterable[Setting], context: Context) -> tuple[Line, ...]:
     """Return the lines of shell that bring about ``settings``, each line once, in the form that the
-    host, unit or container of ``context`` takes.
-    """
+    host, unit or container of ``context`` takes."""
     lines: Lines = []
     for setting in settings:
         described_by = _of_the_container(setting, Context())
@@ -115,9 +112,7 @@ _TAKES = {"pod": "in a new pod", "container": "in a new container", "host": "the
 
 
 def takes(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
-    """Return the conditions under which the settings take effect, each once: ``as root``, ``in a
-    new container``, ``in a new pod``, ``then a reboot``.
-    """
+    """Return all conditions: ``as root``, ``in a new container``, ``then a reboot``."""
     conditions: list[str] = []
     for setting in settings:
         root = "as root" if _as_root(setting, context) else ""
@@ -126,9 +121,7 @@ def takes(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
 
 
 def _of_the_container(setting: Setting, context: Context) -> str:
-    """Return the container kind (docker, compose, kubernetes, ...) in whose description a setting
-    stands. "" for a setting of the host, a unit or the shell.
-    """
+    """Return the kind of container that a setting belongs to, "" for none."""
     if setting.kind is Kind.ENVIRONMENT:  # within a container its shell sets them too
         return setting.described_by
     inside = setting.kind in _OF_A_CONTAINER and not setting.unit
@@ -141,9 +134,7 @@ def _as_root(setting: Setting, context: Context) -> bool:
 
 
 def _restarts(setting: Setting, context: Context) -> str:
-    """Return the thing to start anew for a setting: pod, container, host, launch, or a unit's name.
-    "" for nothing.
-    """
+    """Return the thing to start anew for a setting, as ``shell.Line`` has it."""
     place = _of_the_container(setting, context)
     if place:
         return "pod" if place == "kubernetes" else "container"
@@ -174,8 +165,7 @@ _PACKAGE_TOOLS = (
 
 def _sysctl(setting: Setting, context: Context) -> Lines:
     """Return the lines that set a value of sysctl, and a comment how it lasts. In a container, a
-    setting of the namespace becomes an option or a field of the pod.
-    """
+    setting of the namespace becomes an option or a field of the pod."""
     name, value = setting.name, setting.wanted
     word = f"{name}={value}"
     if context.container and name.startswith(_NAMESPACED):
@@ -192,8 +182,7 @@ def _sysctl(setting: Setting, context: Context) -> Lines:
 
 def _boot_sysctl(setting: Setting, context: Context) -> Lines:
     """Return the lines that append a setting to its file of sysctl.d: the last line of a file wins.
-    A file of the distribution (``origin``) is first copied to that place.
-    """
+    A file of the distribution (``origin``) is first copied to that place."""
     lines = _on_the_host(context)
     if setting.origin:  # install takes a link away where cp would write through it
         argv = ("install", "-m", "644", setting.origin, setting.file)
@@ -214,8 +203,7 @@ _MEMORY_FILES = ("memory.max", "memory.limit_in_bytes", "memory.high")
 
 def _cgroup(setting: Setting, context: Context) -> Lines:
     """Return the line that writes a limit of the cgroup. Inside a container or pod, comments tell
-    how its engine or description sets the limit.
-    """
+    how its engine or description sets the limit."""
     file, value = setting.name.rpartition("/")[2], setting.wanted
     by_hand = comment(shell.write(value, setting.name))
     if context.container == "kubernetes":
@@ -242,8 +230,7 @@ def _cgroup(setting: Setting, context: Context) -> Lines:
 
 def _ulimit(setting: Setting, context: Context) -> Lines:
     """Return the lines that set a limit: in the unit that the setting names, in the container's
-    description, or for this shell and later logins.
-    """
+    description, or for this shell and later logins."""
     name, value = setting.name, setting.wanted
     if setting.unit:
         lines = _unit_limit(name, value, setting.unit, context.sudo)
@@ -281,8 +268,7 @@ def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
 
 def _environment(setting: Setting, context: Context) -> Lines:
     """Return the line that exports or unsets a variable in a shell, or a comment where to change it
-    in a container's description.
-    """
+    in a container's description."""
     name = setting.name
     if not is_variable(name):
         why = "is not a valid name of a variable: set it where the launch does"
@@ -315,8 +301,7 @@ def _flag(setting: Setting, context: Context) -> Lines:
 
 def _shm(setting: Setting, context: Context) -> Lines:
     """Return the lines that enlarge /dev/shm: in the container's description, or by mounting it
-    anew.
-    """
+    anew."""
     size = setting.wanted
     if context.container == "compose":
         return [comment(f"in the service, where it has no ipc: host: shm_size: '{size}'")]
@@ -349,8 +334,7 @@ def _device(setting: Setting, context: Context) -> Lines:
 
 def _capability(setting: Setting, context: Context) -> Lines:
     """Return the line that adds a capability to a container, or a comment how to start the launch
-    with it.
-    """
+    with it."""
     name = setting.name.removeprefix("CAP_")
     pod = "in the pod, which has to run as user 0: securityContext.capabilities.add: "
     pod, service = f"{pod}[{name}]", f"cap_add: [{name}]"
@@ -378,8 +362,7 @@ def _start(context: Context, *options: str) -> Lines:
 
 def _in_container(context: Context, service: str, options: tuple[str, ...], pod: str = "") -> Lines:
     """Return the line for a container: ``service`` for Compose, ``options`` for docker or podman,
-    ``pod`` for Kubernetes. [] outside of containers, or for a pod without text.
-    """
+    ``pod`` for Kubernetes. [] outside of containers, or for a pod without text."""
     if context.container == "compose":
         return [comment(f"in the service: {service}")]
     if context.container in _ENGINES:
@@ -389,8 +372,7 @@ def _in_container(context: Context, service: str, options: tuple[str, ...], pod:
 
 def _module(setting: Setting, context: Context) -> Lines:
     """Return the lines that load a kernel module with its options. A loaded module is unloaded
-    first, so that it takes them.
-    """
+    first, so that it takes them."""
     name, options = setting.name, setting.wanted.split()
     lines = _on_the_host(context)
     if setting.now:

@@ -82,8 +82,7 @@ def plan(
 ) -> Plan:
     """Return all settings for a launch on a host. needs: of the launch, None without one. kept:
     values of our own sysctl drop-in, which the plan never lowers. unread: gaps that the plan tells
-    too.
-    """
+    too."""
     findings, context = tuple(findings), context_of(facts)
     hugetlb: HugetlbFacts | Unknown = facts.topic("hugetlb")
     targets, pool_wishes, gaps = pools(needs, hugetlb)
@@ -141,9 +140,7 @@ def plan(
 
 
 def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown) -> tuple[str, ...]:
-    """Return one sentence if the pools are larger than the host's memory; () if not, or if the
-    memory is not known.
-    """
+    """Return a sentence if the pools are larger than the host's memory."""
     meminfo = hugetlb if isinstance(hugetlb, Unknown) else hugetlb.meminfo
     total = meminfo if isinstance(meminfo, Unknown) else meminfo.value("MemTotal")
     wanted = sum(target.pages * target.page_bytes for target in targets)
@@ -155,8 +152,7 @@ def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown)
 
 def _of_findings(findings: Iterable[Finding]) -> list[Wish]:
     """Return a wish for each setting of the findings that fail, warn or are unknown, the worst
-    first. Settings of the kind BOOT_SYSCTL are left out: the pool tells whether it lasts.
-    """
+    first. Settings of the kind BOOT_SYSCTL are left out: the pool tells whether it lasts."""
     wanting = [f for f in findings if f.status not in (Status.PASS, Status.SKIP)]
     wishes = []
     for finding in sorted(wanting, key=lambda finding: _STATUSES.index(finding.status)):
@@ -174,8 +170,7 @@ def _key(setting: Setting) -> tuple[Kind, str, str]:
 def _merge(wishes: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
     """Join the wishes for the same setting into one, and return each with its reasons. If values
     differ the safer is taken. If none is safer, the first is taken, and a sentence tells the
-    conflict.
-    """
+    conflict."""
     merged: dict[tuple[Kind, str, str], Wish] = {}
     reasons: dict[tuple[Kind, str, str], dict[Reason, None]] = {}
     conflicts = []
@@ -198,8 +193,7 @@ def _merge(wishes: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]
 def safer(setting_kind: Kind, name: str, first: str, second: str) -> tuple[str, bool]:
     """Return the value that serves both wishes, and True; ``(first, False)`` if none is known to.
     Lists are joined. Of two amounts it is the larger, but the smaller for the settings of
-    ``_LESS``.
-    """
+    ``_LESS``."""
     if first == second:
         return first, True
     if name.endswith(_LISTS):
@@ -219,9 +213,7 @@ def _amount(text: str) -> float | None:
 
 
 def _pool_nodes(hugetlb: HugeTlb, size: int | Unknown) -> tuple[int, ...]:
-    """Return the NUMA nodes with a pool of pages of ``size`` bytes; () if the size or its pool is
-    not known.
-    """
+    """Return the NUMA nodes with a pool of pages of ``size`` bytes; () if that is not known."""
     hugepage_pool = size if isinstance(size, Unknown) else hugetlb.pool(size)
     return () if isinstance(hugepage_pool, Unknown) else tuple(sorted(hugepage_pool.nodes))
 
@@ -267,9 +259,8 @@ class _Lasting:
         return {**scopes, Kind.KERNEL_ARGUMENT: Scope.BOOT}.get(setting_kind, Scope.NODE)
 
     def _lasts(self, wish: Setting, scope: Scope) -> tuple[bool, str]:
-        """Return whether a reboot keeps a setting, and a phrase: by what, or until when
-        it lasts.
-        """
+        """Return whether a reboot keeps a setting, and a phrase: by what, or until when it
+        lasts."""
         if scope in (Scope.FLAG, Scope.ENVIRONMENT):
             return True, "it is part of the launch"
         if scope is Scope.CONTAINER:
@@ -299,8 +290,7 @@ class _Lasting:
 
     def _pool_lasts(self, size: int) -> tuple[bool, str]:
         """Return whether the pools of one page size have their pages after a boot, and a phrase:
-        who sets them, or why not. size: the bytes of a page.
-        """
+        who sets them, or why not. size: the bytes of a page."""
         assert not isinstance(self._hugetlb, Unknown)
         mine = [target for target in self._targets if target.page_bytes == size]
         wanted = sum(target.pages for target in mine)
@@ -333,8 +323,7 @@ _LASTING: dict[Kind, tuple[bool, str]] = {
 
 def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
     """Return the description of the launch's main container: an object of Kubernetes with the
-    container's name, or a Compose service. An empty Workload without such a description.
-    """
+    container's name, or a Compose service. An empty Workload without such a description."""
     container = main_container(needs)
     if container is None:
         return Workload()
@@ -369,9 +358,7 @@ def unresolved(sizing: LaunchSizing) -> list[Gap]:
 
 
 def kept_settings(root: Root) -> dict[str, str]:
-    """Return the settings of our own sysctl drop-in, so that a new one lowers none. {} without the
-    file, or if somebody else wrote it.
-    """
+    """Return the settings of our own drop-in, so that a new one lowers none."""
     content = root.text(SYSCTL_FILE)
     if isinstance(content, Unknown) or not is_ours(content):
         return {}

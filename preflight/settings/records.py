@@ -77,8 +77,7 @@ class Planned(NamedTuple):
 
 class PoolTarget(NamedTuple):
     """A HugeTLB pool, or the share of one NUMA node. pages: the number to set, in which pages that
-    others hold are counted. now_pages: None if the pool was not read.
-    """
+    others hold are counted. now_pages: None if the pool was not read."""
 
     page_bytes: int
     node: int | None
@@ -181,8 +180,7 @@ def pools(
     needs: LaunchNeeds | None, hugetlb: HugetlbFacts | Unknown
 ) -> tuple[tuple[PoolTarget, ...], list[Wish], list[Gap]]:
     """Return (pools that the launch takes pages from, a wish for each pool, gaps for unknown
-    facts). All are empty if the launch takes no huge pages.
-    """
+    facts). All are empty if the launch takes no huge pages."""
     if needs is None:
         return (), [], []
     if isinstance(needs.usages, Unknown):
@@ -250,8 +248,7 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
 
 def main_container(needs: LaunchNeeds) -> ContainerLimits | None:
     """Return the container that a plan is for: that of a process with a GPU, else of one with RDMA,
-    else any. None if no process runs in a container.
-    """
+    else any. None if no process runs in a container."""
     inside = [process for process in needs.processes if process.container is not None]
     inside.sort(key=lambda process: (process.gpu is None, process.rdma is None))
     return inside[0].container if inside else None
@@ -275,8 +272,7 @@ def of_container(needs: LaunchNeeds, container: ContainerLimits | None) -> Launc
 
 def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds) -> Iterator[Wish]:
     """Yield the memlock limit, and the capability that replaces it: memory for a NIC or for
-    io_uring is locked.
-    """
+    io_uring is locked."""
     limits = facts.topic("limits")
     now = ""
     if container is not None:
@@ -323,8 +319,7 @@ def _devices(
     needs: LaunchNeeds, facts: Facts, container: ContainerLimits | None
 ) -> Iterator[Wish | Gap]:
     """Yield the device files of the NICs that the launch uses. A gap tells that the NICs are not
-    known.
-    """
+    known."""
     rdma: RdmaFacts | Unknown = facts.topic("rdma")
     if isinstance(rdma, Unknown):
         yield Gap("devices", rdma.reason)
@@ -358,8 +353,7 @@ def _shared_memory(
     needs: LaunchNeeds, facts: Facts, container: ContainerLimits | None
 ) -> Iterator[Wish]:
     """Yield the size of /dev/shm, or the host's IPC if the container has that. Nothing if the
-    launch has no GPU and needs no shared memory, or if a pod has enough.
-    """
+    launch has no GPU and needs no shared memory, or if a pod has enough."""
     need_bytes = sum(process.shm_bytes for process in needs.processes)
     if not need_bytes and not any(process.gpu is not None for process in needs.processes):
         return
@@ -381,8 +375,7 @@ def _shared_memory(
 
 def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
     """Yield the number of GPUs that a container needs: from 0 to the highest number that a rank
-    takes. Nothing without GPUs.
-    """
+    takes. Nothing without GPUs."""
     indices = [process.gpu for process in needs.processes if process.gpu is not None]
     if indices:
         reason = Reason("gpu.count", f"the highest number that a rank takes is {max(indices)}")
@@ -391,8 +384,7 @@ def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
 
 def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish | Gap]:
     """Yield the bytes of huge pages and of memory that a pod of Kubernetes is to ask for. A gap
-    comes in place of the memory if it is not known.
-    """
+    comes in place of the memory if it is not known."""
     if not isinstance(needs.usages, Unknown):
         taken = Wanted(needs).taken
         asked = {} if container is None else container.hugepages_bytes
@@ -434,8 +426,7 @@ def is_read(name: str) -> bool:
 
 def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[str]]:
     """Return (wishes for the main container's variables that programs of the launch read, conflicts
-    as sentences, names left out as secrets). Of two values for a name the first is taken.
-    """
+    as sentences, names left out as secrets). Of two values for a name the first is taken."""
     values: dict[str, dict[str, ProcessNeeds]] = {}
     needs_inside = None if needs is None else of_container(needs, main_container(needs))
     processes = () if needs_inside is None else needs_inside.processes

@@ -30,9 +30,7 @@ class Writer:
         return self._prefix + path
 
     def value(self, path: str, text: str) -> None:
-        """Write a kernel file in one piece, with a line break after ``text``. If the file is
-        missing, OSError is raised.
-        """
+        """Write a kernel file in one piece; one that is not there is not made."""
         handle = os.open(self.locate(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
             os.write(handle, f"{text}\n".encode())
@@ -41,8 +39,7 @@ class Writer:
 
     def file(self, path: str, content: str, mode: int = 0o644, folder_mode: int = 0o755) -> None:
         """Write a file completely, or leave it as it was. Its folder is made if missing, and the
-        owner of an existing file stays.
-        """
+        owner of an existing file stays."""
         place = self.locate(path)
         folder = os.path.dirname(place)
         os.makedirs(folder, folder_mode, exist_ok=True)
@@ -102,9 +99,7 @@ class Writer:
             return None
 
     def may_write(self, entry_kind: str, path: str) -> bool:
-        """Tell whether this user may write. A kernel file (``entry_kind`` value) must be writable
-        itself; for a file or link its folder, or the nearest one above that exists.
-        """
+        """Return whether this user may write a kernel file, or into a file's folder."""
         place = self.locate(path)
         if entry_kind == "value":
             return os.access(place, os.W_OK)
@@ -157,8 +152,7 @@ def state_folder(environment: Mapping[str, str], root: bool) -> str:
 
 class Journal:
     """The entries of the changes, oldest first. Use it in a ``with`` block: one process at a time
-    can hold it.
-    """
+    can hold it."""
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, JOURNAL)
@@ -203,9 +197,7 @@ class Journal:
             raise
 
     def replace(self, old: Entry, new: Entry | None) -> None:
-        """Put ``new`` in the place of ``old``, or take it out if None, and save. Raises
-        JournalError.
-        """
+        """Put ``new`` in the place of ``old``, or take it out."""
         at = max(at for at, entry in enumerate(self.entries) if entry is old)
         self.entries[at : at + 1] = [] if new is None else [new]
         self._save()
@@ -227,8 +219,7 @@ class Journal:
 
     def _read(self) -> list[Entry]:
         """Return the entries of the journal's file; [] without a file. Raises JournalError if it
-        cannot be read or is not ours.
-        """
+        cannot be read or is not ours."""
         import json
 
         try:
@@ -300,8 +291,7 @@ def boot_id(root: Root) -> str:
 
 def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[Undone]:
     """Take back all entries from index ``since`` on, the last first, and forget those that are
-    settled. One that fails stops no other. Return a result for each entry, in that order.
-    """
+    settled. One that fails stops no other. Return a result for each entry, in that order."""
     results = []
     boot = boot_id(root)
     for entry in reversed(journal.entries[since:]):
@@ -324,8 +314,7 @@ def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[U
 
 def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
     """Put a kernel file's value back, unless a reboot has undone it or somebody else has changed it
-    since.
-    """
+    since."""
     path, before = entry.path, entry.before
     if boot and entry.boot and boot != entry.boot:
         return Undone(f"{path}: a reboot has undone it since", True, True)
@@ -347,9 +336,7 @@ def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
 
 
 def _still_ours(entry: Entry, current: str) -> bool:
-    """Tell whether ``current`` is the value that apply wrote. If apply broke off before it read the
-    value back, the wanted one counts, or a pool that has grown in part.
-    """
+    """Return whether a value is ours, or on its way to ours if the change broke off."""
     if entry.got is not None:
         return current == entry.got
     if entry.path.endswith(_NR) and entry.before is not None:
@@ -362,8 +349,7 @@ def _still_ours(entry: Entry, current: str) -> bool:
 
 def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
     """Shrink a pool to its earlier size, but give up only pages that no process uses or has
-    reserved. If not all can go, the entry is not settled, and ``now`` is the size left.
-    """
+    reserved. If not all can go, the entry is not settled, and ``now`` is the size left."""
     path = entry.path
     folder = path.removesuffix(_NR)
     free = root.integer(f"{folder}/free_hugepages")
@@ -387,8 +373,7 @@ def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
 
 def _file(entry: Entry, writer: Writer) -> Undone:
     """Put a file's content back, or remove a file that is new. It stays if somebody else has
-    changed it.
-    """
+    changed it."""
     writer.discard_part(entry.path)
     path, (content, _) = entry.path, writer.content(entry.path) or (None, 0)
     if content == entry.before:

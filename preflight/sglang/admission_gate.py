@@ -37,9 +37,7 @@ class FreeMemory(NamedTuple):
 
 
 def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
-    """Return the free memory as a process in a container reads it. limit_bytes: the container's
-    memory limit; if it is no number, there is no limit.
-    """
+    """Return the free memory as read in a container of this limit; no number: no limit."""
     if not isinstance(limit_bytes, int):
         return memory
     left = memory.headroom_bytes
@@ -75,11 +73,8 @@ def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
 def asked_bytes(
     pools: Sequence[HostPool], ranks: int, release: SglangRelease
 ) -> tuple[int, str] | None:
-    """Return the least free memory with which the gate admits every pool, and the formula in words.
-    None if no pool is checked. ranks: those that share the memory.
-
-    free // shares >= largest is the same as free >= largest * shares.
-    """
+    """Return the free memory for which the gate admits each pool, with the formula. None if no pool
+    is checked. free // shares >= largest: free >= largest * shares."""
     requested = [each.requested_bytes for each in pools if each.requested_bytes is not None]
     if not requested:
         return None
@@ -91,9 +86,7 @@ def asked_bytes(
 def auto_budget_bytes(
     memory: FreeMemory, ranks: int, release: SglangRelease, fraction: float
 ) -> int:
-    """Return the bytes that a rank may book if SGLang sizes its pools. With 0 or less SGLang stops.
-    fraction: of the free memory, as the flag states.
-    """
+    """Return the bytes that a rank may book if SGLang sizes its pools; 0 or less: it stops."""
     return int(free_bytes(memory, ranks, release) * fraction)
 
 
@@ -103,8 +96,7 @@ def gate_booked(
     """Return the gate's answers for pools that the host's memory has sized.
 
     It does not matter what backs them. Nothing is read anew: each pool that is admitted is taken
-    off the budget (``host_memory_budget_scope``).
-    """
+    off the budget (``host_memory_budget_scope``)."""
 
     def booked(each: HostPool) -> int:
         return each.requested_bytes or 0
@@ -125,8 +117,7 @@ def gate(
 
     Memory is read anew for each pool, when the rank's earlier pools are in place already:
     ``earlier_regular_bytes`` is what else has been taken since ``memory`` was read (the pools of
-    ranks that were faster). Pools on huge pages take nothing more from MemAvailable.
-    """
+    ranks that were faster). Pools on huge pages take nothing more from MemAvailable."""
 
     def free(taken: int) -> int:
         taken += earlier_regular_bytes
@@ -145,8 +136,7 @@ def _answers(
 ) -> tuple[GateAnswer, ...]:
     """Return the gate's answer for each pool, in their order, up to the first refusal. free: called
     with the bytes taken so far, tells what the next pool is compared with. takes: the bytes that a
-    pool takes.
-    """
+    pool takes."""
     answers, taken = [], 0
     for each in pools:
         if each.requested_bytes is not None:
@@ -202,8 +192,7 @@ def feasible_hugepages(
     ranks_pools: the pools of each rank. ranks: the number that shares the host's memory. memory: as
     read while ``current_pages`` of that size are reserved; each page more takes its size from
     MemAvailable. least_pages: what the whole host needs of that size. The cgroup's headroom does
-    not change with the pool, for reserved pages are not charged to a memory cgroup.
-    """
+    not change with the pool, for reserved pages are not charged to a memory cgroup."""
     asked = asked_bytes([each for pools in ranks_pools for each in pools], ranks, release)
     if asked is None:
         return FeasiblePages(page_size_bytes, least_pages, None, "no pool is checked at start")

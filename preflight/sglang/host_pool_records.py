@@ -28,16 +28,15 @@ class PoolRequest(NamedTuple):
     """What decides the host pools of one rank.
 
     page_tokens: the allocator's page (``--page-size`` after SGLang's own changes to it); under
-    decode context parallelism the widened one, ``dcp`` times the physical page.
-    attention_dp: data-parallel attention, which leaves ``tp // dp`` ranks to shard the heads.
-    kv_item_bytes: one element of the cache (fp8: 1); None takes the model's.
-    size_gb: ``--hicache-size``; 0 or less is unset. ratio: ``--hicache-ratio``, resolved.
-    device_tokens: the L1 pool's tokens, ``--max-total-tokens`` where that binds; None if unknown.
-    packed_drafts: one-layer NEXTN/MTP drafts that join the target's pool.
-    draft: an EAGLE or STANDALONE draft model with a separate pool, sharded as the target.
-    draft_item_bytes: one element of its cache; None takes ``kv_item_bytes``.
-    raw_fp8_rows: an fp8 sparse-attention cache without per-block scales (trtllm, tilelang).
-    """
+    decode context parallelism the widened one, ``dcp`` times the physical page. attention_dp:
+    data-parallel attention, which leaves ``tp // dp`` ranks to shard the heads. kv_item_bytes: one
+    element of the cache (fp8: 1); None takes the model's. size_gb: ``--hicache-size``; 0 or less is
+    unset. ratio: ``--hicache-ratio``, resolved. device_tokens: the L1 pool's tokens,
+    ``--max-total-tokens`` where that binds; None if unknown. packed_drafts: one-layer NEXTN/MTP
+    drafts that join the target's pool. draft: an EAGLE or STANDALONE draft model with a separate
+    pool, sharded as the target. draft_item_bytes: one element of its cache; None takes
+    ``kv_item_bytes``. raw_fp8_rows: an fp8 sparse-attention cache without per-block scales (trtllm,
+    tilelang)."""
 
     geometry: ModelGeometry | Unknown
     release: SglangRelease
@@ -94,8 +93,7 @@ class HostPool(NamedTuple):
     as allocated, in order. requested_bytes: the size that SGLang's admission gate compares, for the
     indexer one page less than allocated; None if no gate compares it. halves: the NICs register its
     one tensor as two regions, K and V. page_objects: the store's objects for one page: K and V
-    apart, or one for both with latent attention.
-    """
+    apart, or one for both with latent attention."""
 
     kind: PoolKind
     tokens: int
@@ -187,8 +185,7 @@ class RowBytes(NamedTuple):
 
     parts: of each tensor of the KV pool. sized: by these ``--hicache-size`` is divided to give
     tokens. layers: of the stage. index_per_layer, index_layers: index keys of sparse attention.
-    sliding_parts: as ``parts``, of the window pool. linear: of one request's states.
-    """
+    sliding_parts: as ``parts``, of the window pool. linear: of one request's states."""
 
     parts: tuple[int, ...]
     sized: int
@@ -252,9 +249,7 @@ def _row(request: PoolRequest, geometry: ModelGeometry, stage: int) -> RowBytes:
 
 
 def _mha_parts(request: PoolRequest, heads: Heads, layers: int, item: int) -> tuple[int, ...]:
-    """Return the bytes of a token in each tensor: one for K and V together, or two if their widths
-    differ. item: the bytes of an element.
-    """
+    """Return the bytes of K and V in one tensor; in two if their widths differ."""
     # Fewer heads than ranks: every rank keeps one whole head, a copy of its neighbour's.
     per_rank = max(1, heads.kv_heads // request.attention_ranks)
     keys = heads.head_dim * per_rank * layers * item
@@ -263,9 +258,7 @@ def _mha_parts(request: PoolRequest, heads: Heads, layers: int, item: int) -> tu
 
 
 def _latent_width(request: PoolRequest, geometry: ModelGeometry, item: int) -> int:
-    """Return the elements of one latent row, which every rank has whole. item: the bytes of one.
-    Raises UnknownFactError if the release has no such pool.
-    """
+    """Return the elements of one latent row, which every rank has whole."""
     rank, rope = geometry.kv_lora_rank, geometry.qk_rope_head_dim
     if item > 1 or not geometry.index_layers or request.raw_fp8_rows:
         return rank + rope
@@ -286,8 +279,7 @@ def _linear_bytes(
     request: PoolRequest, state: LinearState | Unknown | None, layers: int
 ) -> int | Unknown:
     """Return the bytes of a request's linear states on one rank: window and temporal state. 0
-    without linear layers; Unknown if the state is, or its heads do not divide.
-    """
+    without linear layers; Unknown if the state is, or its heads do not divide."""
     if not layers or state is None:
         return 0
     if isinstance(state, Unknown):

@@ -39,10 +39,8 @@ LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
 @or_unknown
 def host_pools(request: PoolRequest) -> HostPools | HostBytes:
-    """Return the pools of one rank: exact, or bounds, or Unknown with the reason.
-
-    Exact for ``--hicache-size``, and for a ratio once ``device_tokens`` is known.
-    """
+    """Return the pools of one rank: exact, or bounds, or Unknown with the reason. Exact for
+    ``--hicache-size``, and for a ratio once ``device_tokens`` is known."""
     geometry = request.geometry
     if isinstance(geometry, Unknown):
         return _without_geometry(request, geometry)
@@ -68,8 +66,7 @@ def _stop(why: str) -> NoReturn:
 
 def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
     """Return bounds from --hicache-size alone, for a model of unknown geometry (``why``). Raises
-    UnknownFactError without a size.
-    """
+    UnknownFactError without a size."""
     if request.size_gb <= 0:
         raise UnknownFactError(why)
     asked = request.size_gb * GIGABYTE
@@ -84,8 +81,7 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
 
 def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> None:
     """Raise UnknownFactError if SGLang refuses such pools, or they are not computed here. draft:
-    begins the reason if they are a draft's, "" for the target's.
-    """
+    begins the reason if they are a draft's, "" for the target's."""
     release, layout = request.release, request.layout
     heads = geometry.heads
     why = error = ""
@@ -116,8 +112,7 @@ def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> N
 
 def _single(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools:
     """Return the host pools of a model with one kind of attention: its KV cache, index keys and
-    draft. tokens: what the KV pool is asked to hold. Raises UnknownFactError.
-    """
+    draft. tokens: what the KV pool is asked to hold. Raises UnknownFactError."""
     pages = page_count(request, tokens)
     if pages < 1:
         _stop("the pool is less than one page: SGLang stops, or allocates nothing")
@@ -154,8 +149,7 @@ def _indexer(
 
 def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) -> list[HostPool]:
     """Return the host pools of a draft model; [] in a release without them. target_pages: of the
-    target's KV pool. Raises UnknownFactError.
-    """
+    target's KV pool. Raises UnknownFactError."""
     if request.release.draft is DraftPool.NONE:
         return []
     if draft.count(LayerKind.FULL) != len(draft.layers):
@@ -185,8 +179,7 @@ def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
 def _hybrid_pools(request: PoolRequest, rows: tuple[RowBytes, ...]) -> HostPools | HostBytes:
     """Return full-attention and sliding-window pools, exact once the device's tokens are known.
     With linear attention, whose states follow the request slots, return bounds. Raises
-    UnknownFactError.
-    """
+    UnknownFactError."""
     release, row = request.release, rows[request.stage]
     layers, kinds = row.layers, release.hybrid_size
     if kinds is HybridSize.NONE or (layers.sliding and not release.sliding_pools):
@@ -242,8 +235,7 @@ def _sized_sliding_pools(
     request: PoolRequest, rows: tuple[RowBytes, ...], shares: list[tuple[float, float]]
 ) -> HostPools:
     """Return full and window pools by their bytes. shares: (full, window) of each stage. In
-    releases whose stages share the number, all take the fewest tokens.
-    """
+    releases whose stages share the number, all take the fewest tokens."""
     counts = [
         (int(full // row.sized), int(sliding // row.sliding))
         for row, (full, sliding) in zip(rows, shares, strict=True)

@@ -45,9 +45,7 @@ EAGLE_DRAFTS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"))
 
 
 def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
-    """Return the bytes that one rank contributes of ``size``, the bytes of
-    ``global_segment_size``.
-    """
+    """Return the share of ``global_segment_size`` that one rank contributes."""
     if release.segment_divisor is SegmentDivisor.ONE:
         return size
     group = ranks.tp // ranks.attention_dp
@@ -57,9 +55,7 @@ def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
 
 
 def configured_segment(server: SglangServer) -> int | None:
-    """Return ``global_segment_size`` in bytes, as SGLang reads it. None without a store or a value,
-    or if it cannot be read.
-    """
+    """Return ``global_segment_size`` in bytes, as SGLang reads it; None if it cannot."""
     value = server.store.value("global_segment_size") if server.store else None
     try:
         return None if value is None or isinstance(value, Unknown) else sglang_segment_bytes(value)
@@ -80,8 +76,7 @@ def hashes_pairs(
 
     From 0.5.18 on models with linear attention hash single tokens all the same
     (unified_tree_core.py). What decode offload writes is hashed from single tokens in each release
-    (decode_kvcache_offload_manager.py), and not meant here.
-    """
+    (decode_kvcache_offload_manager.py), and not meant here."""
     draft = server.value("speculative_algorithm")
     if isinstance(draft, Unknown) or str(draft).upper() not in EAGLE_DRAFTS:
         return draft if isinstance(draft, Unknown) else False
@@ -95,8 +90,7 @@ def hashes_pairs(
 @or_unknown
 def server_client(server: SglangServer, ranks: Ranks, release: SglangRelease) -> StoreClient | None:
     """Return the store client of one rank; None without the Mooncake store. Unknown if a setting of
-    the store is.
-    """
+    the store is."""
     store = server.store
     if store is None:
         return None
@@ -125,8 +119,7 @@ def own_allocator(
 
     Mooncake's came with 0.3.8.post1: with an older one SGLang warns and falls back to SGLang's
     (``get_allocator_from_storage``, mem_cache/pool_host/common.py). The decode offload manager
-    asked for none before SGLang 0.5.17, and nothing did before 0.5.7 (memory_pool_host.py).
-    """
+    asked for none before SGLang 0.5.17, and nothing did before 0.5.7 (memory_pool_host.py)."""
     offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
     alone = offloads and not server.hicache and not release.decode_offload_allocates
     asks = release.backend_allocates and not alone
@@ -180,8 +173,7 @@ def plain_environment(environment: Mapping[str, Word]) -> dict[str, str]:
 class Ranks(NamedTuple):
     """The ranks of a server, a process each. ``replicas``: data-parallel copies of the server.
     ``attention_dp``: groups of data-parallel attention. ``here``: ranks on this host, which is node
-    ``node_rank`` of ``nnodes``.
-    """
+    ``node_rank`` of ``nnodes``."""
 
     tp: int
     pp: int
@@ -234,9 +226,7 @@ _ON = ("true", "1")
 
 
 def least_shm_bytes(ranks: Ranks, environment: Mapping[str, str]) -> int:
-    """Return the bytes that the server's first rank here writes to /dev/shm, at least. 0 if it does
-    not share a tensor-parallel group with other ranks here.
-    """
+    """Return the bytes that the server's first rank here writes to /dev/shm, at least."""
     alone = ranks.tp < 2 or ranks.here < 2 or ranks.node_rank != 0
     on = environment.get(_SWITCH, "true").lower() in _ON
     return PAGE_BYTES if on and not alone else 0
@@ -258,8 +248,7 @@ class Metadata(NamedTuple):
     """The buffers of one rank through which prefill hands a request's metadata to decode, at most.
 
     Plain memory, registered with the NICs like the cache itself (``MetadataBuffers`` of
-    disaggregation/utils.py, alike in 0.5.9 to 0.5.23). notes: where a part is not known.
-    """
+    disaggregation/utils.py, alike in 0.5.9 to 0.5.23). notes: where a part is not known."""
 
     bytes: int = 0
     registered: bool = False
@@ -268,8 +257,7 @@ class Metadata(NamedTuple):
 
 def pd_metadata(server: SglangServer, ranks: Ranks, drafts: Drafts) -> Metadata:
     """Return the largest buffers of one rank for prefill or decode; an empty record for other
-    servers.
-    """
+    servers."""
     if server.mode not in ("prefill", "decode"):
         return Metadata()
     notes, lead = [], f"the PD metadata of {server.command.origin} is"

@@ -62,8 +62,7 @@ _NOT_SERVED = {"minimax-m1": "MiniMaxM1ForCausalLM"}
 
 class WellKnownModel(NamedTuple):
     """A model of the table. ``weights_bytes``: of a checkpoint under the published name; None if
-    not known. ``least_weights_bytes``: a lower bound, by the number format that the name tells.
-    """
+    not known. ``least_weights_bytes``: a lower bound, by the number format that the name tells."""
 
     name: str
     geometry: ModelGeometry
@@ -74,9 +73,8 @@ class WellKnownModel(NamedTuple):
 def well_known_model(model_path: str) -> WellKnownModel | Unknown:
     """Return the model that a ``--model-path`` names by its last component, in any case.
 
-    ``Qwen/Qwen3-8B``, ``/models/DeepSeek-R1/``, ``qwen3-235b-a22b-instruct-2507-fp8`` and the
-    hub cache's ``models--Qwen--Qwen3-8B/snapshots/...`` are found; a merely similar name is not.
-    """
+    ``Qwen/Qwen3-8B``, ``/models/DeepSeek-R1/``, ``qwen3-235b-a22b-instruct-2507-fp8`` and the hub
+    cache's ``models--Qwen--Qwen3-8B/snapshots/...`` are found; a merely similar name is not."""
     table = _table()
     for family, architecture in _NOT_SERVED.items():
         if family in model_path.lower():
@@ -145,8 +143,7 @@ def _table() -> dict[str, tuple[str, dict[str, Any]]]:
 class Model(NamedTuple):
     """A model, as far as it is known. ``weights_bytes``: None if the table does not know them; then
     they are no fewer than ``least_weights_bytes``. ``hidden_size`` and ``context_tokens``: None if
-    the config that was read does not say.
-    """
+    the config that was read does not say."""
 
     name: str
     geometry: ModelGeometry | Unknown
@@ -165,9 +162,7 @@ class Models:
         self._read: dict[str, Model] = {}
 
     def target(self, path: object) -> Model:
-        """Return the model that ``--model-config`` states, else the one at ``path``, the
-        ``--model-path``.
-        """
+        """Return the model of ``--model-path``, or the one that ``--model-config`` states."""
         if self._stated_config is not None:
             return _from_config(self._stated_config, "--model-config", None)
         return self.named(path, "no --model-path")
@@ -241,8 +236,7 @@ class Drafts(NamedTuple):
 
     algorithm: "" without speculative decoding. packed: the number of one-layer pools within the
     target's. separate: the model with its pool; Unknown, with the draft's name, if the draft may
-    have one; None without. model: as read, for weights and hidden states.
-    """
+    have one; None without. model: as read, for weights and hidden states."""
 
     algorithm: str = ""
     packed: int = 0
@@ -259,8 +253,7 @@ def server_drafts(
     server: SglangServer, target: Model, release: SglangRelease, models: Models
 ) -> Drafts:
     """Return the draft models of ``server`` as its host pools see them; empty without speculative
-    decoding. target: the server's own model.
-    """
+    decoding. target: the server's own model."""
     algorithm = server.value("speculative_algorithm")
     if isinstance(algorithm, Unknown):
         return Drafts("unknown", separate=algorithm)
@@ -295,8 +288,7 @@ def _head(
 ) -> Drafts:
     """Return the drafts of multi-token prediction, whose head is in the checkpoint. Since 0.5.18 a
     one-layer pool for each runner is packed into the target's pool; before, the head has a separate
-    pool.
-    """
+    pool."""
     if release.packed_drafts:
         runners = 1
         if server.value("enable_multi_layer_eagle") is True:

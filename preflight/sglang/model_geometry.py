@@ -39,8 +39,7 @@ class Architectures(NamedTuple):
     honoured (is_deepseek_dsa). attention_twice: one latent-attention block twice per layer (SGLang:
     num_attention_layers = layers * 2). other_pools: their pools follow rules of their own, which
     nothing here computes. other_hybrids: fields of hybrids whose layers are told apart in ways that
-    nothing here reads.
-    """
+    nothing here reads."""
 
     sliding: tuple[str, ...]
     sparse: tuple[str, ...]
@@ -96,8 +95,7 @@ class ModelGeometry(NamedTuple):
     sliding-window layers; None without such layers. linear: the state of a linear-attention layer,
     Unknown if its shape is not derivable. dtype_bytes: one element of the KV cache under
     ``--kv-cache-dtype auto``. nextn_layers: the layers of a multi-token-prediction head that the
-    checkpoint carries.
-    """
+    checkpoint carries."""
 
     name: str
     kind: AttentionKind
@@ -173,8 +171,7 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
 
 def text_config(config: Mapping[str, object]) -> Mapping[str, object]:
     """Return the language model's part of a config, or the whole config if it has no such part.
-    Fields that are left out have the defaults of the model type.
-    """
+    Fields that are left out have the defaults of the model type."""
     text = config
     for _ in range(2):  # thinker_config holds a text_config
         for key in _NESTED:
@@ -226,8 +223,7 @@ def _kv_heads(text: Mapping[str, object]) -> int:
 def _shares_index(text: Mapping[str, object], layer: int) -> bool:
     """Return whether a layer uses another layer's index (dsa_layer_skips_topk). Raises ConfigError
     for fields that are not understood, such as cli_factor, by which LongCat counts two blocks as
-    one layer.
-    """
+    one layer."""
     if text.get("indexer_types") is None and text.get("cli_factor") not in (None, 1):
         raise ConfigError("cli_factor: which layers keep index keys is not understood")
     for key, shared in (("indexer_types", "shared"), ("index_topk_pattern", "S")):

@@ -75,8 +75,7 @@ class DeviceRequest(NamedTuple):
     takes SGLang's default. weights_bytes: the checkpoint's, of all ranks together.
     max_total_tokens: ``--max-total-tokens``. role: "" for a plain server, "prefill" or "decode".
     speculative: speculative decoding, which lowers the default fraction by what is not computed.
-    least_weights_bytes: a lower bound, if weights_bytes is not known.
-    """
+    least_weights_bytes: a lower bound, if weights_bytes is not known."""
 
     pools: PoolRequest
     gpu_bytes: int | Unknown
@@ -126,8 +125,7 @@ def device_tokens(request: DeviceRequest) -> Interval | Unknown:
     """Return the tokens of one rank's L1 pool: the least of all pipeline stages.
 
     With ``max_total_tokens`` the upper end is that number, and the lower end is too where nothing
-    better is known of the GPU: then it is exact if it binds.
-    """
+    better is known of the GPU: then it is exact if it binds."""
     page = request.pools.page_tokens
     asked = request.max_total_tokens
     profiled = _profiled(request)
@@ -177,9 +175,7 @@ def _budget(
 
 
 def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> int:
-    """Return a token's bytes on the device: the host's row, index keys, a part of the sliding
-    layers, and a draft's. Raises UnknownFactError for linear layers.
-    """
+    """Return a token's bytes on the device: the host's row, index keys, part of sliding layers."""
     if row.layers.linear:
         why = "the device keeps linear states beside the tokens, of unknown number"
         raise UnknownFactError(Unknown(why))
@@ -196,8 +192,7 @@ def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
     """Return the GPU bytes of ``tokens`` tokens that a ratio of 1 mirrors on the host.
 
     The widest of the pipeline's stages, whose ratio all take. The device's pools have a page of
-    padding each (``mem_cache/hicache_auto_size.py``).
-    """
+    padding each (``mem_cache/hicache_auto_size.py``)."""
     geometry = known(pools.geometry)
     if pools.dcp > 1:
         raise UnknownFactError(BY_GPU_WITH_DCP)
@@ -226,12 +221,10 @@ def _mirrored(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes, tokens
 def decode_pool_ratio(
     release: SglangRelease, device_tokens: int, page_tokens: int, context_tokens: int | Unknown
 ) -> float | Unknown | None:
-    """Return the ratio of host to GPU tokens of a decode server's pool for retracted requests.
+    """Return the ratio of a decode server's pool for retracted requests.
 
-    None in a release without such a pool, Unknown if the model's context is. The pool exists for
-    MHA and sliding-window models alone, and not with a prefix cache on the decode server,
-    offloading or priority preemption.
-    """
+    None in a release without such a pool. It exists for MHA and sliding-window models alone, and
+    not with a prefix cache on the decode server, offloading or priority preemption."""
     ratio = release.decode_ratio
     if ratio is None or not release.decode_fits_request:
         return ratio
@@ -268,8 +261,7 @@ class Hardware(NamedTuple):
 
     gpu_bytes: the memory of the smallest GPU. host: the host's memory as SGLang reads it, for a
     pool sized by that. context_tokens: of the model's config, or None. gpu: read only for models of
-    sparse attention. least_weights_bytes: if weights_bytes is not known.
-    """
+    sparse attention. least_weights_bytes: if weights_bytes is not known."""
 
     geometry: ModelGeometry | Unknown
     gpu_bytes: int | Unknown
@@ -346,9 +338,7 @@ def pool_request(sized: SizedServer) -> PoolRequest:
 
 
 def _refuse_sparse_dtype(sized: SizedServer, kv_type: str) -> None:
-    """Raise UnknownFactError if the model has sparse attention and SGLang stops at this
-    ``kv_type``.
-    """
+    """Stop if SGLang does: sparse attention takes bfloat16 or fp8_e4m3 rows alone."""
     geometry, name = sized.hardware.geometry, sized.release.refuses_sparse_dtypes
     if name is None or isinstance(geometry, Unknown) or not geometry.index_layers:
         return
@@ -362,8 +352,7 @@ def _row(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
     """Return the bytes of an element (None: the model's), and whether fp8 rows are raw.
 
     Sparse attention takes fp8 by itself on Blackwell alone, and bfloat16 elsewhere, whatever the
-    checkpoint says (_dsa_kv_cache_dtype_default, since 0.5.3).
-    """
+    checkpoint says (_dsa_kv_cache_dtype_default, since 0.5.3)."""
     geometry, gpu = sized.hardware.geometry, sized.hardware.gpu
     if isinstance(geometry, Unknown) or not geometry.index_layers:
         return _ITEM_BYTES[kv_type], False
@@ -375,8 +364,7 @@ def _row(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
 
 def _raw_row(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
     """Return whether rows are raw fp8, as calculate_mla_kv_cache_dim decides. If the GPU is not
-    known and decides, UnknownFactError is raised.
-    """
+    known and decides, UnknownFactError is raised."""
     release = sized.release
     prefix = "nsa" if release.indexer_name == "NSA" else "dsa"
     backends = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]
@@ -449,9 +437,7 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
 
 
 def default_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
-    """Return the bounds of SGLang's default ratio of host to GPU tokens. tokens: of the
-    GPU's pool.
-    """
+    """Return SGLang's default ratio, between two bounds."""
     if sized.purpose is Purpose.RETRACTION:
         return _retraction_ratio(sized, request, tokens)
     buffers = sized.value("hicache_host_memory_mode") == "buffer_only"

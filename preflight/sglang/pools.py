@@ -44,8 +44,7 @@ class ServerMemory(NamedTuple):
     why: how the bounds come about. pools: one by one at the upper bound, if they can be named.
     refused: why SGLang stops when it makes them, or None. budget_bytes: the memory that pools are
     booked against, if SGLang sizes them. missing: the unknown fact without which the pools cannot
-    be named. least_by_stage, most_by_stage: of a rank of each pipeline stage, if they differ.
-    """
+    be named. least_by_stage, most_by_stage: of a rank of each pipeline stage, if they differ."""
 
     least_pools_bytes: tuple[int, ...]
     most_pools_bytes: tuple[int, ...] | Unknown
@@ -74,8 +73,7 @@ def server_memory(
     server: SglangServer, ranks: Ranks, hardware: Hardware, release: SglangRelease
 ) -> ServerMemory:
     """Return all host pools of one rank of ``server``, between two bounds; no pools if the server
-    keeps no KV cache on the host.
-    """
+    keeps no KV cache on the host."""
     sized = SizedServer(server, ranks, hardware, release)
     pools = [_pool(sized._replace(purpose=purpose)) for purpose in _purposes(sized)]
     if not pools:
@@ -141,8 +139,7 @@ def _backs_retraction_up(sized: SizedServer) -> bool:
 
 def _pool(sized: SizedServer) -> ServerMemory:
     """Return the host pool of one purpose. If the GPU decides and is not known, the bounds cover
-    every kind of GPU.
-    """
+    every kind of GPU."""
     geometry, gpu = sized.hardware.geometry, sized.hardware.gpu
     unfit = None if isinstance(geometry, Unknown) else _unfit(sized, geometry)
     memory = _sized(sized) if unfit is None else _unsized(unfit)
@@ -208,8 +205,7 @@ def _sized(sized: SizedServer) -> ServerMemory:
 
 def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
     """Return the bounds of the pools of ``request``, a draft's pool included. asked: in words, what
-    the size follows from.
-    """
+    the size follows from."""
     memory = _widest_stage(sized, request, asked)
     draft = sized.hardware.drafts.separate
     if isinstance(draft, Unknown) and sized.purpose is not Purpose.OFFLOAD:
@@ -269,9 +265,7 @@ def _stage_bounds(pools: HostPools | HostBytes | Unknown, asked: str) -> ServerM
 
 
 def _between(least: ServerMemory, most: ServerMemory, why: str) -> ServerMemory:
-    """Return the bounds from the least of one memory to the most of another. why: how they come
-    about.
-    """
+    """Return the bounds from the least of one memory to the most of another."""
     if isinstance(most.most_pools_bytes, Unknown):
         why = most.why
     # What only one end is refused for may not come to pass.
@@ -341,8 +335,7 @@ def _by_ratio(sized: SizedServer, request: PoolRequest, tokens: Interval | Unkno
 
 def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown) -> ServerMemory:
     """Return the default ratio's pools, lowered until they fit the host's memory. tokens: of the
-    pool on the GPU.
-    """
+    pool on the GPU."""
     fraction = sized.value("hicache_host_memory_fraction")
     fraction = _DEFAULT_FRACTION if fraction is None else fraction
     if isinstance(fraction, Unknown):
@@ -392,8 +385,7 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
 
 def _budgets(sized: SizedServer, fraction: float) -> tuple[int, int] | Unknown:
     """Return a rank's budget in bytes: (once the server runs, now). A Refusal if SGLang stops;
-    Unknown if the memory is.
-    """
+    Unknown if the memory is."""
     host, ranks = sized.hardware.host, sized.ranks
     if isinstance(host, Unknown):
         return host

@@ -57,9 +57,7 @@ def recommend(sizing: Sizing) -> tuple[Recommendation, ...]:
 
 
 def held_pages(sizing: Sizing, page_size_bytes: int) -> int:
-    """Return the pages that a whole pool of one page size needs for this launch, with those that
-    others hold.
-    """
+    """Return the whole pool that this launch needs of one page size, others' pages included."""
     need = pool_needs(sizing.verdict.needs).get(Spot(page_size_bytes, None), 0)
     _, others = now_and_held(sizing.host.hugetlb.pool(page_size_bytes), None)
     return need + others
@@ -82,8 +80,7 @@ def to_set(sizing: Sizing) -> str:
 
 def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
     """Return the advice to reserve pages, or why they cannot be had; nothing without a need.
-    condition: begins the sentence.
-    """
+    condition: begins the sentence."""
     if not sizing.need_bytes:
         return []
     targets = reserve_targets(sizing.host.hugetlb, sizing.verdict.needs)
@@ -106,9 +103,7 @@ def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
 
 
 def _why_refused(sizing: Sizing, targets: Mapping[Spot, Target]) -> str:
-    """Return why the pools cannot be made so large now; "" if they can, or if another host's are
-    stated.
-    """
+    """Return why the pools cannot be made so large, or ""."""
     host = sizing.host
     if sizing.inputs.available_bytes is not None:
         return ""  # of this host's memory nothing follows for the one that is asked about
@@ -136,8 +131,7 @@ def _reserve_commands(sizing: Sizing, targets: Mapping[Spot, Target]) -> list[st
 
 def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
     """Return a sentence on whether this host's memory can give ``added`` bytes of huge pages. []
-    for 0 bytes, or if another host is sized.
-    """
+    for 0 bytes, or if another host is sized."""
     if not added or sizing.inputs.available_bytes is not None:  # then of another host
         return []
     try:
@@ -162,8 +156,7 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
 
 def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
     """Return advice if SGLang's own check of MemAvailable is to refuse L2, after ``added`` bytes
-    have become huge pages. Only for flags: a launch is replayed exactly.
-    """
+    have become huge pages. Only for flags: a launch is replayed exactly."""
     inputs, terms = sizing.inputs, sizing.inputs.terms
     available = sizing.host.memory_bytes("MemAvailable")
     # A launch's own is replayed exactly, see preflight.sizing.launch_sizing.
@@ -212,8 +205,7 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
 
 def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
     """Return the environment block for the shell that starts the launch; [] for a launch that was
-    read, which sets its variables. keep_arena: else the arena is unset.
-    """
+    read, which sets its variables. keep_arena: else the arena is unset."""
     settings, terms = sizing.inputs.settings, sizing.inputs.terms
     if sizing.inputs.source is not None:
         return []  # the launch has its own

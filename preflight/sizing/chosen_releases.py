@@ -32,9 +32,8 @@ def choose_mooncake(
 ) -> tuple[MooncakeRelease, Input, tuple[Note, ...]]:
     """Return the release to size for: the one given, else the one installed, else the usual one.
 
-    installed: what a capture's machine has; None for this one. named: where the launch itself
-    gives the version. Raises UsageError for a version that cannot be read.
-    """
+    installed: what a capture's machine has; None for this one. named: where the launch itself gives
+    the version. Raises UsageError for a version that cannot be read."""
     text, origin, notes = asked, named or "--mooncake-version", []
     assumed = False
     installed_here: tuple[tuple[str, str], ...] = ()
@@ -65,8 +64,7 @@ def choose_mooncake(
 
 def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) -> list[Note]:
     """Return a note if ``text`` is newer than ``newest``, the newest that is known here, or no
-    release. It says which release it is taken for, and what depends on that (``rests``).
-    """
+    release. It says which release it is taken for, and what depends on that (``rests``)."""
     name = program.lower()
     if newer:
         from checks.releases.open_changes import open_changes
@@ -92,9 +90,7 @@ def installed_there(reading: "Reading", root: "Root") -> Installed | None:
 
 
 def installed_where(installed: Installed | None, searched: bool = False) -> str:
-    """Return where a version was looked for, as the end of an origin. searched: no version was
-    found.
-    """
+    """Return where a version was looked for, as the end of an origin; searched: in vain."""
     if installed is not None:
         there = f"for {installed.interpreter}" if installed.interpreter else ""
         return f"installed {there or 'where the capture was made'}"
@@ -109,9 +105,7 @@ _SPEAK_OF = frozenset(
 
 
 def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
-    """Return the options. If all programs of the launch run in images, and this program does not,
-    the releases that are installed here are left out.
-    """
+    """Return the options, without this machine's releases if all programs run in images."""
     uses = (c for c in reading.commands if any(_USES.search(w.text) for w in c.words[:4]))
     users = [c.container for c in uses if c.words[0].text.rpartition("/")[2] not in _SPEAK_OF]
     if not users or None in users:
@@ -183,8 +177,7 @@ def _installed_sglang(installed: Installed | None) -> str | None:
 
 def doubts(sglang: Input, mooncake: Input) -> tuple[str, str, str]:
     """Return three reasons why the launch may run other releases: SGLang's is assumed or not known
-    yet, Mooncake's is assumed, Mooncake's is not known yet. "" for no doubt.
-    """
+    yet, Mooncake's is assumed, Mooncake's is not known yet. "" for no doubt."""
     from checks.releases.sglang import newer_than_known as newer_sglang
 
     ours, theirs = str(sglang.value), str(mooncake.value)

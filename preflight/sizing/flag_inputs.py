@@ -35,8 +35,7 @@ from preflight.sizing.sizing_inputs import MOST_RANKS, Input, RuleTerms, SizingI
 
 class Flags(NamedTuple):
     """What the command line says; None if it says nothing. Sizes in bytes. documented: the
-    documented rule is to answer, so that inputs which it takes are not refused.
-    """
+    documented rule is to answer, so that inputs which it takes are not refused."""
 
     tp_size: int
     hicache_bytes: int
@@ -110,8 +109,7 @@ def _halves_may_overlap(
     If a release is not known, None is returned and a note tells it.
 
     Flags do not tell whether the model's L2 is. ``preflight.rules.memory`` judges it where the
-    launch itself is given.
-    """
+    launch itself is given."""
     if flags.segment_scope == "process" or not flags.hicache_bytes or not settings.hugepages:
         return None
     known, mooncake = known_sglang(flags.sglang_version), shown["mooncake_version"]
@@ -134,8 +132,7 @@ def _halves_may_overlap(
 
 def _ranks(flags: Flags, shown: Shown) -> int:
     """Return the number of ranks of one host, and add the sizes to ``shown``. Raises UsageError if
-    a size is out of range, or if the L2 pool is left out.
-    """
+    a size is out of range, or if the L2 pool is left out."""
     for name in ("tp_size", "pp_size", "dp_size"):
         size, flag = getattr(flags, name), f"--{name.replace('_', '-')}"
         if size < 1:
@@ -160,8 +157,7 @@ def _protocol(
     flags: Flags, environment: Mapping[str, str], shown: Shown, notes: list[Note]
 ) -> Protocol:
     """Return the transport of the flag, of the variable, or SGLang's default, and add it to
-    ``shown``. A variable that names no transport is a note.
-    """
+    ``shown``. A variable that names no transport is a note."""
     named = environment.get("MOONCAKE_PROTOCOL")
     if flags.protocol:
         protocol, origin = Protocol(flags.protocol), "--protocol"
@@ -180,8 +176,7 @@ def _settings(
     flags: Flags, variables: Mapping[str, str], release: MooncakeRelease, shown: Shown, notes: Notes
 ) -> StoreSettings:
     """Return Mooncake's settings: of the flags, else of the environment, else the defaults. Each is
-    added to ``shown``. Huge pages are taken to be on unless a flag says no. Raises UsageError.
-    """
+    added to ``shown``. Huge pages are taken to be on unless a flag says no. Raises UsageError."""
     of_environment, noted = read_store_settings(variables, release)
     notes += noted
     origin = "assumed: MC_STORE_USE_HUGEPAGE is not set here; export it"

@@ -52,8 +52,7 @@ _HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
     """Return the needs of a sized launch, as checks see them. Where L2 lies between two bounds, the
-    upper one counts.
-    """
+    upper one counts."""
     source, shown, written = sizing.inputs, sizing.shown, sizing.reading.files
     replays = {} if shown is None else shown.asked_by_process
     members: list[ProcessNeeds] = []
@@ -111,8 +110,7 @@ def _taken_over(
     source: LaunchInputs, replays: Mapping[int, Sequence[ProcessReplay]]
 ) -> dict[int, tuple[Region, ...] | Unknown]:
     """Return the regions that each ``mooncake_client`` registers for ranks, by the client's process
-    number. Unknown if the pools of one such rank are.
-    """
+    number. Unknown if the pools of one such rank are."""
     regions: dict[int, tuple[Region, ...] | Unknown] = {}
     for number, client in registers_for(source.processes, replays).items():
         memory = source.memory.get(number)
@@ -128,9 +126,7 @@ def _taken_over(
 
 
 def _limit_bytes(process: LaunchProcess, source: LaunchInputs) -> int:
-    """Return the bytes that a memory cgroup must have left so that SGLang's own check admits the
-    pools. 0 if SGLang makes no such check, or it is not known.
-    """
+    """Return the headroom of a memory cgroup for which SGLang's own check admits the pools."""
     memory, server = source.memory.get(process.number), process.server
     ranks = None if server is None else server_ranks(server)
     if memory is None or ranks is None or isinstance(ranks, Unknown):
@@ -157,8 +153,7 @@ def _members(
     looks_up: bool,
 ) -> Iterator[ProcessNeeds]:
     """Yield the needs of each rank of a process; one record for the process if none was replayed.
-    memory: a rank's pools, None if it has none. looks_up: SGLang looks its engine's devices up.
-    """
+    memory: a rank's pools, None if it has none. looks_up: SGLang looks its engine's devices up."""
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
     device = None if process.server is None else process.server.value("device")
@@ -231,8 +226,7 @@ def _members(
 
 def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> int:
     """Return the least bytes that a server puts into /dev/shm, counted for its first rank. 0 for
-    other ranks, and for other programs.
-    """
+    other ranks, and for other programs."""
     ranks = None if process.server is None else server_ranks(process.server)
     if rank or ranks is None or isinstance(ranks, Unknown):
         return 0
@@ -247,9 +241,7 @@ def _segment_nodes(replay: ProcessReplay) -> tuple[int, ...]:
 
 
 def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
-    """Return the bytes on regular pages of a split segment, by the NUMA node that ``mbind`` puts
-    them on. {} if the segment is not split, or on huge pages.
-    """
+    """Return the regular bytes of a segment by the node that ``mbind`` puts them on."""
     bytes_by_node: dict[int, int] = {}
     nodes = _segment_nodes(replay)
     for share in replay.allocations:
@@ -271,8 +263,7 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
 
 def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
     """Return the share of GPU memory that a rank takes; of all ranks of vLLM or another engine if
-    ``rank`` is None. None if the GPUs or the share are not known, and for SGLang without a rank.
-    """
+    ``rank`` is None. None if the GPUs or the share are not known, and for SGLang without a rank."""
     environment = process.command.environment
     selections = [environment.get(name) for name in _HIDES_GPUS]
     if any(word is not None and word.unresolved for word in selections):
@@ -312,8 +303,7 @@ def _gpu_registered(process: LaunchProcess) -> int | Unknown:
     """Return the bytes on the GPU that a process registers with the NICs.
 
     Prefill and decode register the KV cache on the GPU, which only a start tells; so does a linker
-    in its store (mooncake_direct_linker.py, register_buffers).
-    """
+    in its store (mooncake_direct_linker.py, register_buffers)."""
     server = process.server
     if process.consumer is not None and process.consumer.registers_gpu:
         return Unknown(process.consumer.registers_gpu)
@@ -331,9 +321,7 @@ _HANDED = (MemoryKind.HOST_POOL, MemoryKind.LOCAL_BUFFER)
 
 
 def handed_over(replay: ProcessReplay) -> tuple[Allocation, ...]:
-    """Return the host pools and local buffers that a process maps and another process registers. ()
-    unless the process has a client without a segment.
-    """
+    """Return the allocations that a process maps and another registers: all of a dummy client."""
     if not any(client.dummy for client in replay.process.clients):
         return ()
     return tuple(allocation for allocation in replay.allocations if allocation.what in _HANDED)
@@ -346,8 +334,7 @@ def registers_for(
     ``mooncake_client`` that registers it.
 
     It is the one at the port that the process is told, or the only one; one without RDMA registers
-    nothing. Where the launch starts none, another launch's does.
-    """
+    nothing. Where the launch starts none, another launch's does."""
     clients = {
         port.port: process
         for process in processes

@@ -77,8 +77,7 @@ class LaunchInputs(NamedTuple):
     memory, geometry, free: process number -> host pools of a rank, model, and the free memory that
     SGLang would read (the host's, or the container's limit). releases: mooncake_version and
     sglang_version, with release_notes. model_stated: the model's shape is given beside the launch.
-    A bound is Unknown, with the variable's name, if a number cannot be known.
-    """
+    A bound is Unknown, with the variable's name, if a number cannot be known."""
 
     processes: tuple[LaunchProcess, ...]
     findings: tuple[RuleFinding, ...]
@@ -102,8 +101,7 @@ def gather_launch(
 ) -> LaunchInputs:
     """Return all inputs by which a launch is judged: its mappings at both bounds of L2, the rules'
     findings, and the releases. source: its name. Raises UsageError; NoLaunchError if it starts no
-    program that is judged here.
-    """
+    program that is judged here."""
     mooncake, version, notes = choose_mooncake(
         options.mooncake_version, options.installed, options.origins.get("mooncake_version")
     )
@@ -166,8 +164,7 @@ def gather_launch(
     @or_unknown
     def inputs(bounds: list[tuple[MappedProcess, ...] | Unknown]) -> SizingInputs:
         """Put the ranks of all processes, taken at one bound (all least or all most), into the
-        inputs of one sizing. Unknown if the bound of any process is.
-        """
+        inputs of one sizing. Unknown if the bound of any process is."""
         members = tuple(process for bound in bounds for process in known(bound))
         return SizingInputs(
             _terms(processes, members),
@@ -186,8 +183,7 @@ def gather_launch(
 
 def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:
     """List, for the shown inputs, the NUMA nodes of the NICs of each client that has devices of its
-    own, by ``nic_numa_nodes, <process>``.
-    """
+    own, by ``nic_numa_nodes, <process>``."""
     return {
         f"nic_numa_nodes, {process.name}": Input(list(client.nic_nodes), "its own devices")
         for process in members
@@ -267,8 +263,7 @@ class LaunchSizing(NamedTuple):
     Both are None if a deciding number is unknown. unread: parts of the launch without a number, so
     that nothing fits for certain. group: the part of a launch for several hosts that is sized, of
     the processes ``whole``. regular_bytes: the least and the most on regular pages, or None.
-    consequence: of a failure.
-    """
+    consequence: of a failure."""
 
     reading: Reading
     inputs: LaunchInputs
@@ -315,8 +310,7 @@ def size_launch(
 ) -> LaunchSizing:
     """Size a launch: understand its commands, take those of one host, and judge them against the
     host below ``root``. source: its name. read_file: reads what the commands name. Raises
-    UsageError.
-    """
+    UsageError."""
     host = read_host(root)
     older = written_too_old(options, reading)
     options = with_image(with_written_versions(options, reading), reading, root)
@@ -348,8 +342,7 @@ def _admissions(
     inputs: LaunchInputs, sizing: Sizing | None, options: LaunchOptions
 ) -> tuple[Admission | Unknown, ...]:
     """Return the answers of SGLang's own check, one for each server with a host pool or HiCache. ()
-    if another host is sized.
-    """
+    if another host is sized."""
     if options.available_bytes is not None:
         return ()
     admissions: list[Admission | Unknown] = []
@@ -395,9 +388,7 @@ def _status(
 
 
 def _unless_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, str]:
-    """Return status and reason as they are. If an unknown model may take more than --hicache-size,
-    the status is unknown instead.
-    """
+    """Return status and reason, or unknown if an unknown model may take more than its size."""
     for process in inputs.processes if status != "fails" else ():
         server, memory = process.server, inputs.memory.get(process.number)
         size = l2_gigabytes(server) if server is not None and server.hicache else 0
@@ -423,8 +414,7 @@ def admit(
     number: int, server: SglangServer, memory: ServerMemory, inputs: LaunchInputs, sizing: Sizing
 ) -> Admission:
     """Tell whether SGLang admits the pools of ``server``, process ``number``, on this host; Unknown
-    if that cannot be told. The gate asks for regular memory, whatever backs the pools.
-    """
+    if that cannot be told. The gate asks for regular memory, whatever backs the pools."""
     origin, ranks, release = str(server.command.origin), known(server_ranks(server)), inputs.sglang
     if not memory.pools:
         why = Unknown(memory.why) if memory.missing is None else memory.missing
@@ -465,8 +455,7 @@ def _feasible(
     sizing: Sizing,
 ) -> FeasiblePages | None:
     """Return the numbers of huge pages of ``size`` bytes that suffice and that the gate admits.
-    None if the pool is not known.
-    """
+    None if the pool is not known."""
     from preflight.sizing.advice import held_pages
 
     hugepage_pool = sizing.host.hugetlb.pool(size)

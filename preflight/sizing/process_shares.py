@@ -97,9 +97,7 @@ def _gpu_kind(root: Root) -> GpuKind | None:
 
 @or_unknown
 def host_memory(options: LaunchOptions, root: Root) -> FreeMemory:
-    """Return the memory that SGLang reads of this host. Unknown if it cannot be read, or if another
-    host is sized.
-    """
+    """Return the memory that SGLang reads of this host, if the launch is to run here."""
     if options.available_bytes is not None:
         why = "another host is sized, whose memory is not known"
         raise UnknownFactError(Unknown(why))
@@ -124,8 +122,7 @@ def server_hardware(
     """Return the hardware that a server is sized for.
 
     gpu_bytes: of the smallest GPU. memory: for a pool whose size is left to SGLang. root: of the
-    host that it runs on, None if that is another.
-    """
+    host that it runs on, None if that is another."""
     model = models.target(server.value("model_path"))
     geometry = model.geometry
     drafts = server_drafts(server, model, release, models)
@@ -173,8 +170,7 @@ def gpu_memory(given_bytes: int | None, root: Root, asked: bool, elsewhere: bool
 
 class Share(NamedTuple):
     """What one process of the launch maps: its ranks at the lower and at the upper bound of L2, and
-    notes on what was assumed.
-    """
+    notes on what was assumed."""
 
     least: tuple[MappedProcess, ...] = ()
     most: tuple[MappedProcess, ...] | Unknown = ()
@@ -234,8 +230,7 @@ def bound_nodes(command: Command) -> frozenset[int] | None:
     """Return the only NUMA nodes for a command's memory, or None for all.
 
     They are those of ``numactl --membind`` (``--interleave`` and ``--preferred`` take others' pages
-    too), or of its container's ``--cpuset-mems``.
-    """
+    too), or of its container's ``--cpuset-mems``."""
     nodes: frozenset[int] | None = None
     for named in named_nodes(command):
         if named.memory_alone:
@@ -250,8 +245,7 @@ def _unbound_share(
     memory: dict[int, ServerMemory],
 ) -> Share:
     """Return the mappings of a server, a consumer or a store, bound to no node by numactl yet.
-    Other programs have an empty share. Raises UnknownFactError.
-    """
+    Other programs have an empty share. Raises UnknownFactError."""
     if process.server is not None and hardware is not None:
         return _server_share(process, process.server, hardware, host, memory)
     if process.consumer is not None:
@@ -270,8 +264,7 @@ def _unbound_share(
 def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost) -> Share:
     """Return the mappings of another engine's workers: their store clients and the engine's own
     pools. The share has no ranks if the engine has neither. Raises UnknownFactError, and UsageError
-    for too many ranks.
-    """
+    for too many ranks."""
     ranks = known(consumer.ranks)
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks on one host: {MOST_RANKS} at most")
@@ -311,8 +304,7 @@ def _server_share(
     memory: dict[int, ServerMemory],
 ) -> Share:
     """Return the mappings of a server's ranks at both bounds of L2, and put its pools into
-    ``memory``. Raises UnknownFactError, and UsageError for too many ranks.
-    """
+    ``memory``. Raises UnknownFactError, and UsageError for too many ranks."""
     if server.arguments.unread is not None:
         raise UnknownFactError(server.arguments.unread)
     ranks = known(server_ranks(server))
@@ -363,8 +355,7 @@ def _placed(
     clients: list[StoreClient | None],
 ) -> RankPlacement:
     """Return the NUMA node of each rank: as --rank-numa-nodes states, else as SGLang binds it
-    within the CPUs that numactl leaves.
-    """
+    within the CPUs that numactl leaves."""
     stated = host.options.rank_nodes
     if stated is not None:
         return given_ranks(ranks.here, stated)

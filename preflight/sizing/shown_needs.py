@@ -26,8 +26,7 @@ class Need(NamedTuple):
     """One need: an amount of something, with its formula.
 
     unit: bytes, pages, port, file, device, address. of_input: the input that the need is, by name;
-    None if the need follows from the inputs of the whole launch.
-    """
+    None if the need follows from the inputs of the whole launch."""
 
     what: str
     owner: str
@@ -42,8 +41,7 @@ _FILES = {"offload": "SSD offload folder", "config": "configuration"}
 
 def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
     """Return the needs of a launch by kind: memory, ports, files, disk, devices, services. Huge
-    pages are summed over all processes; every other need names its owner.
-    """
+    pages are summed over all processes; every other need names its owner."""
     return {
         "hugetlb": list(_hugetlb(sizing)),
         "regular": _sums(sizing, "regular memory", Backing.REGULAR),
@@ -90,9 +88,7 @@ def _hugetlb(sizing: Sizing) -> Iterator[Need]:
 
 
 def _sums(sizing: Sizing, what: str, backing: Backing) -> list[Need]:
-    """Return the memory with one ``backing`` that each process maps, named ``what``. A process
-    without any is left out.
-    """
+    """Return the memory of one kind that each process maps."""
     needs = []
     for process in sizing.asked:
         mapped = (*process.allocations, *process.heap)
@@ -106,8 +102,7 @@ def _sums(sizing: Sizing, what: str, backing: Backing) -> list[Need]:
 
 def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Need]:
     """Return the registered memory of each process that has any. What ranks hand over is counted
-    with the client that registers it.
-    """
+    with the client that registers it."""
     replays = sizing.asked_by_process
     taken: dict[int, list[Allocation]] = {}
     for number, client in registers_for(processes, replays).items():

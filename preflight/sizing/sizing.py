@@ -51,8 +51,7 @@ class DocumentedRule(NamedTuple):
 
 def documented_rule(terms: RuleTerms, available_bytes: int | None) -> DocumentedRule:
     """Return the answer of the documented helper. available_bytes: of huge pages, None if no pool
-    is known.
-    """
+    is known."""
     baseline = terms.hicache_bytes + terms.segment_bytes
     clean_arena, ranks = baseline + (terms.arena_bytes or 0), terms.tp_size
     if available_bytes is None:
@@ -103,9 +102,7 @@ class Sizing(NamedTuple):
 
     @property
     def starts_by_luck(self) -> bool:
-        """Tell whether the launch starts in the usual order of its ranks, and fails in some other
-        order.
-        """
+        """Return whether the launch fails in some order of its ranks alone."""
         taken = self.taken
         fails = taken is None or any(process.failure for process in taken)
         return self.status == "fails" and not fails
@@ -162,8 +159,7 @@ def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
 
 def _stated_host(inputs: SizingInputs, host: HostMemory) -> HostMemory:
     """Return the host with an empty pool of the store's page size if --available-hugetlb states
-    another host's huge pages; else the host as it is.
-    """
+    another host's huge pages; else the host as it is."""
     page = inputs.settings.hugepage_bytes
     if inputs.available_bytes is None:
         return host
@@ -295,9 +291,7 @@ def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:
 
 
 def taken_pages(sizing: Sizing, spot: Spot) -> int | None:
-    """Return how many available pages of a pool, or of a node's share, the launch takes. None if a
-    pool is not known.
-    """
+    """Return how many available pages of a pool, or of a node's share, the launch takes."""
     if sizing.taken is None:
         return None
     pages = (pages_by_spot(process.allocations, process.process.among) for process in sizing.taken)

@@ -38,8 +38,7 @@ class SizingInputs(NamedTuple):
     terms: of the documented rule. available_bytes: huge pages stated in place of the host's.
     hugepage_bytes: the page size that the command line names. nic_nodes: of the NICs, as stated.
     source: the launch's name, None for flags. start_unknown: why the launch may not start although
-    all is mapped, or None.
-    """
+    all is mapped, or None."""
 
     terms: RuleTerms
     launch: Launch

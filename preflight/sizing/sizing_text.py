@@ -53,8 +53,7 @@ SHORTAGES = {
 
 def _reading_text(sizing: LaunchSizing) -> str:
     """Return how the launch was read: the host that is sized, the parts that were not read, and the
-    notes. A note of several places is told once, with their number.
-    """
+    notes. A note of several places is told once, with their number."""
     places: dict[tuple[str, str], list[Origin]] = {}
     for note in sizing.reading.notes:
         if note.id not in ("condition", "not-started"):  # those that count are told above
@@ -70,8 +69,7 @@ def _reading_text(sizing: LaunchSizing) -> str:
 
 def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool = False) -> str:
     """Return the answer about a launch as it was written. rule: documented or exact. explained:
-    with the formula of each need. ``paint`` colours a text: paint(text, colour).
-    """
+    with the formula of each need. ``paint`` colours a text: paint(text, colour)."""
     left_out = _part("Not started", [_filled(f"  {text}") for text in sizing.reading.left_out])
     reading = _reading_text(sizing)
     shown, findings = sizing.shown, sizing.inputs.findings
@@ -98,9 +96,7 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
 
 
 def _without_huge_pages(regular_bytes: tuple[int, int]) -> str:
-    """Return the answer about a launch that fits without huge pages. regular_bytes: the least and
-    the most that it takes on regular pages.
-    """
+    """Return the answer about a launch that fits without huge pages."""
     if not regular_bytes[1]:
         return "it keeps no KV cache in this host's memory, and takes no huge pages"
     least, most = map(format_bytes, regular_bytes)
@@ -119,8 +115,7 @@ def sizing_text(
 ) -> str:
     """Return the whole answer. verdict: replaces that of the huge pages if something else decides.
     then: what to do next, shown only if the pages suffice. left_out: the parts that are in no
-    number.
-    """
+    number."""
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
     notes = [*sizing.unused, *sizing.inputs.notes]
@@ -182,8 +177,7 @@ def _admissions(sizing: LaunchSizing) -> str:
 
 def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> str:
     """Return every need with its formula, and once each input that the needs follow from, with its
-    origin. needs: by kind. shown: the inputs of the whole launch.
-    """
+    origin. needs: by kind. shown: the inputs of the whole launch."""
     lines = ["Needs of this host, each with its formula"]
     inputs: dict[str, Input] = {}
     for need_kind, needs_of_kind in needs.items():
@@ -209,8 +203,7 @@ def _headline(sizing: Sizing) -> tuple[str, str, str]:
 
 def _head(sizing: Sizing, paint: Paint, verdict: str, then: str) -> str:
     """Return the answer: the verdict, each shortage, the number to set, and ``then``, what to do
-    next. verdict: "" for that of the sizing.
-    """
+    next. verdict: "" for that of the sizing."""
     word, reason, colour = _headline(sizing)
     lines = (verdict or f"{paint(word, colour)}: {reason}").split("\n")
     # As check says it, and as it is set: what the nodes of a pool have to hold together.
@@ -408,8 +401,7 @@ def _reasons(sizing: Sizing) -> list[str]:
 
 def _verdicts(sizing: Sizing) -> str:
     """Return a sentence if the documented rule and the exact need disagree; "" if they agree or it
-    cannot be told.
-    """
+    cannot be told."""
     passes = sizing.documented.status != "insufficient_for_baseline"
     sees_pool = sizing.documented.available_bytes is not None
     short = next((s for s in sizing.verdict.shortages if not s.spot.nodes), None)

@@ -55,8 +55,7 @@ class TopologyAnswer(NamedTuple):
 
     root: the name of the host or capture that was read. source: the launch, "" without one. asked:
     whether the installed Mooncake was asked, too. findings: of the checks in ``CHECKS``. status:
-    the worst of all. processes: of the launch.
-    """
+    the worst of all. processes: of the launch."""
 
     root: str
     source: str
@@ -76,8 +75,7 @@ def topology_answer(
     """Read the host and return the answer; asks the installed Mooncake if ``measure``.
 
     root: the host to read, "/" or a capture. short: name each process by its role alone, if all
-    roles differ. Raises UsageError.
-    """
+    roles differ. Raises UsageError."""
     host = open_host(root, timeout_seconds)
     sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):
@@ -98,9 +96,7 @@ def topology_answer(
 
 
 def named(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
-    """Return the needs with each process named by its role alone, if ``short`` and all roles
-    differ.
-    """
+    """Return the needs with each process called by its role alone, if asked and if unique."""
     processes = needs.processes
     if not short or len({each.role for each in processes}) < len(processes):
         return needs
@@ -114,10 +110,7 @@ def _checks() -> list[tuple[Check, Judge]]:
 
 def _status(findings: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
     """Return the worst status: of the findings, of the measurement, of processes left without a
-    device.
-
-    PASS if nothing is wrong or nothing was judged.
-    """
+    device. PASS if nothing is wrong or nothing was judged."""
     seen = {finding.status for finding in findings}
     if any(isinstance(view.measured, Unknown) or isinstance(view.view, Unknown) for view in views):
         seen.add(Status.UNKNOWN)
@@ -134,8 +127,7 @@ WITHOUT_CUDA = "mooncake-transfer-engine-non-cuda"
 
 class Engine(NamedTuple):
     """The installed Mooncake: its interpreter, and name and version of its wheel ("" if no wheel
-    says so).
-    """
+    says so)."""
 
     interpreter: str
     wheel: str
@@ -151,8 +143,7 @@ class MooncakeView(NamedTuple):
 
     processes: their names. release: the Mooncake version whose rule applies, "" for the newest
     known. view: the predicted choice. measured: the installed library's answer; None if it was not
-    asked. differs: (location, predicted, measured) for each location that differs.
-    """
+    asked. differs: (location, predicted, measured) for each location that differs."""
 
     processes: tuple[str, ...]
     release: str
@@ -180,8 +171,7 @@ def views_of(
     """Predict which NICs Mooncake chooses, for each group of processes that get the same choice.
 
     needs: None for any process without a launch. root: set to ask the installed library as well;
-    None for the prediction alone.
-    """
+    None for the prediction alone."""
     processes = (ANY_PROCESS,) if needs is None else needs.rdma_processes
     version = "" if needs is None else needs.mooncake_version
     if not version and isinstance(engine, Engine):
@@ -226,9 +216,7 @@ _WITHOUT_NAMES = (ChosenBy.NOBODY, ChosenBy.DISCOVERY)
 def notes(
     facts: Facts, needs: LaunchNeeds | None, topology: Topology, views: tuple[MooncakeView, ...]
 ) -> tuple[str, ...]:
-    """Return the notes to show, in order, each once: on the host, on the choice, on segments and
-    NICs.
-    """
+    """Return the notes in the order in which they are shown, each once."""
     texts = [*_of_host(facts, topology)]
     for view in views:
         texts += _of_view(topology, view, facts.numa.memory_nodes)
@@ -256,8 +244,7 @@ def _of_host(facts: Facts, topology: Topology) -> Iterator[str]:
 
 def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]) -> Iterator[str]:
     """Yield notes on lost or idle NICs, on a NIC that all GPUs share, and on nodes without a NIC in
-    use.
-    """
+    use."""
     for cause in dict.fromkeys(lost.cause for lost in seen.devices.lost):
         lost = [device for device in seen.devices.lost if device.cause is cause]
         names = folded(device.name for device in lost)
@@ -291,9 +278,7 @@ def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]
 
 def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
     """Yield a note for GPUs of these processes that have a nearer, usable NIC that is not in use.
-
-    Yields nothing if the launch does not choose the NICs itself.
-    """
+    Yields nothing if the launch does not choose the NICs itself."""
     names = seen.devices.names
     if isinstance(names, Unknown) or not names or seen.devices.chosen in _WITHOUT_NAMES:
         return
@@ -318,10 +303,8 @@ def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
 
 
 def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]:
-    """Yield a note on processes whose segment is split over several NUMA nodes.
-
-    A rank that is bound to one node may have its segment on that node, and is not named.
-    """
+    """Yield a note on processes whose segment is split over several NUMA nodes. A rank that is
+    bound to one node may have its segment on that node, and is not named."""
     split: dict[tuple[int, ...], list[str]] = {}
     for process in needs.processes if needs is not None else ():
         if process.name in seen.processes and splits_segment(process) is True:
@@ -339,8 +322,7 @@ def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
     read is empty; nothing is raised for it.
 
     GPUs are numbered as NVML does, which is in PCI order; those that this process may not use are
-    left out, if that is known. needs: tells which processes use a device; None without a launch.
-    """
+    left out, if that is known. needs: tells which processes use a device; None without a launch."""
     addresses, users = physical_gpus(facts.gpus), _users(facts, needs)
     if isinstance(addresses, Unknown):
         addresses = tuple(gpu.address for gpu in facts.gpus.on_pci)
@@ -396,10 +378,7 @@ def _nic(facts: Facts, nic: Nic, users: tuple[str, ...]) -> TopologyDevice:
 
 
 def _kind(nic: Nic) -> str:
-    """Return driver and ports of a NIC, such as ``mlx5 400 Gb/s ACTIVE``; equal ports are merged.
-
-    Ports that differ are listed one by one.
-    """
+    """Return ``mlx5 400 Gb/s ACTIVE``; of several ports each."""
     names = [word for word in (nic.provider, nic.driver) if isinstance(word, str) and word]
     if isinstance(nic.ports, Unknown):
         return " ".join((*names[:1], "ports not known"))
@@ -417,9 +396,7 @@ def _port(port: Port) -> str:
 
 def _users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]]:
     """Map each PCI address of a GPU and each NIC name to the names of the processes that use it.
-
-    Empty without a launch.
-    """
+    Empty without a launch."""
     users: dict[str, tuple[str, ...]] = {}
     if needs is None:
         return users
@@ -433,10 +410,7 @@ def _users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]
 
 
 def _path(facts: Facts, address: str, nic: str) -> str | Unknown:
-    """Return the class of the PCI path between a GPU and a NIC, such as ``PIX``.
-
-    Unknown if it was not read; ``absent`` if one is no PCI device. address: of the GPU.
-    """
+    """Return the PCI path between a GPU and a NIC."""
     name = address if nic in facts.pci.nics else nic
     missing = Unknown(f"{name}: is no PCI device here", absent=True)
     path = facts.pci.paths.get((address, nic), missing)
@@ -449,8 +423,7 @@ class TopologyDevice(NamedTuple):
     device_kind: gpu or nic. name: ``GPU0`` or ``mlx5_0``. address: on PCI, or "". numa_node: None
     if the firmware does not say. what: model and, of a NIC, its ports (``NVIDIA H20``, ``mlx5 400
     Gb/s ACTIVE``). used_by: names of the launch's processes that use it, () if none. active:
-    whether a port of the NIC is active; False for a GPU.
-    """
+    whether a port of the NIC is active; False for a GPU."""
 
     device_kind: str
     name: str
@@ -470,10 +443,8 @@ class TopologyNode(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """NUMA nodes, GPUs and NICs of a host, and the PCI path between each GPU and NIC.
-
-    paths: (GPU name, NIC name) -> PIX, PXB, PHB, NODE or SYS; Unknown if not known.
-    """
+    """NUMA nodes, GPUs and NICs of a host, and the PCI path between each GPU and NIC. paths: (GPU
+    name, NIC name) -> PIX, PXB, PHB, NODE or SYS; Unknown if not known."""
 
     nodes: tuple[TopologyNode, ...]
     gpus: tuple[TopologyDevice, ...]

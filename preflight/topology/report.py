@@ -66,20 +66,15 @@ def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
 
 
 def _shown(answer: TopologyAnswer) -> list[Finding]:
-    """Return the findings that are no pass or skip, the worst first; alike ones are joined to one.
-
-    Their evidence is cut off: only JSON has it.
-    """
+    """Return the findings that are not fine, the worst first; --json alone has their evidence."""
     plain = (findings._replace(evidence=(), settings=()) for findings in answer.findings)
     findings = fold(plain)
     return [each for status in COLOURS for each in findings if each.status is status]
 
 
 def starred(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
-    """Return the NICs that Mooncake prefers for each GPU, by GPU name.
-
-    Of several processes that have a GPU the first counts. A GPU without a known choice is left out.
-    """
+    """Return the NICs that Mooncake prefers for each GPU, by GPU name. Of several processes that
+    have a GPU the first counts. A GPU without a known choice is left out."""
     names = {gpu.address: gpu.name for gpu in answer.topology.gpus}
     chosen: dict[str, tuple[str, ...]] = {}
     for seen in answer.views:
@@ -140,8 +135,7 @@ def _nics(names: Iterable[str]) -> str:
 
 def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: int) -> list[str]:
     """Return the lines that compare the installed Mooncake's answer with the prediction; [] if not
-    asked.
-    """
+    asked."""
     if not answer.asked:
         return []
     if isinstance(seen.measured, Unknown):
@@ -178,8 +172,7 @@ def _judged(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
 
 def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
     """Return the answer as JSON data of ``schemas/topology-v1.schema.json``, with passes and skips
-    too.
-    """
+    too."""
     topology = answer.topology
     return {
         "numa_nodes": [
@@ -238,10 +231,7 @@ ASCII, LINES = tuple("-|++++"), tuple("─│┌┐└┘")
 
 def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]:
     """Draw a box for each NUMA node with devices, one for all other nodes, one for devices without
-    a node.
-
-    strokes: the characters of a frame, ``ASCII`` or ``LINES``.
-    """
+    a node. strokes: the characters of a frame, ``ASCII`` or ``LINES``."""
     devices = (*topology.gpus, *topology.nics)
     only = topology.nodes[0].numa_node if len(topology.nodes) == 1 else None
     # On a host with one node that is where everything is, named or not.
@@ -284,9 +274,7 @@ def _heading(numa: TopologyNode) -> str:
 
 
 def _columns(devices: Sequence[TopologyDevice], width: int) -> tuple[int, int, int]:
-    """Return the widths of the columns name, address and type; a name gets a third of ``width`` at
-    most.
-    """
+    """Return the widths of name, address and type; a name may take a third of the line."""
     name = min(width // 3, max((len(device.name) for device in devices), default=0))
     address = max((len(device.address) for device in devices), default=0)
     users = any(device.used_by for device in devices)
@@ -302,10 +290,7 @@ def _row(device: TopologyDevice, gaps: tuple[int, int, int]) -> str:
 
 
 def box(title: str, rows: Sequence[str], width: int, strokes: tuple[str, ...]) -> list[str]:
-    """Draw ``rows`` in a frame of ``width`` columns, with ``title`` in the upper edge.
-
-    A text that is too long is shortened. strokes: ``ASCII`` or ``LINES``.
-    """
+    """Draw ``rows`` in a frame of ``width`` columns with ``title`` in its upper edge."""
     across, down, top_left, top_right, bottom_left, bottom_right = strokes
     room = width - 4
     head = f"{across} {shortened(title, room - 2)} "
@@ -317,10 +302,7 @@ def box(title: str, rows: Sequence[str], width: int, strokes: tuple[str, ...]) -
 
 
 def chunks(cells: Sequence[str], first: int, width: int) -> Iterator[range]:
-    """Yield ranges of cell indices whose cells fit together on one line of ``width`` columns.
-
-    first: the width of the name in front. Two spaces stand before each cell.
-    """
+    """Yield ranges of cells that fit into ``width`` columns behind ``first`` columns of name."""
     start, used = 0, first
     for at, cell in enumerate(cells):
         if at > start and used + 2 + len(cell) > width:
@@ -359,8 +341,7 @@ def matrix(
     """Draw the matrix of PCI paths between GPUs and NICs, with a legend; [] without a GPU or a NIC.
 
     preferred: by GPU name, the NICs that get a star. Alike rows are joined; alike columns as well
-    on a host with many devices. The matrix is split if it is too wide.
-    """
+    on a host with many devices. The matrix is split if it is too wide."""
     gpus = [gpu.name for gpu in topology.gpus]
     nics = [nic.name for nic in topology.nics]
     if not gpus or not nics:

@@ -38,8 +38,7 @@ class Curve(NamedTuple):
     sizes: in blocks, rising, from 0. hits: for each size, the accesses that such a cache answers.
     accesses: blocks of all requests. distinct: number of different blocks; None if a sample was
     followed. sampled: the part of all blocks (0 to 1) that was followed. error: the largest
-    standard error of a rate (0 to 1).
-    """
+    standard error of a rate (0 to 1)."""
 
     sizes: Sequence[int]
     hits: Sequence[float]
@@ -64,9 +63,7 @@ class Curve(NamedTuple):
         return self.hits[-1] / self.accesses if self.accesses else 0.0
 
     def size_for(self, rate: float) -> int | None:
-        """Return the smallest cache with the hit rate ``rate`` (0 to 1), in blocks; None above the
-        ceiling.
-        """
+        """Return the smallest cache with that hit rate, in blocks; None above the ceiling."""
         if rate > self.ceiling:
             return None
         wanted = min(rate * self.accesses, self.hits[-1])  # a rate is rounded
@@ -79,9 +76,7 @@ class Curve(NamedTuple):
 
     @property
     def knee(self) -> int:
-        """The size in blocks at which the curve is highest above a straight line from 0 to its end.
-        The end is the size that answers 99% of the ceiling.
-        """
+        """The size at which the curve stands highest above a straight line to 99% of its end."""
         end = self.size_for(0.99 * self.ceiling) or 1
         return int(
             max(self.sizes, key=lambda size: self.rate(size) - self.ceiling * min(1, size / end))
@@ -102,8 +97,7 @@ class _Stack:
 
     def take(self, blocks: Sequence[int], uses: Runs | None = None) -> None:
         """Count one request. uses: if given, the entry of each earlier request gets (this request,
-        blocks that it takes from that one).
-        """
+        blocks that it takes from that one)."""
         last, tree, steps, scale = self.last, self.tree, self.steps, self.scale
         now, size, at, seen = len(tree) - 1, len(blocks), 0, len(self.last)
         touched_by = list(map(last.get, blocks))
@@ -142,8 +136,7 @@ class _Stack:
 
     def thinned(self, divisor: int, part: int, scale: int) -> _Stack:
         """Return a new stack without counts that follows only this one's blocks whose name, modulo
-        ``divisor``, is ``part``. scale: of the new stack.
-        """
+        ``divisor``, is ``part``. scale: of the new stack."""
         thin = _Stack(scale)
         kept = {block: at for block, at in self.last.items() if block % divisor == part}
         touched: dict[int, int] = {}
@@ -160,8 +153,7 @@ class CurveCounter:
     """Takes requests one after the other; ``curve`` returns the hit curve so far.
 
     All blocks are followed up to ``most_blocks``, then a sample chosen by the blocks' names. The
-    sample is halved each time that it is too large again, so memory stays bounded.
-    """
+    sample is halved each time that it is too large again, so memory stays bounded."""
 
     def __init__(self, most_blocks: int = MOST_BLOCKS) -> None:
         """Begin without requests. most_blocks: how many blocks may be followed."""
@@ -200,9 +192,7 @@ class CurveCounter:
             self._thin()
 
     def _thin(self) -> None:
-        """Follow fewer blocks from now on. The first time all blocks are replaced by ``PARTS``
-        samples, later each sample is halved.
-        """
+        """Follow half of the blocks from here on; at first, as many in each of the parts."""
         if self.uses is not None:
             self._whole, old, self.uses = self._stacks[0].steps, self._stacks * PARTS, None
             scale = 2 * PARTS
@@ -213,9 +203,7 @@ class CurveCounter:
         self._stacks = [each.thinned(scale, part, scale) for part, each in enumerate(old)]
 
     def _steps(self, part: int) -> dict[int, float]:
-        """Return the steps (see ``_Stack.steps``) that a sample has counted so far, corrected for
-        accesses that it missed.
-        """
+        """Return the steps that a part has counted since it is followed."""
         stack = self._stacks[part]
         # A block that every request has is followed by one part or none: what its accesses are
         # more or fewer than all accesses was, or would have been, found at once.
@@ -248,9 +236,7 @@ def _sum(*every: dict[int, float]) -> dict[int, float]:
 
 
 def _curve(steps: dict[int, float], accesses: int) -> Curve:
-    """Return the curve of these steps (see ``_Stack.steps``): a cache of n blocks answers what is
-    found at distances 1 to n.
-    """
+    """Return the curve: a cache of n blocks answers what is found at distances 1 to n."""
     sizes, hits, rate = [0], [0.0], 0.0
     for distance in sorted(steps):
         if distance > 1:
@@ -265,8 +251,7 @@ def optimum(uses: Runs, size: int) -> int:
 
     The cache knows all later requests and keeps what is used soonest (L. A. Belady, A study of
     replacement algorithms, 1966). It does not take up what is used later than all that it holds.
-    What one request uses next is one run, whose end goes first.
-    """
+    What one request uses next is one run, whose end goes first."""
     hits, kept_blocks = 0, 0
     kept: dict[int, int] = {}
     latest: list[int] = []

@@ -30,8 +30,7 @@ _STEP = 1.02
 
 class Spread(NamedTuple):
     """How a length in tokens is spread: about half are up to ``median``, 95% up to ``p95``. most:
-    the longest.
-    """
+    the longest."""
 
     mean: float
     median: int
@@ -41,8 +40,7 @@ class Spread(NamedTuple):
 
 class Window(NamedTuple):
     """A part of the trace, its requests in order. accesses: blocks of its requests. new: blocks
-    that no request before had.
-    """
+    that no request before had."""
 
     requests: int
     accesses: int
@@ -85,9 +83,7 @@ class _Lengths:
         return Spread(self._sum / max(1, total), self._at(0.5), self._at(0.95), self._most)
 
     def _at(self, part: float) -> int:
-        """Return the length in tokens, within 2%, up to which the part ``part`` (0 to 1) of all
-        lengths are.
-        """
+        """Return the length in tokens, within 2%, that ``part`` (0 to 1) of all do not exceed."""
         wanted, seen = part * sum(self._counts), 0
         for step, number in zip(self._steps, self._counts, strict=True):
             seen += number
@@ -98,8 +94,7 @@ class _Lengths:
 
 def described(trace: Trace, tell: Callable[[str], None]) -> Described:
     """Read the whole trace, once, and describe it. tell: called with a line of progress. Raises
-    UsageError for a bad record.
-    """
+    UsageError for a bad record."""
     counter = CurveCounter()
     inputs, outputs = _Lengths(), _Lengths()
     sessions: set[int] = set()
@@ -136,8 +131,7 @@ def described(trace: Trace, tell: Callable[[str], None]) -> Described:
 
 def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
     """Yield each request as a JSON line of Mooncake's format. Blocks and sessions are hashed with
-    ``salt``, so their names cannot be guessed if it is secret.
-    """
+    ``salt``, so their names cannot be guessed if it is secret."""
     for request in trace.requests:
         record: dict[str, Any] = {
             "timestamp": None if request.seconds is None else round(request.seconds * 1000),
@@ -151,9 +145,7 @@ def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
 
 
 def salted(name: int, salt: bytes) -> int:
-    """Return a keyed hash of ``name``, a number of 53 bits. A larger one is not exact in every JSON
-    reader.
-    """
+    """Return a hash as a number of 53 bits: more are not whole in every reader of JSON."""
     size = max(8, name.bit_length() // 8 + 1)
     digest = blake2b(name.to_bytes(size, "big", signed=True), digest_size=7, key=salt).digest()
     return int.from_bytes(digest, "big") >> 3
@@ -208,8 +200,7 @@ def described_object(about: Described) -> dict[str, Any]:
 
 class Lengths(NamedTuple):
     """Log-normal lengths in tokens: half are below ``median``. spread: the standard deviation of
-    the logarithm; 0 if all are the same.
-    """
+    the logarithm; 0 if all are the same."""
 
     median: int
     spread: float = 0.0
@@ -228,8 +219,7 @@ class Profile(NamedTuple):
     per_second: conversations that begin.
 
     documents: how many exist; the n-th is chosen about 1/n as often as the first. document: length
-    of each. chosen: how many a conversation begins with.
-    """
+    of each. chosen: how many a conversation begins with."""
 
     about: str
     shared: int
@@ -254,18 +244,15 @@ def profiles() -> dict[str, Profile]:
 
 
 class _Talk:
-    """The text of one conversation so far, as its blocks: each names a page and all
-    pages before.
-    """
+    """The text of one conversation so far, as its blocks: each names a page and all pages
+    before."""
 
     def __init__(self, page: int) -> None:
         self._page, self.tokens, self._parts = page, 0, [0]
         self.blocks: list[int] = []
 
     def add(self, part: int, tokens: int) -> None:
-        """Add ``tokens`` tokens of the text that the number ``part`` names. The same part behind
-        the same text gives the same blocks.
-        """
+        """Add ``tokens`` to the text: the same part in the same place is the same text."""
         self.tokens += tokens
         self._parts.append(hash((part, self._parts[-1], tokens)))
         while len(self.blocks) < self.tokens // self._page:
@@ -277,9 +264,7 @@ class _Talk:
 
 
 def profile_trace(name: str, page_tokens: int, requests: int, seed: int) -> Trace:
-    """Return a generated trace of ``requests`` requests of the traffic ``profiles()[name]``. The
-    same seed gives the same trace.
-    """
+    """Return the same trace for a seed: of ``profiles()[name]``, made and not recorded."""
     profile = profiles()[name]
     note = f"made, not recorded: {profile.about} (seed {seed})"
     every = islice(_profile_requests(profile, page_tokens, seed), requests)

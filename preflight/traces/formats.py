@@ -32,8 +32,7 @@ Record = Mapping[str, Any]
 
 def read_records(name: str) -> Iterator[tuple[int, Record]]:
     """Read a trace file; yield (line number, record). It may hold JSON lines, one JSON list, a
-    table with commas, or a log of which only lines with token ids count. Raises UsageError.
-    """
+    table with commas, or a log of which only lines with token ids count. Raises UsageError."""
     with closing(_open(name)) as file:
         lines = _lines(name, file)
         number, first = next(lines, (0, ""))
@@ -55,9 +54,7 @@ def read_records(name: str) -> Iterator[tuple[int, Record]]:
 
 
 def _open(name: str) -> TextIO:
-    """Open a trace as text; ``-`` is standard input. Raises UsageError if it cannot be opened in
-    time.
-    """
+    """Open a trace, ``-`` for standard input. Raises UsageError if it cannot be opened in time."""
     if name == "-":
         return sys.stdin
     try:
@@ -68,9 +65,7 @@ def _open(name: str) -> TextIO:
 
 
 def _unpacked(name: str) -> TextIO:
-    """Open a file as text, unpacking .gz and .xz. Raises UsageError for .zst, with a command that
-    unpacks it, and OSError.
-    """
+    """Open a file as text and unpack .gz and .xz; .zst raises UsageError. Raises OSError."""
     if module := {".gz": "gzip", ".xz": "lzma"}.get(name[-3:]):
         opened: TextIO = import_module(module).open(name, "rt", encoding="utf-8")
         return opened
@@ -83,9 +78,7 @@ def _unpacked(name: str) -> TextIO:
 
 
 def _object(name: str, number: int, read: Callable[[str], Any], text: str) -> Record:
-    """Parse ``text`` with ``read``, and return the record. Raises UsageError, with the line
-    ``number``, if that fails or gives no object.
-    """
+    """Parse one record with ``read``; raise UsageError if that fails or gives no object."""
     where = f"--trace {name}, line {number}"
     try:
         record = read(text)
@@ -99,8 +92,7 @@ def _object(name: str, number: int, read: Callable[[str], Any], text: str) -> Re
 
 def _listed(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Record]]:
     """Yield (line number, object) for each object of a JSON list, without reading the whole list
-    first. Raises UsageError.
-    """
+    first. Raises UsageError."""
     decoder, rest, number = json.JSONDecoder(), "", 0
     record: Any
     for number, text in lines:
@@ -129,8 +121,7 @@ _ENDED = "Finish: obj="
 
 def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
     """Yield (number from 1, text) for each line that is not blank. Raises UsageError for a line
-    that is too long, and for text that cannot be read.
-    """
+    that is too long, and for text that cannot be read."""
     number = 0
     try:
         while text := file.readline(_LONGEST_LINE):
@@ -150,9 +141,7 @@ def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
 
 
 def _cells(heads: list[str], text: str) -> Record:
-    """Parse one line of a table as a record. heads: the names of the columns. Raises ValueError if
-    a cell is missing or extra.
-    """
+    """Parse one line of a table as a record. Raises ValueError if a cell is missing or extra."""
     import csv
 
     cells = next(csv.reader([text]))
@@ -178,8 +167,7 @@ Earlier = dict[Any, Any]
 
 class Request(NamedTuple):
     """One prompt as its blocks. A number in ``blocks`` names a block and all blocks before it; the
-    last block may be short. seconds: when it came. seconds, session: None if not recorded.
-    """
+    last block may be short. seconds: when it came. seconds, session: None if not recorded."""
 
     blocks: list[int]
     input_tokens: int
@@ -190,8 +178,7 @@ class Request(NamedTuple):
 
 class Trace(NamedTuple):
     """A trace that is open. requests: can be read once, and are parsed as they are read.
-    block_tokens: of each block but a request's last.
-    """
+    block_tokens: of each block but a request's last."""
 
     name: str
     format: str
@@ -205,8 +192,7 @@ class Format(NamedTuple):
 
     fields: a record that has all of these is of this format. block_tokens: the format's own block
     size; 0 if tokens are recorded, and pages decide. read: turns (record, block size, what earlier
-    records left) into requests. note: for the user.
-    """
+    records left) into requests. note: for the user."""
 
     name: str
     fields: tuple[str, ...]
@@ -224,8 +210,7 @@ def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> 
 
     page_tokens: the launch's page, used as the block size if nothing else says one. block_tokens:
     given by the user; None to take it from the trace. Raises UsageError; reading the requests does
-    too.
-    """
+    too."""
     records = read_records(name)
     first = list(islice(records, _LOOKED_AT))
     if not first:
@@ -245,8 +230,7 @@ def _requests(
     name: str, form: Format, size: int, records: Iterator[tuple[int, Record]]
 ) -> Iterator[Request]:
     """Yield the requests of all records. size: tokens of a block. Raises UsageError with file and
-    line.
-    """
+    line."""
     earlier: Earlier = {}
     where = ""
     try:
@@ -261,9 +245,7 @@ def _requests(
 
 
 def _count(record: Record, field: str, least: int) -> int:
-    """Return a field as a number of tokens from ``least`` on; 0 stands for a missing field. Raises
-    LineError for other values.
-    """
+    """Return a field as a number of tokens, 0 if it is missing. Raises LineError."""
     value = record.get(field, 0)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST_TOKENS:
         raise LineError(
@@ -273,9 +255,7 @@ def _count(record: Record, field: str, least: int) -> int:
 
 
 def _seconds(record: Record, per_second: int) -> float | None:
-    """Return the record's timestamp in seconds; None without one. per_second: timestamp units in a
-    second, 1 or 1000. Raises LineError if it is no number.
-    """
+    """Return ``timestamp / per_second``, in seconds; None without one. Raises LineError."""
     value = record.get("timestamp")
     if value is None:
         return None
@@ -294,8 +274,7 @@ def _list(record: Record, field: str) -> list[Any]:
 
 def chained(parts: list[Any], field: str) -> list[int]:
     """Return a number for each part that names the part and all parts before it, the same in every
-    run. field: for messages. Raises LineError if a part is neither a whole number nor a text.
-    """
+    run. field: for messages. Raises LineError if a part is neither a whole number nor a text."""
     name, names = 0, []
     for part in parts:
         if type(part) is not int:
@@ -315,8 +294,7 @@ def chained(parts: list[Any], field: str) -> list[int]:
 
 def _told_size(form: Format, records: list[Record]) -> int:
     """Return a block's tokens as the records say, or as their lengths allow, else the format's own;
-    0 if tokens are recorded.
-    """
+    0 if tokens are recorded."""
     named = [size for each in records if isinstance(size := each.get("block_size"), int)]
     if named and 0 < named[0] <= _MOST_TOKENS:
         return named[0]
@@ -333,16 +311,13 @@ def _told_size(form: Format, records: list[Record]) -> int:
 
 
 def _fits(length: int, count: int, size: int) -> bool:
-    """Tell whether a prompt of ``length`` tokens has ``count`` blocks of ``size`` tokens. A short
-    last block may count or not.
-    """
+    """Return whether ``count`` blocks make a prompt, with or without a last one that is short."""
     return count in (length // size, -(-length // size))
 
 
 def _hashed(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     """Read a record of the Mooncake or Qwen-Bailian format, which names its blocks by ``hash_ids``,
-    as one request. A turn has the session of its parent in ``earlier``. Raises LineError.
-    """
+    as one request. A turn has the session of its parent in ``earlier``. Raises LineError."""
     length = _count(record, "input_length", 1)
     hashes = _list(record, "hash_ids")
     unit = record.get("block_size")
@@ -370,9 +345,7 @@ def _session(record: Record) -> int | None:
 
 
 def _tokens(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Read a record of token ids as one request, in whole pages of ``size`` tokens. Raises
-    LineError.
-    """
+    """Read token ids as one request, in pages of ``size`` tokens. Raises LineError."""
     field = next((name for name in _TOKEN_FIELDS if name in record), _TOKEN_FIELDS[0])
     tokens = _list(record, field)
     wrong = next((each for each in tokens if type(each) is not int), None if tokens else tokens)
@@ -386,8 +359,7 @@ def _tokens(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
 
 def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     """Read a record of SGLang's --log-requests-format json as one request: none unless it is the
-    event "request.received". Raises LineError.
-    """
+    event "request.received". Raises LineError."""
     if record.get("event") != "request.received":
         return ()
     obj, came = record.get("obj"), record.get("timestamp")
@@ -409,9 +381,7 @@ def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Reques
 
 
 def _said(turn: Any, field: str) -> tuple[str, str]:
-    """Return (speaker, text) of a turn of a conversation. Raises LineError if it has none. field:
-    for messages.
-    """
+    """Return a turn's speaker and text. Raises LineError."""
     if isinstance(turn, dict):
         who, what = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
         if isinstance(who, str) and isinstance(what, str):
@@ -424,8 +394,7 @@ def _said(turn: Any, field: str) -> tuple[str, str]:
 
 def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     """Read a conversation: one request for each answer, whose prompt is all text before. Without
-    answers it is one request with all text; none without text. Raises LineError.
-    """
+    answers it is one request with all text; none without text. Raises LineError."""
     field = "conversations" if "conversations" in record else "messages"
     turns = [_said(turn, field) for turn in _list(record, field)]
     earlier["talks"] = session = earlier.get("talks", 0) + 1
@@ -440,9 +409,7 @@ def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Reque
 
 
 def _text_request(text: str, size: int, answer: int, session: int | None) -> Request:
-    """Return the request of a text without a tokenizer, at ``LETTERS_PER_TOKEN``. size: tokens of a
-    page. answer: letters of the answer.
-    """
+    """Return the request of a text, in pages without its tokenizer."""
     wide = size * LETTERS_PER_TOKEN
     pages = [text[at - wide : at] for at in range(wide, len(text) + 1, wide)]
     length = max(1, len(text) // LETTERS_PER_TOKEN)
@@ -451,8 +418,7 @@ def _text_request(text: str, size: int, answer: int, session: int | None) -> Req
 
 def _event(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     """Read a KV event of vLLM or SGLang as one request: the blocks that it stored, behind those
-    before them in ``earlier``. Other events give no request. Raises LineError.
-    """
+    before them in ``earlier``. Other events give no request. Raises LineError."""
     if record.get("type") != "BlockStored":
         return ()
     unit, at = record.get("block_size"), record.get("parent_block_hash")

@@ -50,8 +50,7 @@ class TierSizes(NamedTuple):
     """Tokens that each tier holds; None for a tier that does not exist.
 
     l1, l2: of one cache; ``Rules.caches`` such caches stand side by side. store, disk: shared by
-    all caches; of the store its memory up to the watermark.
-    """
+    all caches; of the store its memory up to the watermark."""
 
     l1: int
     l2: int | None = None
@@ -64,8 +63,7 @@ class StoreRules(NamedTuple):
 
     watermark: the filled part of its memory (0 to 1) above which it does. ratio: the part of all
     objects that goes at once. lease_seconds: how long an object that was asked for stays.
-    disk_gets_evicted: disks get only what leaves the memory, not all that is written to it.
-    """
+    disk_gets_evicted: disks get only what leaves the memory, not all that is written to it."""
 
     watermark: float = 0.9
     ratio: float = 0.05
@@ -79,8 +77,7 @@ class Routing(NamedTuple):
     how: round-robin (by the requests' order), cache-aware (to the cache that got most of the prompt
     before), sticky (by the conversation) or random. cache_threshold: for cache-aware only. If no
     more than this part of a prompt (0 to 1) was routed before, the cache that got the least takes
-    it.
-    """
+    it."""
 
     how: str = "round-robin"
     cache_threshold: float = 0.3
@@ -103,8 +100,7 @@ class Rules(NamedTuple):
 
     asks: when the store is asked for more. ``copied``: if L2 has the end of what was found, or
     nothing was. ``loaded``: if L2 has the end of what L1 had. ``always``: in any case, but nothing
-    is found if only L1 has that end.
-    """
+    is found if only L1 has that end."""
 
     write_policy: str = "write_through"
     caches: int = 1
@@ -125,8 +121,7 @@ class Flows:
     evicted, and blocks moved from tier to tier, as ("L1", "L2").
 
     too_long: requests that L1 cannot hold. asked: blocks that the store was asked for. saved:
-    tokens in whole pages, and never the last token of a prompt, which is always computed.
-    """
+    tokens in whole pages, and never the last token of a prompt, which is always computed."""
 
     requests: int = 0
     accesses: int = 0
@@ -150,13 +145,10 @@ class Flows:
 
 class StorePool:
     """The store of a replay: its memory and its disks. ``now`` is a time in seconds that never
-    falls.
-    """
+    falls."""
 
     def __init__(self, memory: int, disk: int | None, rules: StoreRules, flows: Flows) -> None:
-        """Begin empty. memory: blocks that the memory holds up to the watermark. disk: blocks that
-        the disks hold; None without disks. flows: where moves and evictions are counted.
-        """
+        """Begin empty. disk: blocks that the disks hold; None without disks."""
         # When each was written, where none asked for it since; when it was last asked for.
         self._written: OrderedDict[int, float] = OrderedDict()
         self._asked: OrderedDict[int, float] = OrderedDict()
@@ -172,8 +164,7 @@ class StorePool:
 
     def find(self, blocks: Sequence[int], now: float) -> list[str]:
         """Return the tier ("L3" or "SSD") of each block, up to the first that is missing. Blocks in
-        memory get a new lease.
-        """
+        memory get a new lease."""
         tiers: list[str] = []
         for block in blocks:
             if block in self:
@@ -187,8 +178,7 @@ class StorePool:
 
     def put(self, blocks: Iterable[int], now: float) -> None:
         """Write the blocks that the memory does not have; renew the leases of the others. Evicts if
-        the memory is then above its watermark.
-        """
+        the memory is then above its watermark."""
         written, asked, new, count = self._written, self._asked, 0, len(self)
         writes_through = not self._rules.disk_gets_evicted
         for block in blocks:
@@ -213,8 +203,7 @@ class StorePool:
 
     def _evict(self, now: float) -> None:
         """Run one round of the master's eviction. It stops at the first block whose lease has not
-        ended.
-        """
+        ended."""
         count, lease = len(self), self._rules.lease_seconds
         above = count / self._capacity - self._rules.watermark if self._capacity else 1.0
         for _ in range(ceil(count * min(1.0, max(0.0, above) + self._rules.ratio))):
@@ -243,8 +232,7 @@ class _Node:
     within.
 
     l1, l2: whether each tier holds the node. in_l1: how many children L1 holds. left: how many
-    requests left the node in L1. used: when it was last used, as a count that rises.
-    """
+    requests left the node in L1. used: when it was last used, as a count that rises."""
 
     __slots__ = ("blocks", "children", "in_l1", "l1", "l2", "left", "parent", "used")
 
@@ -265,8 +253,7 @@ class _Cache:
         self, l1: int, l2: int | None, store: StorePool | None, rules: Rules, flows: Flows
     ) -> None:
         """Begin empty. l1, l2: blocks that each tier holds; None for no L2. store: None for no
-        store.
-        """
+        store."""
         self._root, self._uses, self._now = _Node((), None), 0, 0.0
         # Blocks, and how many of them are free.
         self._size, self._free1 = l1, l1
@@ -283,8 +270,7 @@ class _Cache:
 
     def take(self, blocks: Sequence[int], block_tokens: int, now: float) -> list[str]:
         """Serve one request: look its blocks up, fetch from the store, add what is new. Return the
-        tier of each block that was found, from the first block on.
-        """
+        tier of each block that was found, from the first block on."""
         self._now = now
         blocks = blocks[: self._size]  # what is longer than L1 does not run at all
         tiers = self._match(blocks)
@@ -319,8 +305,7 @@ class _Cache:
 
     def _match(self, blocks: Sequence[int]) -> list[str]:
         """Return the tier of each block that L1 or L2 has, from the first on. A node that matches
-        in part is split; the nodes of the path are kept in ``_held``.
-        """
+        in part is split; the nodes of the path are kept in ``_held``."""
         part, tiers, at = self._root, list[str](), 0
         self._held = path = list[_Node]()
         while at < len(blocks) and (child := part.children.get(blocks[at])) is not None:
@@ -337,9 +322,8 @@ class _Cache:
         return tiers
 
     def _split(self, part: _Node, at: int) -> _Node:
-        """Split a node before its block ``at``; return the front, and count the rest as
-        used now.
-        """
+        """Split a node before its block ``at``; return the front, and count the rest as used
+        now."""
         front = _Node(part.blocks[:at], part.parent)
         front.children[part.blocks[at]] = part
         front.l1, front.l2, front.left, front.in_l1 = part.l1, part.l2, part.left, int(part.l1)
@@ -359,9 +343,7 @@ class _Cache:
                 self._may_go(part)
 
     def _may_go(self, part: _Node) -> None:
-        """Queue a node for eviction if it is a leaf of the tier that may evict it: of L1, or of L2
-        if L1 does not hold it.
-        """
+        """Queue a node in the tier that may evict it, which holds nothing behind the node."""
         if part.l1:
             if not part.in_l1:
                 heappush(self._leaves1, (part.used, part))
@@ -389,8 +371,7 @@ class _Cache:
     ) -> list[str]:
         """Prefetch ``wanted`` blocks from the store into L2. Return the tier of each block that is
         fetched; [] if none is, or fewer than the threshold. loaded: nodes that this request moved
-        from L2 to L1.
-        """
+        from L2 to L1."""
         rules = self._rules
         least = max(1, -(-rules.prefetch_threshold // block_tokens))
         path = self._held
@@ -418,8 +399,7 @@ class _Cache:
 
     def _write_through(self) -> None:
         """Copy to L2 each node of the request that enough requests left in L1, its parents first.
-        With ``buffers`` it goes to the store alone.
-        """
+        With ``buffers`` it goes to the store alone."""
         room = True
         for at, part in enumerate(self._held):
             part.left += 1
@@ -447,8 +427,7 @@ class _Cache:
 
     def _room(self, wanted: int, whole: bool = False) -> bool:
         """Evict from L2 if fewer than ``wanted`` blocks are free, until so many are; tell whether
-        they are. whole: evict ``wanted`` blocks, though some are free already.
-        """
+        they are. whole: evict ``wanted`` blocks, though some are free already."""
         if self._free2 >= wanted:
             return True
         enough = wanted + self._free2 if whole or not self._rules.unified else wanted
@@ -465,8 +444,7 @@ class _Cache:
 
     def _give_up_doubles(self, enough: int) -> None:
         """Drop L2 copies of nodes that L1 holds too, until ``enough`` blocks are free. Leaves go
-        last, for L1 evicts them next.
-        """
+        last, for L1 evicts them next."""
         for leaves in (False, True):
             gone = []
             for part in self._doubles:
@@ -490,8 +468,7 @@ class _Cache:
 
     def _evict(self, enough: int) -> None:
         """Evict leaves of L1, the least recently used first, until ``enough`` blocks are free. With
-        ``write_back`` a leaf without a copy is written to L2 now.
-        """
+        ``write_back`` a leaf without a copy is written to L2 now."""
         leaves, freed = self._leaves1, self._free1
         while self._free1 < enough and leaves:
             used, part = heappop(leaves)
@@ -519,8 +496,7 @@ class Replay:
 
     def __init__(self, sizes: TierSizes, rules: Rules, block_tokens: int, page_tokens: int) -> None:
         """Begin with empty caches. block_tokens: tokens of a request's block. page_tokens: tokens
-        are saved in whole pages of so many.
-        """
+        are saved in whole pages of so many."""
         self._block, self._page, self._rules, self._sizes = block_tokens, page_tokens, rules, sizes
         self.flows = Flows()
         l1, l2, memory, disk = (None if size is None else size // block_tokens for size in sizes)
@@ -536,8 +512,7 @@ class Replay:
 
     def take(self, request: Request) -> list[str]:
         """Serve one request; return the tier of each block that was found, from the first block on.
-        Raises UsageError as routing does.
-        """
+        Raises UsageError as routing does."""
         flows = self.flows
         if self._rules.store.lease_seconds and request.seconds is not None:
             self._now = max(self._now, request.seconds)
@@ -560,8 +535,7 @@ class Replay:
 
     def _route(self, request: Request) -> int:
         """Return the index of the cache that gets the request. Raises UsageError for sticky routing
-        if the trace names no conversation.
-        """
+        if the trace names no conversation."""
         count, (how, threshold) = len(self._caches), self._rules.routing
         if how == "random":
             return self._random.randrange(count)

@@ -43,10 +43,7 @@ class OpenedDevice(Protocol):
 
 
 def open_device(name: str) -> OpenedDevice:
-    """Open the device ``name`` by pyverbs, or by ctypes if pyverbs is not installed.
-
-    Raises VerbsError (ENODEV if no device has this name); OSError if libibverbs cannot be loaded.
-    """
+    """Open the device ``name``. Raises VerbsError; OSError if libibverbs cannot be loaded."""
     try:
         return PyverbsDevice(name)
     except ImportError:
@@ -56,8 +53,7 @@ def open_device(name: str) -> OpenedDevice:
 @contextmanager
 def _named(call: str, device: str) -> Iterator[None]:
     """Turn an error of pyverbs in the ``with`` block into a VerbsError with ``call`` and
-    ``device``.
-    """
+    ``device``."""
     from pyverbs.pyverbs_error import PyverbsError
 
     try:
@@ -72,8 +68,7 @@ class PyverbsDevice:
 
     def __init__(self, name: str) -> None:
         """Open the device and make a protection domain. Raises VerbsError; ImportError without
-        pyverbs.
-        """
+        pyverbs."""
         from pyverbs.device import Context, get_device_list
         from pyverbs.pd import PD
 
@@ -104,9 +99,8 @@ class PyverbsDevice:
 
 
 class _Library:
-    """The loaded libibverbs for one device: ``make`` and ``do`` raise VerbsError if a
-    call fails.
-    """
+    """The loaded libibverbs for one device: ``make`` and ``do`` raise VerbsError if a call
+    fails."""
 
     def __init__(self, device: str) -> None:
         """Load libibverbs and declare the types of its calls. Raises OSError if loading fails."""
@@ -151,19 +145,14 @@ class CtypesDevice:
     """A device through ctypes, which needs nothing but libibverbs."""
 
     def __init__(self, name: str) -> None:
-        """Open the device and make a protection domain.
-
-        Raises VerbsError; OSError if libibverbs cannot be loaded.
-        """
+        """Open the device. Raises VerbsError; OSError if libibverbs cannot be loaded."""
         self._verbs = _Library(name)
         self._context = self._open()
         self._domain = self._verbs.make("ibv_alloc_pd", self._context)
 
     def _open(self) -> int:
-        """Open the device and return the address of its context.
-
-        Raises VerbsError; ENODEV if libibverbs lists no device of this name.
-        """
+        """Open the device and return the address of its context. Raises VerbsError; ENODEV if
+        libibverbs lists no device of this name."""
         loaded, name = self._verbs.loaded, self._verbs.device
         count = ctypes.c_int(0)
         start = self._verbs.make("ibv_get_device_list", ctypes.byref(count))

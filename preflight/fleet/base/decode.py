@@ -41,8 +41,7 @@ def decoded(hint: Any, value: Any, where: str = "") -> Any:
     number out of range.
 
     Lists become tuples, objects records, ``{"unknown": reason}`` an Unread. where: the value's
-    place, for the message.
-    """
+    place, for the message."""
     scalars, items, record, unknown = _parts(hint)
     type_of_value = type(value)
     if type_of_value in (int, float) and not 0 <= value <= LARGEST_NUMBER:
@@ -62,9 +61,7 @@ def decoded(hint: Any, value: Any, where: str = "") -> Any:
 
 @lru_cache(maxsize=256)
 def _parts(hint: Any) -> tuple[frozenset[Any], Any, Any, bool]:
-    """Return of a type hint: the simple types, the type of a list's items, the record's type,
-    whether Unknown is allowed. None without such an item or record.
-    """
+    """Return a hint's scalars, list item and record, and whether it allows Unknown."""
     hints = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     scalars = frozenset(get_origin(hint) or hint for hint in hints)
     items = next((get_args(hint)[0] for hint in hints if get_origin(hint) is tuple), None)
@@ -83,9 +80,7 @@ def _fields(record: Any) -> tuple[tuple[str, Any, bool, Any], ...]:
 
 
 def _field(value: Json, where: str, name: str, hint: Any, optional: bool, default: Any) -> Any:
-    """Return one field of a record, decoded, or the default if it is optional and null or missing.
-    Raises WrongError.
-    """
+    """Return one field of a record, decoded, or its default. Raises WrongError."""
     item = value.get(name)
     if item is None and optional:
         return default
@@ -100,9 +95,7 @@ def no_constant(name: str) -> NoReturn:
 
 
 def short(value: Any) -> str:
-    """Return a JSON value as an error message shows it: a text or number, cut if long, or the kind
-    of value.
-    """
+    """Return a value as it stands in a sentence."""
     if type(value) is int and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, str | bool | int):

@@ -32,8 +32,7 @@ def fold(names: Iterable[str], *, slurm: bool = False) -> str:
     """Return the node set of names, as ``gpu[001-063],login``: sorted by number; "" for none.
 
     slurm: write it for Slurm, which refuses a text behind a bracket ("Invalid hostlist": seen with
-    22.05). ``gpu[1-2].example`` is then two names.
-    """
+    22.05). ``gpu[1-2].example`` is then two names."""
     return _folded(tuple(names), slurm)
 
 
@@ -62,12 +61,10 @@ def expand(text: str) -> list[str]:
 
 
 def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
-    """Return the nodes of ``sets`` without those of ``excluded``, each once, ordered by name and
-    number.
+    """Return the nodes of ``sets`` without those of ``excluded``, in their order.
 
     Groups (``@rack1``) are those of the site's own ``groups.conf``. Raises UsageError if a text is
-    no node set, a group is not known, or too many nodes are named.
-    """
+    no node set, a group is not known, or too many nodes are named."""
     node_set = NodeSet()
     for text in sets:
         node_set.update(_node_set(text))
@@ -78,8 +75,7 @@ def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
 
 def _names(node_set: Any) -> list[str]:
     """Return the names of a node set. Raises UsageError if they are too many, or one cannot be a
-    node's name.
-    """
+    node's name."""
     if len(node_set) > MOST_NODES:
         raise UsageError(f"{len(node_set)} nodes are named: at most {MOST_NODES} are taken")
     names = [str(name) for name in node_set]

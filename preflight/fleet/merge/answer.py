@@ -56,19 +56,14 @@ def verdict_said(fleet: Fleet) -> str:
 
 def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
     """Count the nodes whose row has one of these findings in place of a report. A node without any
-    row does not count.
-    """
+    row does not count."""
     wanting = (finding for finding in fleet.findings if finding.finding.check in checks)
     named = {name for on_nodes in wanting for name in on_nodes.nodes}
     return sum(each.name in named and each.row is not None for each in fleet.nodes)
 
 
 def drift_cells(drifting: Drift) -> tuple[str, str, str]:
-    """Return three cells: the fact, the most common value, and the other values with their nodes.
-
-    At most MOST_VARIANTS other values are named, rare ones first; then nodes that could not read
-    the fact.
-    """
+    """Return the fact, the most common value, and the other values with their nodes."""
     usual = drifting.most
     most = "a tie" if usual is None else f"{cut(usual.value)} ({len(usual.nodes)})"
     rare_first = sorted(drifting.others, key=lambda other: len(other.nodes))[:MOST_VARIANTS]
@@ -103,8 +98,7 @@ def pool_text(fleet: Fleet) -> str:
 
 def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
     """Return the answer for a terminal; verbosity below 0: the verdict alone, above 0: which checks
-    pass too.
-    """
+    pass too."""
     word = fleet.verdict.upper()
     parts = [headed(word, verdict_said(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:
@@ -138,8 +132,7 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
 
 def _findings(head: str, wanting: Sequence[OnNodes], paint: Paint, width: int) -> str:
     """Write findings below a heading: the first few of each check and status, at most MOST_ROWS.
-    The others are counted, with their nodes.
-    """
+    The others are counted, with their nodes."""
     lines: list[str] = []
     more: list[OnNodes] = []
     shown: dict[tuple[str, str], int] = {}
@@ -173,9 +166,7 @@ def _finding(on_nodes: OnNodes, paint: Paint, width: int) -> str:
 
 
 def _drift(fleet: Fleet, width: int) -> str:
-    """Return the table of the facts that are not the same everywhere, at most MOST_ROWS; "" if all
-    are.
-    """
+    """Return the table of the facts that are not the same everywhere."""
     if not fleet.drift:
         return ""
     rows = [drift_cells(drifting) for drifting in fleet.drift[:MOST_ROWS]]
@@ -206,8 +197,7 @@ def _unusable(fleet: Fleet, width: int) -> str:
 
 def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
     """Return the checks that pass, grouped by the nodes on which they do. Without -v only their
-    number; "" without any.
-    """
+    number; "" without any."""
     checks: dict[str, set[str]] = {}
     for on_nodes in fleet.passed:
         checks.setdefault(on_nodes.finding.check, set()).update(on_nodes.nodes)

@@ -61,8 +61,7 @@ class Owners:
 
     def of(self, address: str) -> ServiceAddress:
         """Return the address with the node that it leads to. An address without a port gets
-        DEFAULT_MASTER_PORT.
-        """
+        DEFAULT_MASTER_PORT."""
         split = split_address(address)
         host, port = split.host.lower(), str(split.port or DEFAULT_MASTER_PORT)
         return ServiceAddress(host, port, self._nodes.get(host, ""))
@@ -95,10 +94,8 @@ def fleet_findings(
 def _one_address(
     check: str, what: str, named: Mapping[str, tuple[str, ...]], follows: str, owners: Owners
 ) -> Iterator[OnNodes]:
-    """Judge one service that all nodes must name alike. named: node -> addresses.
-
-    check: the id. what: the service in words. follows: what happens if they differ, for the text.
-    """
+    """Judge one service that all nodes must name alike. named: node -> addresses. check: the id.
+    what: the service in words. follows: what happens if they differ, for the text."""
     processes = {name: tuple(sorted(map(owners.of, each))) for name, each in named.items() if each}
     written = {name: ", ".join(each) for name, each in named.items()}
     if len(processes) < 2:
@@ -198,8 +195,7 @@ def _versions(
     launches: Launches, facts: Mapping[str, Mapping[str, Sequence[str]]], owners: Owners
 ) -> Iterator[OnNodes]:
     """Judge nodes with another Mooncake release than the master's node; if that is not known, than
-    most nodes.
-    """
+    most nodes."""
     masters = {name: launch.addresses_of("master") for name, launch in launches.items()}
     groups = grouped(
         (", ".join(sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})), name)
@@ -262,8 +258,7 @@ def _ages(rows: Rows) -> Iterator[OnNodes]:
 
 def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
     """Judge nodes whose path MTUs differ: the two ends of a QP do not negotiate it
-    (rdma_endpoint.cpp).
-    """
+    (rdma_endpoint.cpp)."""
     groups: dict[tuple[int, ...], list[str]] = {}
     unsaid = False
     for name, row in rows.items():

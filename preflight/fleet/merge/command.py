@@ -15,8 +15,7 @@ class Shown(NamedTuple):
     """How the answer is asked for.
 
     reports: a folder to keep each node's report in. answers: the formats, each with its file.
-    listed: passing or failing nodes alone; list_format: nodeset, as Slurm reads it, or lines.
-    """
+    listed: passing or failing nodes alone; list_format: nodeset, as Slurm reads it, or lines."""
 
     reports: str | None
     answers: Answers
@@ -36,8 +35,7 @@ def show_fleet(fleet: Fleet, shown: Shown) -> int:
 
 def _say(fleet: Fleet, shown: Shown, format_: str) -> None:
     """Print the fleet in one format. If ``shown.listed``, the text is the names of those nodes
-    alone.
-    """
+    alone."""
     if format_ == "html":
         from preflight.fleet.merge.to_html import fleet_page
 
@@ -60,8 +58,7 @@ def _say(fleet: Fleet, shown: Shown, format_: str) -> None:
 
 def prepare(shown: Shown) -> None:
     """Make the folder of --reports. Raise UsageError, before any node is asked, if a folder to
-    write to is missing or not writable.
-    """
+    write to is missing or not writable."""
     if shown.reports is not None:
         _try_folder(f"--reports {shown.reports}", shown.reports, make=True)
     for _, path in shown.answers:

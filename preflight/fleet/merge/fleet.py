@@ -53,8 +53,7 @@ class Drift(NamedTuple):
     """One fact, or several that differ alike, that is not the same everywhere.
 
     most: None if no value is on more nodes than each other: ``others`` then has every value.
-    unread: nodes that could not read it.
-    """
+    unread: nodes that could not read it."""
 
     fact: str
     facts: tuple[str, ...]
@@ -75,8 +74,7 @@ class SegmentPool(NamedTuple):
     """The memory that all nodes' stores give together. shares: bytes -> nodes, the largest first.
 
     total_bytes: of the nodes whose segments are known; unread: the other nodes. stores: how many
-    store clients.
-    """
+    store clients."""
 
     total_bytes: int
     shares: tuple[tuple[int, Sequence[str]], ...]
@@ -116,8 +114,7 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     """Return the fleet of all nodes that report, or are in ``expected``.
 
     expected: the others are then unexpected; None: any node may report. A node with an unusable
-    report alone counts too, if it is expected or named like the others.
-    """
+    report alone counts too, if it is expected or named like the others."""
     rows_read = reports.rows
     nodes_settled = settled(rows_read)
     # Nodes of which there are only reports that cannot be used: a file's name is taken for one
@@ -199,8 +196,7 @@ def _findings(
     """Return three lists of findings with their nodes: wanting, waived and passed.
 
     of_fleet: findings that are wanting already. nodes: how many the fleet has. Findings on more
-    than half of the nodes stand last; then the worst stand first, then the rare ones.
-    """
+    than half of the nodes stand last; then the worst stand first, then the rare ones."""
     groups: tuple[list[OnNodes], list[OnNodes], list[OnNodes]] = ([*of_fleet], [], [])
     for finding, names in nodes_of_each({name: row.findings for name, row in rows.items()}).items():
         group = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
@@ -219,8 +215,7 @@ def _nodes(
     names: Sequence[str], rows: Rows, wanting: Iterable[OnNodes], drifts: Iterable[Drift]
 ) -> Iterable[FleetNode]:
     """Return each node with the worst status of its report and of the fleet's findings. A node that
-    differs from the most common value of a fact warns at least.
-    """
+    differs from the most common value of a fact warns at least."""
     statuses = {name: {rows[name].status if name in rows else "unknown"} for name in names}
     for on_nodes in wanting:
         for name in on_nodes.nodes if on_nodes.of_fleet else ():
@@ -233,9 +228,7 @@ def _nodes(
 
 
 def _verdict(rows: Rows, wanting: Iterable[OnNodes], drifts: bool) -> str:
-    """Return the worst status of all rows and findings; unknown without any row. drifts: some fact
-    differs, which is a warning.
-    """
+    """Return the worst status of all; unknown without any report."""
     if not rows:
         return "unknown"
     statuses = {row.status for row in rows.values()} | {item.finding.status for item in wanting}
@@ -271,9 +264,7 @@ def nodes_of_each(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
 
 
 def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
-    """Return the facts of all nodes: fact name -> value as shown -> nodes. A value that is shown
-    like another one is written in bytes.
-    """
+    """Return fact name -> value -> nodes."""
     facts: dict[str, dict[str, Sequence[str]]] = {}
     for fact, names in nodes_of_each({name: row.facts for name, row in rows.items()}).items():
         values, text = facts.setdefault(fact.name, {}), fact.shown
@@ -284,9 +275,7 @@ def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
-    """Return the facts that are not the same on all nodes, those with few deviating nodes first.
-    Devices whose facts differ alike are one entry.
-    """
+    """Return the facts that differ, few deviating nodes first; alike devices are one entry."""
     unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
     def place(fact: Drift) -> tuple[int, str]:
@@ -297,10 +286,7 @@ def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
 
 def _each(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) -> Iterator[Drift]:
     """Yield each fact that differs, with its values, the most common first; a node without the fact
-    has the value ABSENT.
-
-    unknown: fact or whole topic -> the nodes that could not read it.
-    """
+    has the value ABSENT. unknown: fact or whole topic -> the nodes that could not read it."""
     lacking = _lacking(facts.get(DEVICES, {}))
     # Where a whole topic was not read, a fact that is missing is not known to be.
     vague = {name for fact, names in unknown.items() if fact not in facts for name in names}

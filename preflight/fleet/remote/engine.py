@@ -74,8 +74,7 @@ def ask_nodes(
     record: the launch, which the program reads from standard input; None without one. answered:
     called once for each node, as it ends, also for nodes that a signal stopped. Nodes that lack the
     program get it (--carry auto), and are asked again. joined: a node's output comes back as one
-    line. quiet: no progress.
-    """
+    line. quiet: no progress."""
     progress = Progress(not quiet)
     ended: set[str] = set()
     lacking = list(nodes) if program.carry == "always" else []
@@ -118,8 +117,7 @@ def ask(
 
     Nodes behind a gateway that does not answer are asked directly. ``answered`` is told each node
     once, as it ends. ``tick`` is called some times a second. Raises UsageError if nothing can be
-    started, and RunInterruptedError once all local processes are gone and all nodes are told of.
-    """
+    started, and RunInterruptedError once all local processes are gone and all nodes are told of."""
     task = _task(ssh)
     _make_room(int(task.info("fanout")))
     collector = _Collector(questions, answered)
@@ -149,8 +147,7 @@ def ask_pairs(
     """Have the first node of each pair serve, and ask the second once the first says where.
 
     No node may be in two pairs. ``answered`` is told of each pair once: what the asking node said,
-    or the serving one if that ended first. Raises as ``ask`` does.
-    """
+    or the serving one if that ended first. Raises as ``ask`` does."""
     task = _task(ssh)
     connections = max(2 * len(pairs), int(task.info("fanout")))  # all at once
     _make_room(connections)
@@ -194,8 +191,7 @@ def _run(task: Any, ticker: _Ticker, start: Callable[[], None]) -> list[int]:
     """Run what ``start`` begins; return the signals that ended it, [] for none.
 
     Raises RouteResolvingError if a gateway does not answer, UsageError if ClusterShell refuses its
-    configuration.
-    """
+    configuration."""
     with _caught_signals() as ticker.caught:
         try:
             start()
@@ -215,9 +211,7 @@ def _refusal(error: Exception) -> UsageError:
 def _shell(
     task: Any, ssh: SshNodes, handler: Any, nodes: Any, question: Question, **tree: bool
 ) -> Any:
-    """Start ssh to nodes with a question, and return ClusterShell's worker. handler: gets what the
-    nodes print. tree: options of ClusterShell's tree.
-    """
+    """Start ssh to nodes with a question; ``handler`` gets what they print."""
     ends = {"timeout": ssh.timeout_seconds, "stderr": True, "stdin": True}
     worker = task.shell(question.line, nodes=nodes, handler=handler, **ends, **tree)
     worker.write(question.content)
@@ -227,8 +221,7 @@ def _shell(
 
 def _task(ssh: SshNodes) -> Any:
     """Return ClusterShell's task of this thread, set up as ``ssh`` says. Raises UsageError for
-    wrong ssh options, or without an ssh client.
-    """
+    wrong ssh options, or without an ssh client."""
     # Its warnings of broken pipes are what the answers say anyway.
     logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
     logging.getLogger("ClusterShell").propagate = False
@@ -253,8 +246,7 @@ def _task(ssh: SshNodes) -> Any:
 
 def _make_room(fanout: int) -> None:
     """Raise this process's limit of open files for ``fanout`` connections at once. Raises
-    UsageError if the hard limit is too low.
-    """
+    UsageError if the hard limit is too low."""
     needed = fanout * _FILES_EACH + _FILES_BESIDE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:
@@ -291,9 +283,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
             self._lines[name], self._errors[name], self._bytes[name] = [], [], 0
 
     def ev_read(self, worker: Any, name: Any, sname: str, msg: bytes) -> None:
-        """Keep a line of a node: of standard output up to MOST_BYTES, of standard error the last
-        MOST_ERROR_LINES.
-        """
+        """Keep a line that a node printed, up to a limit."""
         name = str(name)
         if name not in self._lines:
             return  # a gateway of the tree

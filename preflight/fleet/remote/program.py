@@ -72,8 +72,7 @@ _READ_IT = "import sys; given = sys.stdin.buffer; exec(given.read(int(given.read
 
 class Question(NamedTuple):
     """The line that ssh hands over to a node, and the input of the program on that node. carried:
-    the input begins with the program itself.
-    """
+    the input begins with the program itself."""
 
     line: str
     content: bytes
@@ -81,11 +80,8 @@ class Question(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two nodes, of which one serves and the other asks that one.
-
-    serve: what the serving node is asked. ask: what the asking node is asked, by the address that
-    the serving node printed.
-    """
+    """Two nodes, of which one serves and the other asks that one. serve: what the serving node is
+    asked. ask: what the asking node is asked, by the address that the serving node printed."""
 
     serving: str
     asking: str
@@ -97,8 +93,7 @@ class Program(NamedTuple):
     """How this program is run on a node. command: its words, if the node has it.
 
     python: the interpreter for the program that is sent along. carry: whether it is sent: always,
-    never, or auto, to nodes that lack it.
-    """
+    never, or auto, to nodes that lack it."""
 
     command: tuple[str, ...]
     python: str
@@ -110,8 +105,7 @@ class Program(NamedTuple):
         """Return the line for ssh that runs this program with ``argv``, and its standard input.
 
         content: what the program reads. carried: the program itself is sent too, in front of
-        ``content``. joined: the output comes back as one line.
-        """
+        ``content``. joined: the output comes back as one line."""
         script = _SCRIPT + _JOINED if joined else _SCRIPT
         # Constant but for the words: a login shell may be any.
         program = (self.python, "-c", _READ_IT) if carried else self.command
@@ -124,9 +118,7 @@ class Program(NamedTuple):
 
 class SshNodes(NamedTuple):
     """Which nodes, and how to come to them. timeout_seconds: of one node, from start to end.
-
-    connect_seconds: of that, until ssh is through. fanout None: ClusterShell's own.
-    """
+    connect_seconds: of that, until ssh is through. fanout None: ClusterShell's own."""
 
     nodes: tuple[str, ...]
     nodes_files: tuple[str, ...]
@@ -140,9 +132,7 @@ class SshNodes(NamedTuple):
 
 @cache
 def zipapp() -> bytes:
-    """Return this program as a zip archive of about a megabyte, which any Python can run. Raises
-    UsageError.
-    """
+    """Return this program as one file for any Python, a megabyte. Raises UsageError."""
     import io
     import zipfile
 
@@ -154,9 +144,7 @@ def zipapp() -> bytes:
 
 
 def _files() -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the archive as (name, content): its start, this program and the packages
-    it needs.
-    """
+    """Yield the files of the archive: its start, this program and its packages."""
     yield "__main__.py", _MAIN.encode()
     for name in (*OWN, *OTHERS):
         for path, inside in _parts(name):
@@ -165,8 +153,7 @@ def _files() -> Iterator[tuple[str, bytes]]:
 
 def _parts(name: str) -> Iterator[tuple[str, str]]:
     """Yield the files of a package or module as (path here, name in the archive), in order. Raises
-    UsageError if it is not installed as files.
-    """
+    UsageError if it is not installed as files."""
     spec = find_spec(name) or find_spec(_OWN_NAMES.get(name, name))
     origin = None if spec is None else spec.origin
     if origin is None or not os.path.isfile(origin):

@@ -46,8 +46,7 @@ class NodeReply(NamedTuple):
 
     lines: of standard output. error: the last lines of standard error. code: ssh's exit code, None
     if the node was stopped (``timed_out``, or an interruption). carried: the program was sent
-    along.
-    """
+    along."""
 
     name: str
     lines: tuple[bytes, ...]
@@ -137,9 +136,7 @@ def why_none(reply: NodeReply, timeout_seconds: float) -> tuple[str, str]:
 
 
 def _not_reached(reply: NodeReply) -> tuple[str, str]:
-    """Return the check's id of the finding for a node on which the program's line never ran, and
-    the reason.
-    """
+    """Return the finding of a node on which nothing was started, and the reason."""
     error = reply.last_error
     if reply.code == GATEWAY_FAILED and not reply.lines:
         return SSH, f"the gateway of ClusterShell's tree that leads to it gave up{error}"
@@ -156,11 +153,8 @@ def _clean(line: bytes) -> str:
 
 
 def answer_document(reply: NodeReply, schema: str, timeout_seconds: float) -> Json | FleetFinding:
-    """Return the first answer of ``schema`` ("measure") in a reply.
-
-    If the reply has none, a broken one, or one that ended with an error, return the finding that
-    says why.
-    """
+    """Return the first answer of ``schema`` ("measure") in a reply. If the reply has none, a broken
+    one, or one that ended with an error, return the finding that says why."""
     begins = f"mooncake-preflight/{schema}/"
     reports = [
         report
@@ -180,8 +174,7 @@ def answer_document(reply: NodeReply, schema: str, timeout_seconds: float) -> Js
 
 def findings_of(document: Json) -> Iterator[FleetFinding]:
     """Yield the findings of an answer that fail, are unknown or warn. Process ids are removed from
-    subjects, so that findings of several nodes can be equal.
-    """
+    subjects, so that findings of several nodes can be equal."""
     for each in document["findings"]:
         if each["status"] in ("fail", "unknown", "warn"):
             subject = ", ".join(re.sub(r", pid \d+$", "", who["name"]) for who in each["subjects"])
@@ -190,8 +183,6 @@ def findings_of(document: Json) -> Iterator[FleetFinding]:
 
 
 def on_nodes(findings: Iterable[tuple[FleetFinding, str]]) -> list[OnNodes]:
-    """Return each finding once, with all its nodes, the worst first. findings: pairs of finding and
-    node.
-    """
+    """Return each finding with all its nodes, the worst first."""
     folded = [OnNodes(key, in_order(set(names))) for key, names in grouped(findings).items()]
     return sorted(folded, key=lambda each: STATUSES.index(each.finding.status))

@@ -22,8 +22,7 @@ class FleetAnswer(NamedTuple):
 
     verdict: in words, behind its status. parts: of the JSON, beside the findings. heads, rows: of
     the table in the text. stopped: the signal that ended the command, 0 for none. unsure: what was
-    not compared keeps the answer from a pass.
-    """
+    not compared keeps the answer from a pass."""
 
     findings: Sequence[OnNodes]
     verdict: str
@@ -44,10 +43,7 @@ class FleetAnswer(NamedTuple):
 
 
 def say_answer(answer: FleetAnswer, schema: str, as_json: bool, color: str, verbosity: int) -> int:
-    """Print the answer; return its exit code. schema: the name of its JSON schema.
-
-    verbosity: below 0 the verdict alone; above 0 every row of the table.
-    """
+    """Print the answer; return its exit code. verbosity: below 0 the verdict alone, above 0 all."""
     if as_json:
         parts = {"findings": [each.as_object() for each in answer.findings], **answer.parts}
         word, reason = answer.status, answer.verdict

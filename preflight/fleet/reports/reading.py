@@ -88,11 +88,8 @@ class ReportReader:
         self._kept: dict[Any, Any] = {}
 
     def read(self, report: FoundReport, name: str = "") -> NodeRow | Unusable:
-        """Return the row of a report, or Unusable if it is not as its schema says.
-
-        name: the name by which the node was asked, "" to take the name in the report or of the
-        file.
-        """
+        """Return the row of a report, or Unusable if it is not as its schema says. name: the name
+        by which the node was asked, "" to take the name in the report or of the file."""
         try:
             return self._row(report, name)
         except WrongError as error:
@@ -107,8 +104,7 @@ class ReportReader:
 
     def _row(self, report: FoundReport, asked: str) -> NodeRow:
         """Return the row of a report. asked: as ``name`` of ``read``. Raises WrongError if the
-        report is not as its schema says, or names no node.
-        """
+        report is not as its schema says, or names no node."""
         document = report.document
         schema = str(document.get("schema"))
         if not schema.startswith(SCHEMA):
@@ -166,10 +162,7 @@ class ReportReader:
 
     def _finding(self, at: int, finding: _Finding, unnamed: Unnamed) -> FleetFinding:
         """Return one finding without its node's name; equal findings are kept once. Raises
-        WrongError.
-
-        at: the finding's index in the report, for the message.
-        """
+        WrongError. at: the finding's index in the report, for the message."""
         from preflight.check.report import fold
 
         if not finding.subjects:
@@ -189,9 +182,7 @@ class ReportReader:
         return kept  # type: ignore[no-any-return]
 
     def _fact(self, name: str, value: Any) -> Fact:
-        """Return one fact of a machine. Raises WrongError if its value is no text or integer, or
-        too large.
-        """
+        """Return one fact of a machine. Raises WrongError if its value is no text or number."""
         large = type(value) is int and abs(value) > LARGEST_NUMBER
         if large or not isinstance(value, str | int):
             raise WrongError(f"facts: {short(name)} is {short(value)}")
@@ -211,8 +202,7 @@ class Reports(NamedTuple):
 
 def read_reports(texts: Iterable[FoundReport | Unusable]) -> Reports:
     """Read every report, one at a time. Unusable texts of one source, trouble and node are one
-    entry with a count.
-    """
+    entry with a count."""
     reading = ReportReader()
     rows: list[NodeRow] = []
     unusable: dict[tuple[str, Trouble, str], Unusable] = {}

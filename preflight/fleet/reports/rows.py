@@ -130,10 +130,7 @@ class NodeLaunch(NamedTuple):
     services: tuple[ServiceOf, ...] = ()
 
     def addresses_of(self, role: str) -> tuple[str, ...]:
-        """Return the known addresses of services, sorted.
-
-        role: ``master`` for masters, ``metadata`` for all kinds of metadata services.
-        """
+        """Return the known addresses of services, sorted. role: ``master``; ``metadata`` of any."""
         kinds = {service.kind for service in self.services if service.kind.startswith(f"{role}-")}
         wanted = {role} if role == "master" else kinds
         addresses = {service.address for service in self.services if service.kind in wanted}
@@ -187,8 +184,7 @@ def absent(name: str, check: str, why: str) -> NodeRow:
 
 class Settled(NamedTuple):
     """One row per node. repeats: node -> how many reports say the same as another one. doubts:
-    findings on nodes whose reports differ.
-    """
+    findings on nodes whose reports differ."""
 
     rows: dict[str, NodeRow]
     repeats: dict[str, int]
@@ -218,8 +214,7 @@ def _chosen(rows: Sequence[NodeRow]) -> tuple[NodeRow, FleetFinding]:
     """Choose one of several different reports of a node. Return it, and the finding that they
     differ.
 
-    rows: the newest first. Without a time in each, the report with the worst status is chosen.
-    """
+    rows: the newest first. Without a time in each, the report with the worst status is chosen."""
     newest = rows[0]
     have = f"{len(rows)} reports that differ: {', '.join(sorted(row.origin for row in rows)[:4])}"
     finding = FleetFinding("fleet.several-reports", "warn", "report", have, "one report")

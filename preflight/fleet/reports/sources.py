@@ -36,8 +36,7 @@ _DECODER = json.JSONDecoder(parse_constant=no_constant)
 
 class FoundReport(NamedTuple):
     """One report in a text, as a JSON object. line: where it begins, 0 if the source holds nothing
-    else.
-    """
+    else."""
 
     source: str
     line: int
@@ -46,8 +45,7 @@ class FoundReport(NamedTuple):
 
 def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
     """Yield the reports, and the unusable texts, in the paths of a command line. Raises UsageError
-    if no path exists.
-    """
+    if no path exists."""
     from preflight.base.usage_error import UsageError
 
     def there(path: str) -> bool:
@@ -62,11 +60,7 @@ def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
 
 
 def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports, and the unusable texts, in each path. What cannot be read is an Unusable,
-    and raises nothing.
-
-    Files of a folder come in the order of their names.
-    """
+    """Yield the reports of each path, folders in the order of their names; never raises."""
     for path in paths:
         if path == STDIN:
             yield from _of_stream(STDIN_NAME, sys.stdin.buffer)
@@ -82,8 +76,7 @@ def _of_folder(path: str) -> Iterator[FoundReport | Unusable]:
     """Yield the reports of every file below a folder, sorted by name; hidden files and folders are
     left out.
 
-    Folders that cannot be read come last, as Unusable. A folder without files is one Unusable.
-    """
+    Folders that cannot be read come last, as Unusable. A folder without files is one Unusable."""
     failed: list[Unusable] = []
 
     def refuse(error: OSError) -> None:
@@ -105,8 +98,7 @@ def _of_folder(path: str) -> Iterator[FoundReport | Unusable]:
 
 def _of_file(path: str, regular: bool = False) -> Iterator[FoundReport | Unusable]:
     """Yield the reports of a file; one Unusable if it cannot be opened. regular: skip sockets and
-    pipes, which may never end.
-    """
+    pipes, which may never end."""
 
     def opened() -> BinaryIO | None:
         if regular and os.path.exists(path) and not os.path.isfile(path):  # a dead link is named
@@ -159,8 +151,7 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable
 
 def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
     """Yield each report in ``content``, a broken one as Unusable; one Unusable if no report begins
-    in the text.
-    """
+    in the text."""
     text = content.decode("utf-8-sig", "replace")
     any_report = False
     for task in _tasks(text) if _LABELLED.search(text) else (text,):
@@ -187,9 +178,7 @@ def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
 
 
 def _tasks(text: str) -> list[str]:
-    """Return the output of each task of ``srun --label``: the task's lines joined, without their
-    labels.
-    """
+    """Return the output of each task of ``srun --label``, its pieces joined."""
     pieces: dict[str, list[str]] = {}
     for line in text.split("\n"):
         if (match := _LABEL.fullmatch(line)) is not None:
@@ -198,9 +187,8 @@ def _tasks(text: str) -> list[str]:
 
 
 def _broken(source: str, line: int, text: str, error: Exception) -> Unusable:
-    """Return the Unusable for a text that begins as a report and does not parse, with
-    the reason.
-    """
+    """Return the Unusable for a text that begins as a report and does not parse, with the
+    reason."""
     if isinstance(error, RecursionError):
         return Unusable(source, line, Trouble.TOO_DEEP, "more levels than any report has")
     named = _NAME.search(text)

@@ -66,9 +66,7 @@ def render(plan: Plan, name: str, names: ArtefactNames) -> Rendering:
 
 
 def missing(plan: Plan, name: str) -> tuple[str, ...]:
-    """Return why the plan cannot be rendered in the dialect: gaps that it cannot do without. If
-    pages are taken now, also the facts that are undecided. () if nothing is missing.
-    """
+    """Return the gaps of the plan that the dialect cannot do without."""
     form = FORMATS[name]
     gaps = tuple(f"{gap.topic}: {gap.reason}" for gap in plan.gaps if gap.topic in form.topics)
     if form.takes_pages != "now" or not plan.grows:
@@ -78,9 +76,7 @@ def missing(plan: Plan, name: str) -> tuple[str, ...]:
 
 
 def refused(plan: Plan, name: str) -> tuple[str, ...]:
-    """Return why the host cannot give the pages that the dialect would make it give, now or at
-    boot; () if it can.
-    """
+    """Return why the host cannot give the pages that the dialect would make it give."""
     when = FORMATS[name].takes_pages
     if not when or not plan.grows:
         return ()

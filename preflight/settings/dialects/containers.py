@@ -16,8 +16,7 @@ from preflight.settings.records import Plan
 
 def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
     """Return (variables to set, with their values; names to remove; notes on those that are left
-    out).
-    """
+    out)."""
     kept: dict[str, str] = {}
     removed: list[str] = []
     why = "because its name looks like that of a secret: pass it as you do today"
@@ -49,9 +48,7 @@ def env(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _of_lines(plan: Plan, use: str, lines: list[str], notes: list[str]) -> Rendering:
-    """Return a file of ``lines`` below a header. use: the command or option that reads the file.
-    Without lines the text is "".
-    """
+    """Return a file of ``lines`` below a header that names its use; "" without lines."""
     if not lines:
         return Rendering("", tuple(notes) or ("the launch sets no variable",))
     return Rendering("\n".join([header(plan.source, use), *lines]), tuple(notes))
@@ -67,8 +64,7 @@ def shell(plan: Plan, names: ArtefactNames) -> Rendering:
 
 def docker(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return options of ``docker run``, one a line. The user writes the image and its command after
-    them.
-    """
+    them."""
     options: list[tuple[str, str]] = []
     if plan.of(Kind.NETWORK):
         options.append(("--network", "host"))
@@ -103,9 +99,7 @@ def _shared_memory(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _devices(plan: Plan) -> tuple[list[str], list[str]]:
-    """Return the device files, and notes on those left out: docker takes the part of a name behind
-    a colon as another path.
-    """
+    """Return the device files that can be named, and notes: behind a colon stands another path."""
     names = [setting.name for setting in plan.of(Kind.DEVICE)]
     message = "is left out: docker takes what is behind its colon for a place in the container"
     notes = [f"the device {visible(name)} {message}" for name in names if ":" in name]
@@ -218,8 +212,7 @@ def _of(plan: Plan) -> str:
 
 def _resources(plan: Plan, names: ArtefactNames) -> dict[str, str]:
     """Return the container's resources by name, for requests and limits alike: Kubernetes takes
-    huge pages only if both are equal.
-    """
+    huge pages only if both are equal."""
     resources: dict[str, str] = {}
     shm = sum(int(setting.wanted) for setting in plan.of(Kind.SHM_SIZE))
     for setting in plan.of(Kind.MEMORY):
@@ -250,9 +243,7 @@ def _quantity(size_bytes: int) -> str:
 
 
 def _security_context(plan: Plan) -> dict[str, Any]:
-    """Return the capabilities and the seccomp profile. The manifest's capabilities are among them,
-    because the list of a patch replaces them.
-    """
+    """Return the capabilities and the seccomp profile; a list replaces the manifest's."""
     context: dict[str, Any] = {}
     added = [setting.name for setting in plan.of(Kind.CAPABILITY)]
     if added:  # the list replaces the manifest's own

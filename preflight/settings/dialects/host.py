@@ -69,9 +69,7 @@ def sysctl_values(plan: Plan) -> tuple[dict[str, str], list[str]]:
 
 
 def needs_unit(plan: Plan) -> bool:
-    """Return whether the plan has a pool that a file of sysctl.d cannot set: then a
-    unit sets it.
-    """
+    """Return whether a pool is left that a file of sysctl.d cannot set."""
     whole = NR_HUGEPAGES in sysctl_values(plan)[0]
     return any(not whole or t.page_bytes != plan.default_page_bytes for t in plan.pools)
 
@@ -101,8 +99,7 @@ def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
 
 def overruled(plan: Plan) -> list[str]:
     """Return a note on each file or script that is read later than our drop-in and may set the
-    default pool to less.
-    """
+    default pool to less."""
     pages, _ = _default_pool(plan)
     if pages is None:
         return []
@@ -147,8 +144,7 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
 
 def _with_earlier(plan: Plan) -> list[PoolTarget]:
     """Return the pools that the unit writes. A pool that the installed unit sets too has the larger
-    number of pages, and one that only that unit sets is kept.
-    """
+    number of pages, and one that only that unit sets is kept."""
     pools = {(target.page_bytes, target.node): target for target in plan.pools}
     for writer in plan.writers:
         size, pages = writer.page_size_bytes, writer.pages
@@ -163,8 +159,7 @@ def _with_earlier(plan: Plan) -> list[PoolTarget]:
 
 def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return the words of the kernel command line that reserve the pools, the largest pages first.
-    The default page size stays as it is now.
-    """
+    The default page size stays as it is now."""
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))
     arguments = []
@@ -191,8 +186,7 @@ def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
 def _counts(plan: Plan, size: int, at_boot: tuple[PoolWriter, ...]) -> str:
     """Return the text of ``hugepages=`` for pages of ``size`` bytes: a number, or NODE:PAGES if the
     plan is by node. It is never less than the pool has now, or than ``at_boot`` sets (the present
-    command line).
-    """
+    command line)."""
     targets = [target for target in plan.pools if target.page_bytes == size]
     mine = {target.node: target.kept_pages for target in targets}
     later = pages_after_boot(at_boot, size, plan.default_page_bytes)
@@ -217,9 +211,7 @@ def ulimits(plan: Plan) -> dict[str, str]:
 
 
 def host_limits(plan: Plan) -> dict[str, str]:
-    """Return the launch's limits for a login or a unit, by name. A number for a container is left
-    out if the present one was not read.
-    """
+    """Return the launch's limits, for a login or a unit; not a container's unread number."""
     limits = (limit for limit in plan.of(Kind.ULIMIT) if not limit.unit)
     return {
         limit.name: limit.wanted
@@ -248,8 +240,7 @@ def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
 
 def limits(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a file of limits.d: rows for every user, and for root, whom ``*`` does not mean
-    (limits.conf(5)).
-    """
+    (limits.conf(5))."""
     rows = [f"{domain:<4} - {name:<7} {value}" for domain, name, value in pam_rows(plan)]
     if not rows:
         return Rendering("", (_NOTHING,))
@@ -271,8 +262,7 @@ def _pam(name: str, value: str) -> str:
 
 def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a drop-in for the unit that starts the server: the service that is named, else the
-    launch's own unit, else a default name.
-    """
+    launch's own unit, else a default name."""
     limits = host_limits(plan)
     for unit in unit_limits(plan).values():
         limits = {**unit, **limits}
