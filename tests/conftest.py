@@ -83,8 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The quick tests write their hosts in memory: on a disk that takes half of their time.
 
     Hypothesis draws constants of the modules that are imported at that moment, which depends on the
-    tests before; a fixed example may not.
-    """
+    tests before; a fixed example may not."""
     assert settings.default is not None
     if settings.default.derandomize:
         providers._get_local_constants = lambda: providers._local_constants
@@ -106,9 +105,7 @@ def pytest_collection() -> None:
 
 def pytest_collection_finish() -> None:
     """What was collected lives to the end: no test has to look through it for what is left.
-
-    Hypothesis takes the time of each collection, which costs more than a small one.
-    """
+    Hypothesis takes the time of each collection, which costs more than a small one."""
     gc.freeze()
     gc.set_threshold(50_000)
     gc.enable()

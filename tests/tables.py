@@ -11,9 +11,7 @@ Test = Callable[..., None]
 
 def each_row(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Test], Test]:
     """Try every row as ``pytest.mark.parametrize`` does, in one test, and name each that is missed.
-
-    Its fixtures are the same for all rows.
-    """
+    Its fixtures are the same for all rows."""
     single = isinstance(names, str)
     given: tuple[str, ...] = (names,) if isinstance(names, str) else names
     every = list(rows)

@@ -32,8 +32,7 @@ def seed() -> int:
     """Return the seed of what a test draws itself: the same each time.
 
     PREFLIGHT_SEED gives another; with ``--hypothesis-profile=random`` and outside of pytest it is
-    random. It is printed: a failure shows it.
-    """
+    random. It is printed: a failure shows it."""
     profile = settings.default
     assert profile is not None
     fixed = 1 if profile.derandomize else SystemRandom().randrange(1 << 32)

@@ -47,10 +47,8 @@ def host_of(tree: Tree) -> Host:
 
 
 class Checked(NamedTuple):
-    """problems: check, status and subject of all that does not pass, without line numbers.
-
-    What the next boot makes of the pools is none: ``applied`` sets those of now alone.
-    """
+    """problems: check, status and subject of all that does not pass, without line numbers. What the
+    next boot makes of the pools is none: ``applied`` sets those of now alone."""
 
     findings: tuple[Finding, ...]
     pools: tuple[PoolTarget, ...]
@@ -69,10 +67,8 @@ PLANNED = ("memory", "hugetlb", "numa")
 
 
 def checked(tree: Tree, words: LaunchWords, others: dict[str, Any] | None = None) -> Checked:
-    """Every check of the host and of the launch, as ``check`` makes them.
-
-    others: topics of this host that no plan changes, read at the first call and taken from there.
-    """
+    """Every check of the host and of the launch, as ``check`` makes them. others: topics of this
+    host that no plan changes, read at the first call and taken from there."""
     return _checked(tree, words, list(every_check()), tuple(READERS), others)
 
 

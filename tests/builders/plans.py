@@ -50,10 +50,8 @@ def anywhere(pages: int, page_bytes: int = PAGE) -> dict[Spot, int]:
 
 
 def facts_on(path: Path, host: SyntheticHost | None = None, **changes: Any) -> Facts:
-    """Of ``gpu_host``: two nodes, 8 GPUs, 8 NICs, empty pools of 2 MiB and 1 GiB.
-
-    Each is read once, and written below the ``path`` that comes first.
-    """
+    """Of ``gpu_host``: two nodes, 8 GPUs, 8 NICs, empty pools of 2 MiB and 1 GiB. Each is read
+    once, and written below the ``path`` that comes first."""
     described = replace(host or gpu_host(), **changes)
     key = repr(described)
     if key not in _READ:

@@ -47,8 +47,7 @@ class SyntheticHost:
     and mbind. ports: those that can be bound. services: (host, port) -> what it is (master,
     metadata-http, master-admin, or "" for a closed port). packages: wheels in the interpreter's
     folder. storage: folders that exist, with free bytes. ``files`` (None removes), ``links`` and
-    ``calls`` (None removes) win over all else.
-    """
+    ``calls`` (None removes) win over all else."""
 
     gpus: Sequence[Gpu] = ()
     nics: Sequence[Nic] = ()

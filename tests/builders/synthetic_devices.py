@@ -41,10 +41,8 @@ class Gpu(NamedTuple):
 
 
 class Nic(NamedTuple):
-    """A NIC with one port. ``number`` makes its uverbs node, interface and addresses.
-
-    gids: (index, GID, type, interface), by default the usual four of RoCE with an IPv4 address.
-    """
+    """A NIC with one port. ``number`` makes its uverbs node, interface and addresses. gids: (index,
+    GID, type, interface), by default the usual four of RoCE with an IPv4 address."""
 
     name: str
     address: str

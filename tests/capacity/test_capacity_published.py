@@ -64,9 +64,8 @@ def test_h800_l2_holds_three_rounds_and_starts_to_lose_in_the_fourth(tmp_path: P
     ranks hold parts of the same tokens, so that is all.
 
     After round N each of 80 clients has N questions of 2048 tokens and N answers of 1, the last of
-    which has no keys and values yet: 2049 N - 1, or 2048 N in whole pages while N is at most 10.
-    So 80 x 2048 x 3 = 491 520 tokens fit, and 80 x 2048 x 4 = 655 360 do not.
-    """
+    which has no keys and values yet: 2049 N - 1, or 2048 N in whole pages while N is at most 10. So
+    80 x 2048 x 3 = 491 520 tokens fit, and 80 x 2048 x 4 = 655 360 do not."""
     server = server_of(tmp_path, H800_L2, gpu_bytes=80 * GIB)
     assert tokens_of(server, "L2") == Bounds(623_360, 623_360)
     rounds = server.capacity.rounds
@@ -100,8 +99,7 @@ def test_h800_the_pool_of_760_gib_holds_all_ten_rounds(
     rank writes its own K and V. A page is 16 objects of 64 x 48 128 / 2 = 1 540 096 bytes; in a
     segment of 95 GiB they are counted in units of 32 bytes, and take 1.5 MiB (98% used). That is
     more than the watermark leaves: 0.95 x 760 GiB / 385 024 are 2 013 488 tokens, 31 460 pages of
-    64; with 0.90 it is 29 804 pages. The workload comes to 80 x 20 480 = 1 638 400 tokens.
-    """
+    64; with 0.90 it is 29 804 pages. The workload comes to 80 x 20 480 = 1 638 400 tokens."""
     server = server_of(tmp_path, H800_POOL, gpu_bytes=80 * GIB, mooncake=mooncake)
     assert server.capacity.bytes_per_token == 385_024
     assert tokens_of(server, "L3") == Bounds(tokens, tokens)
@@ -122,8 +120,7 @@ def test_dgx_the_pool_of_80_gb_holds_six_rounds_and_loses_from_the_seventh(
     rounded. 0.95 of it holds 8647 pages of 64, 0.90 holds 8192.
 
     20 clients have 4096 N tokens in whole pages: 491 520 after six rounds, 573 440 after seven.
-    Without the watermark 582 542 tokens would have fit, and round seven too.
-    """
+    Without the watermark 582 542 tokens would have fit, and round seven too."""
     server = server_of(tmp_path, DGX, gpu_bytes=40 * GIB, mooncake=mooncake)
     assert server.capacity.bytes_per_token == 147_456
     assert tokens_of(server, "L3") == Bounds(tokens, tokens)
@@ -140,8 +137,7 @@ def test_dgx_the_published_hit_rates_lie_between_the_bounds(tmp_path: Path) -> N
     With the watermark of 0.90 eight clients take their turn before the pool is full, so 40% of what
     was seen before is there for certain; of the prompts (7 x 4097 - 1 tokens, of which 6 x 4096
     were seen) that is 34%. With 0.95 it would have been 15 clients and 64%: those masters cannot
-    have held what these flags come to, or the prompts were longer than asked for.
-    """
+    have held what these flags come to, or the prompts were longer than asked for."""
     rounds = server_of(tmp_path, DGX, gpu_bytes=40 * GIB).capacity.rounds
     prompts = {number: 20 * (4097 * number - 1) for number in (6, 7)}
     sixth, seventh = rounds[5], rounds[6]

@@ -130,8 +130,7 @@ def test_ranks_of_latent_attention_hold_a_copy_each_and_the_first_alone_stores(
     """DeepSeek-R1: 576 x 61 x 2 = 70 272 bytes a token, on each of eight ranks, once in the pool.
 
     A page of 64 is one object of 4 497 408 bytes in a bin of 4.5 MiB: 1820 fit a segment of 8 GiB,
-    14 560 the pool of 64. The watermark of 0.90 comes first: 13 751; without one the bins bind.
-    """
+    14 560 the pool of 64. The watermark of 0.90 comes first: 13 751; without one the bins bind."""
     script = STORED.format(model="deepseek-ai/DeepSeek-R1", tp=8, segment="64gb", size=100)
     server = server_of(tmp_path, script)
     assert server.capacity.bytes_per_token == 70_272
@@ -153,10 +152,8 @@ def test_replicas_hold_tokens_of_their_own(tmp_path: Path) -> None:
 
 
 def test_data_parallel_attention_has_a_cache_for_each_group(tmp_path: Path) -> None:
-    """Qwen3-14B on four ranks in two groups: half of the heads on each rank, so as with tp 2.
-
-    Both groups store under the same names, so a page is no more objects than with tp 2.
-    """
+    """Qwen3-14B on four ranks in two groups: half of the heads on each rank, so as with tp 2. Both
+    groups store under the same names, so a page is no more objects than with tp 2."""
     script = STORED.format(model="Qwen/Qwen3-14B", tp=4, segment="80gb", size=30)
     server = server_of(tmp_path, f"{script} --dp-size 2 --enable-dp-attention", wanted=WORKLOAD)
     assert tokens_of(server, "L2") == Bounds(2 * 366_272, 2 * 366_272)
@@ -354,10 +351,8 @@ def test_offload_of_the_ranks_counts_each_of_them(
 
 
 def test_what_fills_no_bucket_does_not_reach_the_ssd(tmp_path: Path) -> None:
-    """A page of 64 tokens is 4 objects of 2.5 MiB, of two ranks: 102 are a bucket of 256 MiB.
-
-    So 204 objects in 10 seconds, 326 tokens: half of 51 MiB a second is 89.5 GiB in an hour.
-    """
+    """A page of 64 tokens is 4 objects of 2.5 MiB, of two ranks: 102 are a bucket of 256 MiB. So
+    204 objects in 10 seconds, 326 tokens: half of 51 MiB a second is 89.5 GiB in an hour."""
     script = f"MOONCAKE_ENABLE_SSD_OFFLOAD=true {STORE}"
     (note,) = (one for one in server_of(tmp_path, script).notes if "ssd-bucket-lost" in one)
     assert "at 326 new tokens a second (89.54 GiB an hour)" in note
@@ -366,10 +361,8 @@ def test_what_fills_no_bucket_does_not_reach_the_ssd(tmp_path: Path) -> None:
 
 
 def test_eight_ranks_leave_most_of_their_ssd_empty(tmp_path: Path) -> None:
-    """A page of 64 tokens of Qwen3-8B is 16 objects of 576 KiB: 466 are a bucket of 256 MiB.
-
-    500 tokens a second are 125 objects, over eight ranks 156 in ten seconds each: 17% of 70.3 MiB.
-    """
+    """A page of 64 tokens of Qwen3-8B is 16 objects of 576 KiB: 466 are a bucket of 256 MiB. 500
+    tokens a second are 125 objects, over eight ranks 156 in ten seconds each: 17% of 70.3 MiB."""
     script = STORED.format(model="Qwen/Qwen3-8B", tp=8, size=60, segment="80gb")
     script = f"MOONCAKE_ENABLE_SSD_OFFLOAD=1 {QUOTA}=150000000000 {script}"
     found = answer_to(tmp_path, script, new_tokens_per_second=500.0)

@@ -260,10 +260,8 @@ def test_a_stop_during_the_check_is_not_lost(tools: Path, number: signal.Signals
 
 @pytest.mark.parametrize("given", [None, "C", "C.UTF-8"])
 def test_the_locale_is_the_one_that_was_given(tools: Path, given: str | None) -> None:
-    """Python sets LC_CTYPE for itself where the locale is C; the server must not inherit that.
-
-    Nor what Python ignores: a program that is no Python sees SIGPIPE and SIGXFSZ at their defaults.
-    """
+    """Python sets LC_CTYPE for itself where the locale is C; the server must not inherit that. Nor
+    what Python ignores: a program that is no Python sees SIGPIPE and SIGXFSZ at their defaults."""
     path = tools / MASTER
     path.write_text('#!/bin/sh\necho "${LC_CTYPE-none}"\ngrep SigIgn /proc/self/status\n')
     path.chmod(0o755)

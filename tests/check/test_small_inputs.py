@@ -21,9 +21,7 @@ CLIENT = "mooncake_client --metadata_server=P2PHANDSHAKE --global_segment_size=8
 
 class Case(NamedTuple):
     """A launch, its status, and what its findings say: (id, status, a part of text or advice).
-
-    never: what stands in no finding.
-    """
+    never: what stands in no finding."""
 
     launch: str
     status: str

@@ -46,10 +46,8 @@ V1, V2 = "IB/RoCE v1", "RoCE v2"
 
 @dataclass(frozen=True)
 class FakeNic:
-    """gids: ``(address, type)`` of each entry, or None for an empty one; all on ``netdev``.
-
-    node: a device file's answer, None where there is none. verbs: instead of the usual answer.
-    """
+    """gids: ``(address, type)`` of each entry, or None for an empty one; all on ``netdev``. node: a
+    device file's answer, None where there is none. verbs: instead of the usual answer."""
 
     name: str = "rxe0"
     address: str = "10.0.0.1"

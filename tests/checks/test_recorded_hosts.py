@@ -47,10 +47,8 @@ def _statuses(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dic
 
 
 def test_a_small_virtual_machine(capsys: pytest.CaptureFixture[str]) -> None:
-    """One node, no GPU, no RDMA, version 1 of cgroups with version 2 beside it: nothing fits.
-
-    Its launch is a server of two ranks with huge pages over RDMA.
-    """
+    """One node, no GPU, no RDMA, version 1 of cgroups with version 2 beside it: nothing fits. Its
+    launch is a server of two ranks with huge pages over RDMA."""
     code, found = _statuses(capsys, "--root", str(HOSTS / "small-vm.tar.gz"))
     assert code == 2
     failing = {check for check, statuses in found.items() if "fail" in statuses}

@@ -246,10 +246,8 @@ def test_a_pipe_in_a_recorded_host_is_no_file(tmp_path: Path) -> None:
 
 @pytest.fixture
 def dead_mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """FUSE mounts whose server never answers, as an NFS server that is gone: one for each name.
-
-    Of one mount all who wait stand in a line, in which nothing is killed.
-    """
+    """FUSE mounts whose server never answers, as an NFS server that is gone: one for each name. Of
+    one mount all who wait stand in a line, in which nothing is killed."""
     libc = ctypes.CDLL(None, use_errno=True)
     devices: dict[Path, int] = {}
 

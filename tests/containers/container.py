@@ -59,13 +59,12 @@ class Limits:
     """What a container is given; the defaults are docker's.
 
     capabilities: all sets but the ambient one, so that they come to take effect for user 0 alone.
-    memlock: RLIMIT_MEMLOCK in bytes, -1 without limit, None for this process's own. users: inside
-    0 is this id outside, in a user namespace of its own. hugetlb: page size in the kernel's
-    spelling -> bytes. pids: threads in all. refused: what the seccomp profile answers with EPERM.
+    memlock: RLIMIT_MEMLOCK in bytes, -1 without limit, None for this process's own. users: inside 0
+    is this id outside, in a user namespace of its own. hugetlb: page size in the kernel's spelling
+    -> bytes. pids: threads in all. refused: what the seccomp profile answers with EPERM.
     host_cgroups: the host's /sys/fs/cgroup in place of the container's own, as ``-v`` mounts it.
-    rdma: the host's network, /sys and RDMA devices, as ``--network host --device
-    /dev/infiniband`` gives them. volumes: one of VOLUMES -> what is mounted there to be written.
-    """
+    rdma: the host's network, /sys and RDMA devices, as ``--network host --device /dev/infiniband``
+    gives them. volumes: one of VOLUMES -> what is mounted there to be written."""
 
     user: int = 0
     capabilities: tuple[str, ...] = DOCKER_CAPABILITIES

@@ -78,10 +78,8 @@ def printed(line: str) -> list[str]:
 
 
 def agree(shown: list[str], found: list[str]) -> bool:
-    """Whether ``found`` is what is shown, with anything where lines are left out.
-
-    How many checks there are is no promise of a page.
-    """
+    """Whether ``found`` is what is shown, with anything where lines are left out. How many checks
+    there are is no promise of a page."""
     shown, found = ([_COUNTED.sub("", line) for line in lines] for lines in (shown, found))
     if LEFT_OUT not in shown:
         return shown == found

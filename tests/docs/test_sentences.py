@@ -23,10 +23,8 @@ END = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z(*\[-])")
 
 
 def sentences(page: str) -> Iterator[str]:
-    """Yield each sentence of a Markdown page; code in a line is the one word ``CODE``.
-
-    A colon or semicolon before a capital ends a sentence too. Headings and tables have none.
-    """
+    """Yield each sentence of a Markdown page; code in a line is the one word ``CODE``. A colon or
+    semicolon before a capital ends a sentence too. Headings and tables have none."""
     for paragraph in PARAGRAPH.split(SHOWN.sub("\n\n", page)):
         if not paragraph.strip() or paragraph.lstrip("\n").startswith(("#", "|")):
             continue

@@ -97,8 +97,7 @@ def test_a_script_on_a_host_of_eight_gpus(host: str, script: str, capsys: Out) -
     """129 GB on each of 8 ranks, and SGLang's gate refuses 130: the arithmetic in words.
 
     Each rank lies on 57358 pages for L2 and 4104 for the segment and the local buffer; 8 ranks and
-    10 GiB of what the gate keeps leave the pool its pages, and one GB more does not.
-    """
+    10 GiB of what the gate keeps leave the pool its pages, and one GB more does not."""
     code, found = answer(capsys, script, "--host", host)
     assert code == 0
     assert found["sizes"]["l2"]["value"] == "129"

@@ -130,10 +130,8 @@ def test_totals_are_sums_of_rounded_allocations(launch: Launch) -> None:
 
 
 def test_a_pool_that_starts_by_luck_is_no_pass_and_one_that_starts_for_certain_no_fail() -> None:
-    """Two ranks map 10 pages each, or an arena of 50: 49 pages start both, 55 kill the second.
-
-    With fewer than 50 no arena is ever mapped, in any order.
-    """
+    """Two ranks map 10 pages each, or an arena of 50: 49 pages start both, 55 kill the second. With
+    fewer than 50 no arena is ever mapped, in any order."""
     client = StoreClient(16 * MIB, 4 * MIB, Protocol.TCP)
     settings_ = StoreSettings(True, 2 * MIB, 100 * MIB)
     ranks = tuple(MappedProcess(f"rank {rank}", settings_, (), (client,)) for rank in range(2))

@@ -244,9 +244,7 @@ def case(goal: str = "l2", script: str = SCRIPT, keep: int = 0, **changes: Any) 
 
 def test_l2_takes_what_the_gate_leaves_and_the_segment_stays(tmp_path: Path) -> None:
     """64 GiB with 62.4 available, 4 GiB of segment: each GB of L2 counts twice on two ranks.
-
-    (available - pages - 10 GiB) // 2 is what SGLang compares a rank's pool with.
-    """
+    (available - pages - 10 GiB) // 2 is what SGLang compares a rank's pool with."""
     found = fit(tmp_path, case()).answer
     assert found.fits is not None
     available = (64 * GIB - 64 * GIB // 20) + 64 * GIB // 40

@@ -35,10 +35,8 @@ Told = list[tuple[str, str, str]]
 
 @lru_cache(maxsize=1)
 def _base() -> str:
-    """What ``check --json`` prints on the synthetic host with 8 GPUs and 8 NICs.
-
-    Of its hundred passes, each tenth: a fleet of each test writes and reads them for each node.
-    """
+    """What ``check --json`` prints on the synthetic host with 8 GPUs and 8 NICs. Of its hundred
+    passes, each tenth: a fleet of each test writes and reads them for each node."""
     host = replace(
         gpu_host(),
         pools={2 * MIB: 160_000, GIB: 0},
@@ -72,9 +70,7 @@ def produced_document() -> Report:
 
 def report_of(node: str, number: int, change: Change | None = None) -> Report:
     """As node ``number`` of a fleet gives it: its own names, addresses and time, and one warning.
-
-    Flat, for a test to change: ``document`` makes what is printed of it.
-    """
+    Flat, for a test to change: ``document`` makes what is printed of it."""
     printed = produced_document()
     machine = printed["answer"]["machine"]
     facts, text = machine["facts"], "no --page-size: two objects for each token and rank"

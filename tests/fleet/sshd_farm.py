@@ -57,10 +57,8 @@ AS_ASKED = 'exec sh -c "$SSH_ORIGINAL_COMMAND"'
 
 
 class Login(NamedTuple):
-    """How one node answers. programs: name -> script, in front of the system's.
-
-    around: the shell text that runs what was asked for, which is ``$SSH_ORIGINAL_COMMAND``.
-    """
+    """How one node answers. programs: name -> script, in front of the system's. around: the shell
+    text that runs what was asked for, which is ``$SSH_ORIGINAL_COMMAND``."""
 
     programs: Mapping[str, str] = {}
     around: str = AS_ASKED

@@ -246,10 +246,8 @@ def test_a_host_without_the_library_is_named(made: Hosts) -> None:
 
 @between_hosts
 def test_what_runs_is_told_once_for_all_nodes(made: Hosts, tmp_path: Path) -> None:
-    """Two nodes are this machine: its client has gone over to TCP, which both say as one finding.
-
-    A launch is sent along; no process here is its server.
-    """
+    """Two nodes are this machine: its client has gone over to TCP, which both say as one finding. A
+    launch is sent along; no process here is its server."""
     store = Store(install_release("0.3.13.post1"), tmp_path)
     try:
         store.start_client({}, "--global_segment_size=16MB", "--protocol=rdma")

@@ -109,10 +109,8 @@ def left_running(farm: Farm) -> list[str]:
 
 
 def all_is_gone(farm: Farm) -> bool:
-    """Whether nothing runs any more, and no folder is left, once what never ends is ended.
-
-    What a node started lives on without its connection; a real one ends within its time.
-    """
+    """Whether nothing runs any more, and no folder is left, once what never ends is ended. What a
+    node started lives on without its connection; a real one ends within its time."""
     for place in farm.folder.glob("pids-*"):
         for pid in place.read_text().split():
             with contextlib.suppress(ProcessLookupError):

@@ -66,8 +66,7 @@ def recorded_and_live(name: str, each: Iterable[Any], xfail: str = "") -> pytest
     """Parametrize with ``name`` and ``live``: each as it was recorded, and the core anew.
 
     xfail: the field that says why one is known to come out otherwise; "" where it does not. What is
-    not recorded is skipped, and says so.
-    """
+    not recorded is skipped, and says so."""
     rows = recorded(f"{name}s")
     cases = []
     for one in each:

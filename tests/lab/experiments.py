@@ -14,14 +14,12 @@ BOTH = ("0.3.13.post1", "0.3.14")
 class Experiment:
     """Processes that are all alike, but for where they are bound.
 
-    pools: pages on each node. overcommit: nr_overcommit_hugepages.
-    nic_nodes: of the two devices; empty: they have none.
-    bound: per process, the node of its CPUs and its memory, as SGLang binds its ranks, or None.
-    cpus: the node of its CPUs alone.
-    at_once: the processes start together; else each waits until the one before has allocated.
-    recorded: pages on each node, measured before this project existed.
-    disagrees: where the replay is known to say something else than the library does, and why.
-    """
+    pools: pages on each node. overcommit: nr_overcommit_hugepages. nic_nodes: of the two devices;
+    empty: they have none. bound: per process, the node of its CPUs and its memory, as SGLang binds
+    its ranks, or None. cpus: the node of its CPUs alone. at_once: the processes start together;
+    else each waits until the one before has allocated. recorded: pages on each node, measured
+    before this project existed. disagrees: where the replay is known to say something else than the
+    library does, and why."""
 
     id: str
     release: str

@@ -67,8 +67,7 @@ class Seen:
 
     done: the lines of the remedy that were run, with exit status and output. impossible: what the
     guest lacks, so that nothing was broken. defect: what went wrong with the experiment itself.
-    then: what was said of it broken when it was mended; None where that is ``broken`` itself.
-    """
+    then: what was said of it broken when it was mended; None where that is ``broken`` itself."""
 
     broken: Answer
     mended: Answer | None = None

@@ -198,17 +198,16 @@ class Fault:
     """One thing that is wrong.
 
     expect: the checks that get worse, and what they turn to; no other may. inject, undo: run by
-    root. before: run in the shell that the launch would be started from, as ``user``.
-    applied: mended by ``mooncake-preflight apply``, twice, in place of the printed commands.
-    possible: succeeds in guests whose kernel has what is to be broken. refuse: system calls that
-    the launch's shell is refused, see ``fault_runner.REFUSED``.
-    by_hand, in_the_shell: what the advice says to do where no command can say it, by root and in
-    the launch's shell. mends: False where nothing of that is possible in the guest.
-    starts: whether the real launch then "fails" or comes up ("ok"); empty: not tried. says: what
-    its log, with how it ended in the last line, then matches. Once mended it is started as well.
-    then: by root after the remedy; what it has to succeed with before the check looks again.
-    captured: keep a capture of the guest as it is then. in_full: check what is installed too.
-    """
+    root. before: run in the shell that the launch would be started from, as ``user``. applied:
+    mended by ``mooncake-preflight apply``, twice, in place of the printed commands. possible:
+    succeeds in guests whose kernel has what is to be broken. refuse: system calls that the launch's
+    shell is refused, see ``fault_runner.REFUSED``. by_hand, in_the_shell: what the advice says to
+    do where no command can say it, by root and in the launch's shell. mends: False where nothing of
+    that is possible in the guest. starts: whether the real launch then "fails" or comes up ("ok");
+    empty: not tried. says: what its log, with how it ended in the last line, then matches. Once
+    mended it is started as well. then: by root after the remedy; what it has to succeed with before
+    the check looks again. captured: keep a capture of the guest as it is then. in_full: check what
+    is installed too."""
 
     id: str
     expect: Mapping[str, str] = field(hash=False)

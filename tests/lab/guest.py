@@ -112,10 +112,8 @@ class Kernel:
 
 
 def kernel() -> Kernel:
-    """The distribution's kernel and an initrd for it, built once. Nothing is installed.
-
-    The project is compiled too: a guest, which keeps nothing, takes half a minute for that.
-    """
+    """The distribution's kernel and an initrd for it, built once. Nothing is installed. The project
+    is compiled too: a guest, which keeps nothing, takes half a minute for that."""
     for package in ("checks", "preflight", "tests"):
         compileall.compile_dir(ROOT / package, quiet=1)
     built = _built()
@@ -130,9 +128,7 @@ def kernel() -> Kernel:
 
 def _unpacked(image: bytes) -> bytes:
     """The kernel without what unpacks it, which takes as long emulated as all the rest of a boot.
-
-    As it is where it is packed with anything but xz.
-    """
+    As it is where it is packed with anything but xz."""
     begin = image.find(b"\xfd7zXZ\0")
     return image if begin < 0 else lzma.decompress(image[begin:])
 
@@ -203,8 +199,7 @@ def run_in_guest(
 
     ``folder``: where the script and the machine's logs are kept. ``node_mib``, ``node_cpus``: what
     each of the two nodes has. Raises GuestError if the script fails or ``limit_seconds`` pass; the
-    machine is gone in every case.
-    """
+    machine is gone in every case."""
     program, console, answers = (folder / name for name in ("run.sh", "console", "answers"))
     program.write_text(f'echo "{BEGUN}"\n{script}')
     command = _machine(kernel(), program, console, answers, node_mib, node_cpus)

@@ -26,9 +26,8 @@ NODE_MIB, NODE_CPUS = 3072, 3
 class Measured:
     """said: per process, "ok", what setup returned, an exception, or the exit code.
 
-    It ends with the first process that failed, unless all were started at once.
-    pages: in use on each node while those that live were there.
-    """
+    It ends with the first process that failed, unless all were started at once. pages: in use on
+    each node while those that live were there."""
 
     said: tuple[str, ...]
     pages: tuple[int, int]

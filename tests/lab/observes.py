@@ -17,10 +17,8 @@ NODE_1 = "numactl --cpunodebind=1 --membind=1"
 
 
 class Situation(NamedTuple):
-    """One client. pages: of 2 MiB that the guest's two nodes have. front: stands before it.
-
-    meant: what stands before it in the launch that it is held against; None for no launch.
-    """
+    """One client. pages: of 2 MiB that the guest's two nodes have. front: stands before it. meant:
+    what stands before it in the launch that it is held against; None for no launch."""
 
     pages: tuple[int, int]
     front: str = ""

@@ -100,10 +100,8 @@ def run_live_probes(folder: Path) -> Probed:
 def run_probes(
     orders: Iterable[dict[str, Any]], folder: Path, limit_seconds: float
 ) -> dict[str, Any]:
-    """Return what each came to, by its id; what is then known of devices is under "measured".
-
-    Under "verbs": what each binding of ``libraries`` said.
-    """
+    """Return what each came to, by its id; what is then known of devices is under "measured". Under
+    "verbs": what each binding of ``libraries`` said."""
     file = folder / "orders.json"
     file.write_text(json.dumps(list(orders)))
     runner = shlex.join([sys.executable, str(HERE / "probe_runner.py"), str(file)])

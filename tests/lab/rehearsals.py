@@ -31,8 +31,7 @@ class Rehearsal:
     existed. memlock_kib: RLIMIT_MEMLOCK, as user 1000. error: what the step that ends it says.
     processes: what is rehearsed in place of a script. processors: that are online. huge_pages_safe:
     RDMAV_HUGEPAGES_SAFE is set; the guest's rdma-core is older than what does without. why: what
-    the answer says of the failure besides. steps_mib: pinned after each step, by all processes.
-    """
+    the answer says of the failure besides. steps_mib: pinned after each step, by all processes."""
 
     id: str
     script: str
@@ -250,8 +249,7 @@ class Fitting:
     binds: the check that stops one step more. segment_mib: what fit is to find. words: beside the
     launch. nic_nodes: of the two devices. memlock_kib: RLIMIT_MEMLOCK, as user 1000, who has no
     CAP_IPC_LOCK; None: as root. hugetlb_mib: of a cgroup, ``hugetlb.2MB.rsvd.max``. error: what one
-    step more dies of. why: what rehearse says of it.
-    """
+    step more dies of. why: what rehearse says of it."""
 
     id: str
     script: str

@@ -36,8 +36,7 @@ def rehearsals_script(
     """Lines of sh that rehearse them all, or none; the devices are up by then.
 
     ``wheels``: by release, ``FIRST_RELEASE`` and what the rehearsals name. captured: with a capture
-    of the guest before each.
-    """
+    of the guest before each."""
     wanted = [
         {**asdict(one), "captured": captured, "library": _library(wheels[one.release])}
         for one in sorted(rehearsals, key=lambda one: one.processors)

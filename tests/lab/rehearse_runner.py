@@ -30,10 +30,8 @@ OURS = ("MC_", "MOONCAKE_", "NIC_NODES")
 
 
 def command(order: dict[str, Any], words: list[str]) -> dict[str, Any]:
-    """The exit code of the program with ``words``, and what it said.
-
-    Without any words: of a rehearsal of the processes that are named one by one.
-    """
+    """The exit code of the program with ``words``, and what it said. Without any words: of a
+    rehearsal of the processes that are named one by one."""
     output = PLACE / "output"
     code = _run(order, words, output)
     text = output.read_text(errors="replace")

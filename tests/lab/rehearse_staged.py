@@ -23,8 +23,7 @@ class Staged:
     """One process.
 
     clients: (segment, local buffer) in bytes of each of its stores; of a rank without a segment of
-    its own (``dummy``) the local buffer counts. arguments: mooncake_client's.
-    """
+    its own (``dummy``) the local buffer counts. arguments: mooncake_client's."""
 
     name: str
     program: str = "sglang"
@@ -42,8 +41,7 @@ def rehearse_staged(
     """Print the answer as ``rehearse --json`` does; returns its exit code.
 
     processes: as ``Staged`` has them. pools: pages of 2 MiB on each node. The rest of the host, and
-    the library, are what this process finds.
-    """
+    the library, are what this process finds."""
     from checks.base.root import Root
     from preflight.rehearsal.records import Library, find_library
     from preflight.rehearsal.rehearse import judge

@@ -31,10 +31,8 @@ Results = Mapping[str, Measured]
 
 @dataclass(frozen=True)
 class Prediction:
-    """said: the beginning of what each process says, up to the first that fails.
-
-    pages: bound to node 0, bound to node 1, and bound to neither, in the processes that live.
-    """
+    """said: the beginning of what each process says, up to the first that fails. pages: bound to
+    node 0, bound to node 1, and bound to neither, in the processes that live."""
 
     said: tuple[str, ...]
     pages: tuple[int, int, int]

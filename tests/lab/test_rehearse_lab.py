@@ -43,8 +43,7 @@ def test_it_goes_as_predicted(rehearsal: Rehearsal, rehearsed: Rehearsed) -> Non
     """The same pages at each step, on the node where they are bound; the same error at the end.
 
     Pages and pinned memory are those that were measured before this program existed; a value that
-    one process put is what another got, or it is told why none was tried; no page stays in use.
-    """
+    one process put is what another got, or it is told why none was tried; no page stays in use."""
     answer = answer_of(rehearsal, rehearsed)
     assert answer["as_predicted"] is True
     assert answer["differences"] == []

@@ -283,10 +283,8 @@ def ours(command: Command, folder: str) -> dict[str, Any]:
 
 
 def differences(number: int, folder: Path) -> tuple[int, list[str]]:
-    """Return how many services were compared, and what of them differs.
-
-    A variable that nothing sets is "" to Compose and not known to the reader, which names it.
-    """
+    """Return how many services were compared, and what of them differs. A variable that nothing
+    sets is "" to Compose and not known to the reader, which names it."""
     made = project(number)
     truth = answers()[str(number)]
     reading = read_source(str(written_to(folder, made)), made.environment)

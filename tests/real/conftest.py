@@ -144,9 +144,7 @@ ModuleGetFunction ModuleLoadDataEx ModuleUnload PointerGetAttribute PointerSetAt
 
 def install_release(version: str) -> Wheel:
     """Return a release without CUDA; since 0.3.14 none is, and it gets a stand-in for a driver.
-
-    0.3.12 and 0.3.13 link the CUDA 12 runtime all the same.
-    """
+    0.3.12 and 0.3.13 link the CUDA 12 runtime all the same."""
     if parse_version(version) >= (0, 3, 14, 0):
         return _install_with_driver(version)
     runtime = (

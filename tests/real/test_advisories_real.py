@@ -208,9 +208,7 @@ def test_mp_2026_0022_other_releases_do_not_talk(client: Any) -> None:
 
 def test_mp_2026_0025_a_pool_that_ends_inside_a_huge_page() -> None:
     """Recorded in the virtual machine, whose rdma-core is older than 51, on a soft-RoCE device.
-
-    0.3.14 takes the pool; a local buffer of an odd size is refused by both.
-    """
+    0.3.14 takes the pool; a local buffer of an odd size is refused by both."""
 
     def errors(name: str) -> list[str]:
         steps = recorded("rehearsals")[name]["answer"]["steps"]
@@ -256,9 +254,7 @@ def test_mp_2026_0040_what_lmcache_calls(release: str, has: bool) -> None:
 
 def test_mp_2026_0050_a_split_segment_on_regular_pages() -> None:
     """Measured in the virtual machine with two nodes: tests/lab, experiment "NICs on both nodes".
-
-    The split segment takes huge pages from 0.3.12 on; the local buffer does so in each.
-    """
+    The split segment takes huge pages from 0.3.12 on; the local buffer does so in each."""
     pages = {
         release: sum(recorded_experiments()[f"NICs on both nodes, {release}"].pages)
         for release in ("0.3.10.post2", "0.3.11.post1", "0.3.12.post1")

@@ -58,10 +58,9 @@ def test_transfers_are_as_fast_as_the_wheels_own_benchmark(
 ) -> None:
     """In memory of two blocks: the benchmark takes one again and again.
 
-    The benchmark never writes to the memory that it sends, so that the kernel has one page of
-    zeros for all of it, and the processor's cache holds that page. Here it is the same: memory
-    that ``measure`` populates gives 0.6 to 0.9 of the benchmark's rate on a quiet machine.
-    """
+    The benchmark never writes to the memory that it sends, so that the kernel has one page of zeros
+    for all of it, and the processor's cache holds that page. Here it is the same: memory that
+    ``measure`` populates gives 0.6 to 0.9 of the benchmark's rate on a quiet machine."""
     size, wish = 16 * MIB, LaunchWish(protocol="tcp")
     orders = tmp_path / "orders.py"
     no_populate = "\n_populate = lambda address, size: None\n"

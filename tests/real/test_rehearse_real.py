@@ -241,9 +241,7 @@ def test_the_newest_library_registers_a_pool_once(
     wheel_0_3_14: Wheel, huge_pages: HugePages, tmp_path: Path
 ) -> None:
     """Of K it registers the whole pool, and refuses V as an overlap; on regular pages it does not.
-
-    No release of SGLang since 0.5.21 starts so, with a model that has K and V apart.
-    """
+    No release of SGLang since 0.5.21 starts so, with a model that has K and V apart."""
     assert huge_pages.set(600, 0, 0) is None
     words = (*HUNDREDTH, "--sglang-version", "0.5.23")
     code, answer = rehearse(server(protocol=TCP), wheel_0_3_14, tmp_path, words)

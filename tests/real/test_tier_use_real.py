@@ -72,10 +72,8 @@ def started_client(
     standalone: str = "",
     log: IO[str] | int = subprocess.DEVNULL,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A client that gives its segment until the end of the block.
-
-    standalone: the mooncake_client that it asks instead, as SGLang's setup_dummy.
-    """
+    """A client that gives its segment until the end of the block. standalone: the mooncake_client
+    that it asks instead, as SGLang's setup_dummy."""
     with TemporaryDirectory() as folder:
         started = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("tier_worker.py"))],

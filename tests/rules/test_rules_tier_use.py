@@ -177,10 +177,8 @@ def test_the_page_of_symptoms_has_every_rule() -> None:
 
 
 def written_of(counts: Iterable[int], bucket: int) -> int:
-    """The objects on SSD, of those that each heartbeat had: as GroupOffloadingKeysByBucket.
-
-    What is carried takes its place in a bucket, and is not written.
-    """
+    """The objects on SSD, of those that each heartbeat had: as GroupOffloadingKeysByBucket. What is
+    carried takes its place in a bucket, and is not written."""
     carried = written = 0
     for count in counts:
         full, left = divmod(carried + count, bucket)

@@ -69,10 +69,8 @@ MEMLOCK = Setting(Kind.ULIMIT, "memlock", "unlimited", "8388608")
 
 
 class Kernel(Writer):
-    """Below a folder: pools get at most ``pieces`` pages, and ``more`` at each compaction.
-
-    fails: writing this file is an error of the kernel.
-    """
+    """Below a folder: pools get at most ``pieces`` pages, and ``more`` at each compaction. fails:
+    writing this file is an error of the kernel."""
 
     def __init__(self, folder: Path, pieces: int = 1 << 30, more: int = 0, fails: str = "") -> None:
         super().__init__(str(folder))

@@ -115,8 +115,7 @@ def test_a_run_that_was_measured_on_0_5_16(tmp_path: Path) -> None:
     """Eight ranks of GLM-5.2 with --hicache-size 270, as InferenceX publishes what it measured.
 
     270.00 GB of rows, 61.88 GB of index keys, of every layer, and 3.46 GB of the draft's rows,
-    which has no index keys of its own on the host. Of its slots it names 6,009,728, the draft's.
-    """
+    which has no index keys of its own on the host. Of its slots it names 6,009,728, the draft's."""
     root = Host({2 * MIB: HostPool(total=0)}, memory_bytes=4096 * GIB).write(tmp_path)
     text = (
         "python3 -m sglang.launch_server --model-path zai-org/GLM-5.2 --tp 8 --page-size 64 "

@@ -93,9 +93,8 @@ def client_of(process: MappedProcess) -> StoreClient:
 def test_a10_server(deploy: Deploy) -> None:
     """Qwen3-14B on two A10 of 24 GB, ratio 2, no segment of its own.
 
-    A token takes 2 x 128 x 4 heads x 40 layers x 2 = 81 920 bytes on each of two ranks. The L1
-    pool of a rank lies below its GPU's 24 GB less its half of 14.8 x 10^9 parameters x 2 bytes.
-    """
+    A token takes 2 x 128 x 4 heads x 40 layers x 2 = 81 920 bytes on each of two ranks. The L1 pool
+    of a rank lies below its GPU's 24 GB less its half of 14.8 x 10^9 parameters x 2 bytes."""
     environment = {"MODEL_PATH": "Qwen/Qwen3-14B", "DEVICE_LIST": "erdma_0,erdma_1"}
     got = deploy("a10-l1-l2-mooncake.sh", environment, 24 * 10**9)
     assert len(got.processes) == 2

@@ -377,10 +377,8 @@ class Driver:
 
 
 def counts(case: dict[str, Any], storage: Any, is_unified: bool) -> list[dict[str, int]]:
-    """Return the counts after each request, or after all of them, asked for at once.
-
-    0.5.10.post1 dies with write_back: a node may leave L2 before what stands behind it (#19212).
-    """
+    """Return the counts after each request, or after all of them, asked for at once. 0.5.10.post1
+    dies with write_back: a node may leave L2 before what stands behind it (#19212)."""
     store = Store()
     storage.StorageBackendFactory.create_backend = lambda *_, **__: store
     driver, found = Driver(case, store, is_unified), []

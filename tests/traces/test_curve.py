@@ -351,8 +351,7 @@ def test_l1_and_l2_answer_what_the_curve_says(seed: int, policy: str) -> None:
     """L1 is one cache. L2 with write_through holds the same and more, so both are one of its size.
 
     With write_back they hold no more than both sizes; selective leaves out what is not used again,
-    and may do better, but not than the best of both sizes.
-    """
+    and may do better, but not than the best of both sizes."""
     requests = made(seed, 400)
     curve = counted(requests).curve()
     rng = random.Random(seed)

@@ -77,8 +77,7 @@ def expected(version: str, case: dict[str, Any]) -> list[str]:
     """0.5.4: all of it once it is done, the prompt too. Later what is whole of the answer.
 
     Whole strides behind the prompt's whole pages, without what the last step brings, and without
-    the last token before it: its KV is not there yet.
-    """
+    the last token before it: its KV is not there yet."""
     page, prompt, steps = case["page_tokens"], case["prompt"], case["steps"]
     whole = [token for step in steps for token in step]
     keys = page_keys(prompt + whole, page, False)
