@@ -39,9 +39,9 @@ def start_limit(
     limits: LimitFacts,
     system: SystemFacts,
 ) -> StartLimit:
-    """Return a process's limit as it starts: ``limit`` of its host or container, after the settings
-    of the launch, in order. name: of LIMIT_NAMES. Settings after a refused one with ``must`` do not
-    count."""
+    """Apply the launch's own limit settings, in order, to ``limit`` (that of the host or
+    container), and give what the process starts with. name: of LIMIT_NAMES. Stops at a refused
+    setting without which the program is not started (``must``)."""
     state = StartLimit(limit)
     elsewhere = process.container is not None and not system.container.inside
     for asked in process.limits:

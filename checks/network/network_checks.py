@@ -248,7 +248,9 @@ _CORRECT = "correct the address, or end what listens there and start the right o
 
 
 def _called(needs: LaunchNeeds | None) -> list[tuple[Service, int]]:
-    """Return the services that the launch talks to, each with the number of the launch's hosts."""
+    """Find what the service checks look at: each service that the launch contacts (not addresses
+    that it advertises), paired with how many hosts the launch has. Raises UnjudgedError, a skip,
+    if it contacts none."""
     launch = the_launch(needs)
     called = [(each, launch.hosts) for each in launch.services if each.kind != "advertised"]
     if not called:

@@ -277,7 +277,8 @@ def _not_known(reason: str, answers: Answers) -> int:
 
 
 def _new_file(launch_words: tuple[str, ...], write: bool) -> str:
-    """Return where the first launch is to be written, "" for nowhere."""
+    """Check the one FILE that ``fit --model`` may be given, and return it, or "" without one.
+    Raises UsageError for several words, a file that exists, or ``--write`` without a file."""
     if len(launch_words) > 1:
         raise click.UsageError("--model makes a launch: give the file for it, and no command")
     file = launch_words[0] if launch_words else ""

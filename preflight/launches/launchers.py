@@ -130,11 +130,9 @@ def types(texts: Sequence[str]) -> bool:
 def launched(
     argv: Sequence[Word], first: int, begins: Callable[[str], bool], reads: bool = False
 ) -> Launched | None:
-    """Return the program that the launcher at index ``first`` starts; None if it is none that is
-    read here.
-
-    begins: tells a wrapper, a shell or a container engine by its name. reads: whether standard
-    input has a text for a shell that has no other."""
+    """Find the program behind the launcher at index ``first`` (srun, ssh, su ...); None if no
+    program that can be read stands behind the launcher. begins: tells by a word's name whether
+    the word is a wrapper, shell or container engine. reads: standard input has a script."""
     name = argv[first].text.rpartition("/")[2]
     remote = remote_words([word.text for word in argv], first)
     if remote is not None:

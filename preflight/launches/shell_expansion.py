@@ -266,7 +266,9 @@ class _Expansion:
         return tuple(dict.fromkeys(names))
 
     def unknown(self, piece: Piece) -> tuple[str, tuple[str, ...]]:
-        """Return the text of an unknown parameter as written, and its unknown names."""
+        """Give the text and the open names that stand for a parameter whose value is not known:
+        an element with its index computed (``${A[2]}``), a simple parameter as written under its
+        name, any other under its own text (at most 40 characters)."""
         if piece.place not in (None, "@", "*") and not piece.operator and not piece.mark:
             place = number(self.state, piece.place or "", self.origin)
             if place is not None:  # elements that nothing tells, told apart
@@ -453,8 +455,10 @@ class _Expansion:
             self.fields(word.text)
 
     def list(self, piece: Piece, elements: tuple[Word, ...]) -> None:
-        """Add the elements of an array or ``$@``, each as a separate word, or joined by IFS for a
-        quoted ``*``. Raises _NotKnownError if the budget is spent."""
+        """Add the elements of an array or ``$@``: separate words if words are split, else one
+        word joined by blanks. IFS joins them for a ``*`` that is quoted or not split, and if IFS
+        is no blank; the word is open if IFS is unknown. Raises _NotKnownError if the budget is
+        spent."""
         # Each use of a long array is paid for before it is walked through.
         if not self.state.budget.spend(ELEMENT_COSTS * len(elements)):
             raise _NotKnownError

@@ -82,8 +82,9 @@ class Part(NamedTuple):
 
 
 def parts_of(text: ShellText, tree: Node, operator: str = "") -> list[Part]:
-    """Return the commands of a list or pipeline in their order, with their redirections; the tree
-    nests them otherwise. Any other tree is one part. operator: in front of the first."""
+    """Flatten a list, pipeline or redirected statement into its commands in the order they run;
+    a redirection around all goes to the last one. Another tree is one part. operator: the sign
+    in front of the first."""
     if tree.type in ("list", "pipeline") and not tree.has_error:
         parts: list[Part] = []
         for child in tree.children:

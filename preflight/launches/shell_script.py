@@ -237,7 +237,8 @@ def _read_stripped(
 
 
 def _inside(stripped: Stripped, origin: Origin) -> Inside | None:
-    """Return the shell that has none of its caller's variables; None if ``stripped`` has none."""
+    """Name the place (container, pod, other host, Ray cluster) that alone can set the open
+    variables of a wrapped script; None if the script runs beside its caller."""
     for wrapper in reversed(stripped.wrappers):
         name = wrapper[0].rpartition("/")[2]
         if launchers.enters_container(wrapper) or launchers.starts_anew(wrapper):

@@ -99,8 +99,9 @@ class ShellState:
         return values
 
     def change_in_doubt(self, key: Key, value: object, doubts: tuple[SourceNote, ...]) -> None:
-        """Set the value that an undecided branch gives a key, with ``doubts`` on its words. A limit
-        gets an unknown one behind it; parameters become unknown."""
+        """Set a key to what branches leave in it, when it is not known which of them runs.
+        doubts: why the value is uncertain, put on each changed word; a limit is then followed by
+        an unknown one, and parameters become unknown. () if the branches agree."""
         if key[0] == "limit" and doubts:  # the limit of another way may be the last one
             why = Unknown(doubts[-1].text)
             other = SetLimit(key[1], why, why, str(doubts[-1].origin))

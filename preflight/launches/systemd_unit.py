@@ -200,8 +200,9 @@ def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[tuple[
 
 
 def _words(text: str, origin: Origin, environment: Layers) -> Iterator[Word]:
-    """Yield the words that one word of a command line becomes: those of a lone ``$NAME``, else one
-    word with ``${NAME}`` filled in. ``%`` specifiers stay."""
+    """Fill the variables into one word of a command line: a lone ``$NAME`` is split at blanks,
+    ``${NAME}`` is filled in at its place. Variables that are not set and ``%`` specifiers stay
+    as open names."""
     plain = ";" if text == "\\;" else _unquoted(text)
     alone = _ALONE.fullmatch(plain)
     if alone is None:

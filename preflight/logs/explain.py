@@ -280,7 +280,8 @@ def _explained(place: LogProcess, seen: Hits, own_hits: Hits, alone: bool) -> li
     """Explain each pattern with a cause that one process printed.
 
     A pattern that a better one silences (``unless``) is left out. own_hits: lines of this process.
-    seen: these and the lines that count for every process."""
+    seen: these and the lines that count for every process. alone: a single quoted line, for which
+    no other line decides."""
     return [
         explanation(pattern, seen, alone)._replace(file=place.file, source=place.process)
         for pattern in read_patterns()

@@ -348,7 +348,8 @@ def _all_groups() -> list[_Group]:
     for pattern in read_patterns():
         for literal in pattern.find:
             by_literal.setdefault((bool(pattern.process), literal), []).append(pattern)
-    return [_Group(key[1], tuple(of)) for key, of in by_literal.items()]
+    groups = (_Group(key[1], tuple(of)) for key, of in by_literal.items())
+    return sorted(groups, key=lambda group: group.of_family)
 
 
 @cache

@@ -71,7 +71,8 @@ class _Arena:
         self.cursor_bytes = 0
 
     def place(self, size: int, alignment: int) -> bool:
-        """Take so many bytes of the arena; return False if they do not fit."""
+        """Reserve ``size`` bytes of the arena; False if they do not fit. Start and size are both
+        rounded up to ``alignment``, as in Mooncake, and the padding counts as used."""
         # The offset is aligned as well as the size, and the padding counts.
         end = round_up(self.cursor_bytes, alignment) + round_up(size, alignment)
         if end > self._pool_bytes:

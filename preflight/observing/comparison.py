@@ -317,11 +317,9 @@ GPUS = "/proc/driver/nvidia/gpus"
 def gpu_findings(
     servers: Sequence[RunningServer], root: Root
 ) -> Iterator[tuple[RunningServer, Finding]]:
-    """Compare the memory that each server holds of each GPU with its static share of that GPU.
-
-    The share is taken once weights and KV cache are loaded; what CUDA needs comes on top. Less is
-    judged only if other processes of the GPU explain it. Yields nothing without an NVIDIA driver.
-    """
+    """Compare the GPU memory that each server holds with its static share, for each GPU. Less is
+    a warning if other processes explain it, else a skip (weights may still be loading); more is
+    a pass. Nothing without an NVIDIA driver."""
     driver = root.names(GPUS)
     if isinstance(driver, Unknown) and driver.absent:
         return

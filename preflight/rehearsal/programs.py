@@ -231,7 +231,8 @@ class Programs:
                 player.order({"do": "load", "folder": self._plan.library.folder})
 
     def player(self, member: Member) -> Running:
-        """Return the process, once it has loaded the library."""
+        """Wait until the member's process, started before, has loaded the library; return that
+        process. Raises RehearsalError if it cannot load."""
         player = self.players[member.number]
         if member.number not in self._loaded:
             answer = player.answer(_START_SECONDS)

@@ -426,8 +426,9 @@ class _Cache:
             self._pool.put(part.blocks, self._now)
 
     def _room(self, wanted: int, whole: bool = False) -> bool:
-        """Evict from L2 if fewer than ``wanted`` blocks are free, until so many are; tell whether
-        they are. whole: evict ``wanted`` blocks, though some are free already."""
+        """Make room in L2: if fewer than ``wanted`` blocks are free, evict until that many are;
+        tell whether they are. With ``whole``, and for servers whose rules are not unified,
+        ``wanted`` more are evicted instead."""
         if self._free2 >= wanted:
             return True
         enough = wanted + self._free2 if whole or not self._rules.unified else wanted
