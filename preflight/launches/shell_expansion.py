@@ -268,7 +268,7 @@ class _Expansion:
     def unknown(self, piece: Piece) -> tuple[str, tuple[str, ...]]:
         """Give the text and the open names that stand for a parameter whose value is not known:
         an element with its index computed (``${A[2]}``), a simple parameter as written under its
-        name, any other under its own text (at most 40 characters)."""
+        name, any other under the text itself (at most 40 characters)."""
         if piece.place not in (None, "@", "*") and not piece.operator and not piece.mark:
             place = number(self.state, piece.place or "", self.origin)
             if place is not None:  # elements that nothing tells, told apart

@@ -99,7 +99,7 @@ class ShellState:
         return values
 
     def change_in_doubt(self, key: Key, value: object, doubts: tuple[SourceNote, ...]) -> None:
-        """Set a key to what branches leave in it, when it is not known which of them runs.
+        """Set a key to what branches leave in it, when it is not known which branch runs.
         doubts: why the value is uncertain, put on each changed word; a limit is then followed by
         an unknown one, and parameters become unknown. () if the branches agree."""
         if key[0] == "limit" and doubts:  # the limit of another way may be the last one

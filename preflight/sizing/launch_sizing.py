@@ -182,8 +182,8 @@ def gather_launch(
 
 
 def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:
-    """List, for the shown inputs, the NUMA nodes of the NICs of each client that has devices of its
-    own, by ``nic_numa_nodes, <process>``."""
+    """List, for the shown inputs, the NUMA nodes of the NICs of each client with separate devices,
+    by ``nic_numa_nodes, <process>``."""
     return {
         f"nic_numa_nodes, {process.name}": Input(list(client.nic_nodes), "its own devices")
         for process in members
