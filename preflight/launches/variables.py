@@ -12,6 +12,7 @@ from preflight.launches.source import Origin, Word
 
 # What a variable is: its word, None for none, and whether processes get it.
 State = tuple["Word | None", bool]
+_NEVER: tuple[list[int], list[State]] = ([], [])
 
 
 # Without these SGLang or vLLM ends at its start: to take them for absent is a verdict.
@@ -105,11 +106,9 @@ class Variables:
 
     def state(self, name: str, time: int) -> State:
         """Return the state of a variable at ``time``."""
-        if name in self._history:
-            times, states = self._history[name]
-            index = (len(times) if times[-1] <= time else bisect_right(times, time)) - 1
-            if index >= 0:
-                return states[index]
+        times, states = self._history.get(name, _NEVER)
+        if index := bisect_right(times, time):
+            return states[index - 1]
         word = self.base.get(name)
         return word, word is not None
 
@@ -169,8 +168,8 @@ class Variables:
         """Return every name that ever stood for something here."""
         return iter(dict.fromkeys([*self.base, *self._history]))
 
-    def named(self, names: re.Pattern[str]) -> list[str]:
-        """Return those of ``names()`` that begin as a pattern says."""
+    def named(self, names: re.Pattern[str], time: int) -> list[str]:
+        """Return those of ``names()`` that begin as a pattern says and were touched by ``time``."""
         if names not in self._matching:
             self._matching[names] = 0, [*filter(names.match, self.base)]
         seen, matches = self._matching[names]
@@ -178,7 +177,10 @@ class Variables:
             new = islice(self._history, seen, None)
             matches += (name for name in new if names.match(name) and name not in self.base)
             self._matching[names] = len(self._history), matches
-        return matches
+        return matches[: bisect_right(matches, time, key=self._first_time)]
+
+    def _first_time(self, name: str) -> int:
+        return 0 if name in self.base else self._history[name][0][0]
 
     def environment(self) -> Mapping[str, Word]:
         """Return the environment of a process started now; later changes do not show in it."""
@@ -205,14 +207,14 @@ class _Exported(Mapping[str, Word]):
         return word if exported and word is not None else default
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self.get(name) is not None
+        return self.get(str(name)) is not None
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._variables.names() if name in self)
 
     def named(self, names: re.Pattern[str]) -> list[str]:
         """Return the names that begin as a pattern says; not all of them were set at this time."""
-        return self._variables.named(names)
+        return self._variables.named(names, self._time)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

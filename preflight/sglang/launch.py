@@ -16,11 +16,13 @@ from collections.abc import Mapping, Sequence
 
 from checks.base.pages import ProcessId
 from checks.base.record import NamedTuple
+from checks.base.regex import regex
 from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, UnknownFactError, known, or_unknown
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SegmentDivisor, SglangRelease
 from preflight.launches.source import Word
+from preflight.launches.variables import matching
 from preflight.processes.processes import SglangServer
 from preflight.programs.memory_records import (
     SGLANG_LOCAL_BUFFER_BYTES,
@@ -165,9 +167,13 @@ def server_processes(
     return processes, (*notes, *metadata.notes)
 
 
+_ANY = regex("")
+
+
 def plain_environment(environment: Mapping[str, Word]) -> dict[str, str]:
     """Return variables as text, without those that hold an unresolved variable."""
-    return {name: word.text for name, word in environment.items() if not word.unresolved}
+    variables = matching(environment, _ANY)
+    return {name: word.text for name, word in variables if not word.unresolved}
 
 
 class Ranks(NamedTuple):
