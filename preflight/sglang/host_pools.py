@@ -251,7 +251,8 @@ def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
     asked = request.size_gb * GIGABYTE
     page = request.physical_page_tokens
     extra = page * (row.sized + row.sliding)
-    reason = f"--hicache-size {request.size_gb} is split as the GPU's pools are, not known here"
+    reason = f"--hicache-size {request.size_gb} is split by the bytes of the GPU's pools, "
+    reason += "which are not known here"
     linear = row.linear if row.layers.linear else 0
     most = linear if isinstance(linear, Unknown) else asked + extra + linear
     return HostBytes(asked, most, reason)
