@@ -110,9 +110,34 @@ export MC_STORE_USE_HUGEPAGE=1 MC_STORE_HUGEPAGE_SIZE=1GB MC_MMAP_ARENA_POOL_SIZ
     "0.3.13.post1",
 )
 
+# With the plan applied, check once warned that the next boot loses the 2 MiB pages.
+REBOOT = Case(
+    replace(
+        plain_host(),
+        nodes=2,
+        node_bytes=62 * GIB,
+        pools={2 * MIB: 3000, GIB: 0},
+        cgroup={"hugetlb.2MB.rsvd.max": str(40 * GIB), "memory.max": str(119 * GIB)},
+        services={("10.0.0.1", 50051): "master"},
+    ),
+    f"""\
+export MOONCAKE_MASTER=10.0.0.1:50051 MOONCAKE_PROTOCOL=tcp MOONCAKE_GLOBAL_SEGMENT_SIZE=1gb
+export MC_STORE_USE_HUGEPAGE=1 MC_STORE_HUGEPAGE_SIZE=1GB MC_MMAP_ARENA_POOL_SIZE=4gb
+export MOONCAKE_LOCAL_HOSTNAME=a
+{SERVER} --page-size 64 {STORE} --hicache-size 1 &
+{SERVER} --base-gpu-id 1 --port 30001 --page-size 64 {STORE} --hicache-size 2 &
+python3 -m mooncake.mooncake_store_service --port 9300
+""",
+    "l2",
+    40 * GB,
+    "0.5.2",
+    "0.3.13.post1",
+)
+
 
 @given(cases())
 @example(ARENA)
+@example(REBOOT)
 @fewer(2, phases=[Phase.explicit, Phase.generate])
 def test_the_answer_passes_check_and_one_step_more_does_not(case: Case) -> None:
     """On random hosts: what check finds of the answer it finds of the least sizes as well."""
