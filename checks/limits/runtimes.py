@@ -295,8 +295,8 @@ def _slurm(root: Root) -> bool | Unknown | None:
     config = next((text for text in texts if text is not None), None)
     propagates = None if config is None else True
     for line in (config or "").splitlines():
-        key, _, value = line.partition("#")[0].partition("=")
-        name = key.strip().lower()
+        key, equals, value = line.partition("#")[0].partition("=")
+        name = key.strip().lower() if equals else ""
         listed = {word.strip().upper() for word in value.split(",")} & {"ALL", "MEMLOCK"}
         if name in ("propagateresourcelimits", "propagateresourcelimitsexcept"):
             propagates = bool(listed) is not name.endswith("except")

@@ -212,7 +212,7 @@ def read_meminfo(root: Root) -> Meminfo | Unknown:
     values, gpus = dict(table.values), gpu_memory_nodes(root)
     for numa_node in gpus:
         gpu = known(_read(root, f"{NODES}/node{numa_node}/meminfo"))
-        for row in values.keys() & _OF_GPUS.keys():
+        for row in filter(values.__contains__, _OF_GPUS):
             values[row] = max(0, values[row] - known(gpu.value(_OF_GPUS[row])))
     less = f", less the GPUs' memory ({node_list(gpus)})" if gpus else ""
     return Meminfo(table.source + less, values)

@@ -139,13 +139,18 @@ def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
 
 def _options(argv: Sequence[str], where: str) -> dict[str, str]:
     """Return the benchmark's options by name, with its defaults. The last of equal options wins,
-    and options that do not change the workload are left out. Raises UsageError for a missing value.
-    """
+    and options that do not change the workload are left out. Raises UsageError for a missing
+    value, or for the beginning of a name."""
     values, left = dict(_DEFAULTS), iter(argv)
     for word in left:
         flag, equals, value = word.removeprefix("--").partition("=")
         name = flag.replace("-", "_")
-        if not word.startswith("--") or name not in (*_DEFAULTS, *_SWITCHES):
+        known = (*_DEFAULTS, *_SWITCHES)
+        if not word.startswith("--") or name not in known:
+            begun = [each.replace("_", "-") for each in known if name and each.startswith(name)]
+            if word.startswith("--") and begun:
+                meant = " or --".join(begun)
+                raise UsageError(f"{where}: --{flag}: write the whole name, --{meant}")
             continue
         if name in _SWITCHES:
             value = "true"

@@ -244,7 +244,7 @@ _NO_PAGES = (
 def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``)."""
     bare, prefixed = {}, {}
-    for key, value in raw.items():
+    for key, value in ((str(key), value) for key, value in raw.items()):
         name = key.removeprefix("mooncake_")
         if value is not None and name not in (*_OWN_KEYS, ""):
             if name != key:
@@ -314,6 +314,11 @@ class _Takes(ConsumerParts):
             self.uncounted.append("what LMCache's NIXL storage registers")
         if "first_rank_max_local_cpu_size" in self.extra:
             self.uncounted.append("what LMCache's pool of a first worker takes")
+        lookup = str(values["external_lookup_client"])
+        if lookup.startswith("mooncakestore://"):
+            master = _RIGHT_KEYS["master_server_address"][1]
+            text = f"external_lookup_client {lookup}: Mooncake takes {master} as its master"
+            self.misread.append(text)
         self._remotes()
         origin = self.environment.get(FILE_VARIABLE)
         where = "LMCACHE_<KEY>" if origin is None else origin.text

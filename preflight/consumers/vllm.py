@@ -267,10 +267,10 @@ class _Connectors(ConsumerParts):
             return {}
         if setting.value in (None, "", "None"):
             return {}
-        config = attempt(lambda: json.loads(expand_numbers(setting.value)))
-        if isinstance(config, dict):
-            return config
-        why = f"no JSON: {config}" if isinstance(config, str) else "Input should be a dictionary"
+        read = attempt(lambda: [json.loads(expand_numbers(setting.value))])
+        if isinstance(read, list) and isinstance(read[0], dict):
+            return read[0]
+        why = f"no JSON: {read}" if isinstance(read, str) else "Input should be a dictionary"
         self._refuse(f"argument --kv-transfer-config: {why}", READ_FROM, _WHAT)
         return {}
 

@@ -240,11 +240,10 @@ def gpu_request(text: str) -> GivenGpus | Unknown:
     ``opts/gpus.go``."""
     if "$" in text:
         return Unknown(f"the GPUs {text}")
-    import csv  # few launches name one
 
     count: int | None = None
     names: tuple[str, ...] = ()
-    for field in next(csv.reader([text]), ()):
+    for field in _csv_fields(text):
         key, _, value = field.strip().partition("=")
         number = value if key == "count" else field.strip()
         if key == "device":
@@ -295,12 +294,17 @@ def tmpfs(text: str) -> Mount:
     return mount(f"type=tmpfs,target={target},{options}")
 
 
+def _csv_fields(text: str) -> list[str]:
+    """Return the fields of a value that Docker reads as a line of CSV; line ends are blanks."""
+    import csv  # few launches have such a value
+
+    return next(csv.reader([" ".join(text.splitlines())]), [])
+
+
 def mount(text: str) -> Mount:
     """Return the mount that ``type=bind,source=/a,target=/b`` of ``--mount`` asks for."""
-    import csv
-
-    # Docker reads it as a line of CSV, names in any case.
-    pairs = [field.partition("=") for field in next(csv.reader([text]), [])]
+    # Docker takes names in any case.
+    pairs = [field.partition("=") for field in _csv_fields(text)]
     fields = {name.lower(): value if equals else "true" for name, equals, value in pairs if name}
 
     def first(*names: str) -> str | None:

@@ -178,9 +178,9 @@ def settings_of(engine: str, image: str, options: tuple[tuple[str, str], ...]) -
     mounts = [read(text) for name, read in readers.items() for text in many.get(name, ())]
     name_of_engine = engine.rpartition("/")[2]
     engine = "docker" if name_of_engine == "nvidia-docker" else name_of_engine
-    dashes = "" if engine == "compose" else "--"
+    sizes = ("shm_size", "mem_limit") if engine == "compose" else ("--shm-size", "--memory")
     added = many.get("cap-add", [])
-    if engine != "docker":  # which takes one name for each --cap-add
+    if engine not in ("docker", "compose"):  # which take one name for each capability
         added = [name for text in added for name in text.split(",")]
     network = [text for name, text in options if name in ("network", "net")]
     devices = [container.device(text) for text in many.get("device", ())]
@@ -191,7 +191,7 @@ def settings_of(engine: str, image: str, options: tuple[tuple[str, str], ...]) -
         image=image,
         ipc=last.get("ipc"),
         network=network[0].removeprefix("name=") if network else None,
-        shm_size_bytes=container.docker_size(last.get("shm-size"), f"{dashes}shm-size"),
+        shm_size_bytes=container.docker_size(last.get("shm-size"), sizes[0]),
         ulimits=container.ulimits(many.get("ulimit", ())),
         devices=tuple(text for text in devices if text not in cdi),
         gpus=container.gpu_request(last["gpus"]) if "gpus" in last else gpus,
@@ -202,7 +202,7 @@ def settings_of(engine: str, image: str, options: tuple[tuple[str, str], ...]) -
         mounts=tuple(mounts),
         cpuset_cpus=last.get("cpuset-cpus"),
         cpuset_mems=last.get("cpuset-mems"),
-        memory_bytes=container.docker_size(last.get("memory"), f"{dashes}memory"),
+        memory_bytes=container.docker_size(last.get("memory"), sizes[1]),
         user=last.get("user"),
         device_rules=tuple(many.get("device-cgroup-rule", ())),
     )

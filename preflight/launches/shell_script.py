@@ -265,14 +265,15 @@ def _read(launch: launch_files.LaunchText) -> Reading:
     if "\0" in text:
         raise SourceError(f"{path} is a binary file: give the script or manifest that runs it")
     reading = read_script(text, path, variables, launch.arguments, launch.beside, launch.host_words)
-    marked = (_marked(path, reading),) if launch.marked else ()
+    marked = (_marked(text, path, reading),) if launch.marked else ()
     return reading._replace(notes=(*notes, *marked, *reading.notes))
 
 
-def _marked(path: str, reading: Reading) -> SourceNote:
+def _marked(text: str, path: str, reading: Reading) -> SourceNote:
     """Say how bash reads a script behind a byte order mark, which YAML and Docker skip."""
     lost = any(command.origin == Origin(path, 1) for command in reading.commands)
     result = "does not find the program of this line" if lost else "loses this line"
+    result += ", and the kernel refuses to run it without a shell in front" * text.startswith("#!")
     why = "the file begins with a byte order mark (U+FEFF), which bash takes for a part of the "
     why += f"first word: it {result}. It is read here as meant; save it as UTF-8 without the mark"
     return SourceNote("program-behind-mark" if lost else "byte-order-mark", why, Origin(path, 1))

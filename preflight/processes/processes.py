@@ -92,7 +92,8 @@ def keep_last(function: Callable[P, Result]) -> Callable[P, Result]:
     def call(*arguments: P.args, **keywords: P.kwargs) -> Result:
         """Return the result that is kept, if it is of these arguments, else a new one."""
         for before, result in kept:
-            if not keywords and all(map(is_, before, arguments)):
+            same = len(before) == len(arguments) and all(map(is_, before, arguments))
+            if same and not keywords:
                 return result
         result = function(*arguments, **keywords)
         kept[:] = [] if keywords else [(arguments, result)]

@@ -158,6 +158,16 @@ def test_texts_that_are_refused(text: str, says: str) -> None:
         load_documents(text, "c.yaml")
 
 
+def test_a_tmpfs_of_several_lines_and_two_capabilities_as_one() -> None:
+    """Docker refuses both; the text of one, read as a line of CSV, must end no reading."""
+    service = "tmpfs: |\n      /run\n      /tmp\n    cap_add: ['IPC_LOCK,SYS_NICE']"
+    (command,) = read_compose(
+        f"services:\n  a:\n    image: i\n    command: x\n    {service}\n", "c.yaml", {}
+    ).commands
+    assert command.container is not None
+    assert command.container.cap_add == ("IPC_LOCK,SYS_NICE",)
+
+
 def test_values_stay_as_they_are_written() -> None:
     (document,) = load_documents("a: 0.30\nb: yes\nc: ~\nd: '~'\ne: 0x10\nf: !!int 3", "c.yaml")
     values = [node.value for node in document.fields.values()]

@@ -155,11 +155,11 @@ def _clean(line: bytes) -> str:
 def answer_document(reply: NodeReply, schema: str, timeout_seconds: float) -> Json | FleetFinding:
     """Return the first answer of ``schema`` ("measure") in a reply. If the reply has none, a broken
     one, or one that ended with an error, return the finding that says why."""
-    begins = f"mooncake-preflight/{schema}/"
+    wanted = f"mooncake-preflight/{schema}/v1"
     reports = [
         report
         for report in reply.reports
-        if isinstance(report, Unusable) or str(report.document["schema"]).startswith(begins)
+        if isinstance(report, Unusable) or report.document["schema"] == wanted
     ]
     if reply.end is None or not reports:
         return trouble(*why_none(reply, timeout_seconds))
