@@ -9,13 +9,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from checks.base.unknown import Unknown
+from preflight.inputs.host_source import open_host, size_and_needs
+from preflight.inputs.launch_words import LaunchWords
+from preflight.measuring import run as run_module
+from preflight.measuring.findings import ready_seconds
+from preflight.measuring.records import LaunchWish, wanted_of
+from preflight.rehearsal.programs import Running
 from preflight.rehearsal.records import Library
 from tests.paths import ROOT
 from tests.real.conftest import Wheel, free_port
+from tests.real.rehearse_launches import store
 from tests.valid import valid
 
 SCHEMA = json.loads((ROOT / "preflight/schemas/measure-v1.schema.json").read_text())
@@ -134,6 +145,126 @@ def plain_store(wheel: Wheel, master: str, size: int) -> Iterator[Callable[[str,
     finally:
         plain.kill()
         plain.communicate()
+
+
+# Two functions that return bytes a second: of measure, and of who does the same without it.
+Pair = tuple[Callable[[], float], Callable[[], float]]
+SETUP = {"metadata": "P2PHANDSHAKE", "more": {}, "local_buffer_bytes": 16 << 20}
+SETUP |= {"protocol": "tcp", "devices": ""}
+
+
+def loaded_child(wheel: Wheel, stack: ExitStack, folder: Path, **environment: str) -> Running:
+    """Start a process that has loaded the library, and ends with the stack."""
+    variables, orders = wheel.environment(environment), run_module._ORDERS
+    child = Running(sys.executable, variables, folder / "log", None, (), orders)
+    stack.callback(child.end)
+    assert child.ask({"do": "load", "folder": str(wheel.folder)}, 60).error == ""
+    return child
+
+
+@contextmanager
+def transfer_pair(wheel: Wheel, op: str, size: int, folder: Path) -> Iterator[Pair]:
+    """Transfers of one block at a time, and those of ``transfer_engine_bench``.
+
+    The benchmark takes one block again and again, and never writes to the memory that it sends, so
+    that the kernel has one page of zeros for all of it. The same is done here: two blocks, in
+    memory that is not populated."""
+    orders = folder / "orders.py"
+    no_populate = "\n_populate = lambda address, size: None\n"
+    orders.write_text(Path(run_module._ORDERS).read_text() + no_populate)
+    measuring = run_module.Measuring(library_of(wheel), LaunchWish(protocol="tcp"), 600.0, 5 * size)
+    with (
+        patch.object(run_module, "_ORDERS", str(orders)),
+        ExitStack() as measuring._stack,
+        bench_target(wheel, folder) as target,
+    ):
+        here, _, where = measuring._connected("127.0.0.1", None)
+        measuring._ask(here, "hello", peer=where)
+
+        def ours() -> float:
+            return measuring._moved(here, op, size, 1.0, 60.0).bytes_per_second
+
+        yield ours, partial(bench_rate, wheel, target, op, size)
+
+
+@contextmanager
+def store_pairs(
+    wheel: Wheel, master: str, size: int, calls: int, folder: Path
+) -> Iterator[Mapping[str, Pair]]:
+    """Puts and gets of one object at a time, and those of a plain loop on the same segment."""
+    with ExitStack() as stack:
+        giving, client = (loaded_child(wheel, stack, folder) for _ in range(2))
+        for child, segment in ((giving, 2 << 30), (client, 0)):
+            order = {"do": "setup", "host": f"127.0.0.1:{free_port()}", "segment_bytes": segment}
+            assert child.ask(order | SETUP | {"master": master}, 60).error == ""
+        assert client.ask({"do": "store_buffer", "bytes": size}, 60).error == ""
+        plain = stack.enter_context(plain_store(wheel, master, size))
+        stored, numbers = 0, count(0, calls)
+
+        def ours(op: str) -> float:
+            nonlocal stored
+            order = {"op": op, "size": size, "together": 1, "stored": stored, "most": calls}
+            reply = client.ask({"do": "objects", **order, "seconds": 60.0}, 60)
+            assert reply.error == ""
+            stored += calls if op == "put" else 0
+            return float(reply.measured["bytes"] / reply.measured["seconds"])
+
+        def theirs(op: str) -> float:
+            return plain(op, next(numbers) if op == "put" else 0, calls)
+
+        yield {op: (partial(ours, op), partial(theirs, op)) for op in ("put", "get")}
+
+
+def storage_pair(op: str, folder: Path) -> Pair:
+    """Files of 1 MiB, written with fdatasync or read with O_DIRECT, and those of ``fio``."""
+    wish = LaunchWish(folder=str(folder))
+
+    def ours() -> float:
+        measuring = run_module.Measuring(Unknown("not asked"), wish, 1.0, 128 << 20)
+        (part,) = measuring.run(("storage",), "127.0.0.1", None, lambda _: None).parts
+        rate = part.best(op)
+        assert rate is not None
+        return rate.bytes_per_second
+
+    def theirs() -> float:
+        words = f"--name=f --rw={op} --bs=1m --filesize=1m --nrfiles=128 --direct=1 --runtime=1"
+        # Each file is a new one, as Mooncake's are, without space set aside for it.
+        new = "--fdatasync=1 --create_on_open=1 --fallocate=none --unlink=1"
+        words += f" --output-format=json {new if op == 'write' else '--loops=20'}"
+        command = ["fio", f"--directory={folder}", *words.split()]
+        done = subprocess.run(command, capture_output=True, check=True)
+        return float(json.loads(done.stdout)["jobs"][0][op]["bw_bytes"])
+
+    return ours, theirs
+
+
+def ready_pair(wheel: Wheel, master: str, size: int, folder: Path) -> Pair:
+    """Seconds until a client has a segment of ``size`` on huge pages: as predicted from a tenth,
+    and as its setup takes them."""
+    launch = folder / "launch.sh"
+    launch.write_text(store(str(size), "16mb", "tcp"))
+    sized = size_and_needs(LaunchWords((str(launch),)), open_host("/"))
+    assert sized is not None
+    wish = wanted_of(sized, open_host("/"))
+    assert not isinstance(wish.starts, Unknown)
+    (process,) = wish.starts
+
+    def predicted() -> float:
+        measuring = run_module.Measuring(library_of(wheel), wish, 1.0, size // 10)
+        measured = measuring.run(("memory", "store"), "127.0.0.1", None, lambda _: None)
+        seconds, missing = ready_seconds(process, measured, wish)
+        assert missing == ""
+        return seconds
+
+    def started() -> float:
+        with ExitStack() as stack:
+            child = loaded_child(wheel, stack, folder, MC_STORE_USE_HUGEPAGE="1")
+            order = {"do": "setup", "host": f"127.0.0.1:{free_port()}", "segment_bytes": size}
+            reply = child.ask(order | SETUP | {"master": master}, 60)
+            assert reply.error == ""
+            return reply.seconds
+
+    return predicted, started
 
 
 def processes_of(mark: str) -> list[int]:

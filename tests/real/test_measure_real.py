@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from checks.base.unknown import Unknown
-from preflight.inputs.host_source import open_host, size_and_needs
-from preflight.inputs.launch_words import LaunchWords
 from preflight.measuring import run as run_module
-from preflight.measuring.findings import ready_seconds
-from preflight.measuring.records import LaunchWish, Used, wanted_of
-from preflight.rehearsal.programs import Running, free_port
+from preflight.measuring.records import LaunchWish, Used
 from tests.measuring.test_measure import OFFLOAD, SCRIPT
 from tests.real.conftest import HugePages, Store, Wheel
 from tests.real.measures import (
-    bench_rate,
-    bench_target,
     environment_of,
     library_of,
     measure,
-    plain_store,
     processes_of,
     rates_of,
     ratio_of_bests,
+    ready_pair,
+    storage_pair,
+    store_pairs,
+    transfer_pair,
     words_of,
 )
-from tests.real.rehearse_launches import store
 from tests.real.test_rehearse_real import pages_in_use
 
 pytestmark = pytest.mark.real
@@ -50,31 +41,9 @@ SHARE = 5.0
 
 @pytest.mark.parametrize("op", ["read", "write"])
 def test_transfers_are_as_fast_as_the_wheels_own_benchmark(
-    op: str,
-    wheel_0_3_13: Wheel,
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
-    monkeypatch: pytest.MonkeyPatch,
+    op: str, wheel_0_3_13: Wheel, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """In memory of two blocks: the benchmark takes one again and again.
-
-    The benchmark never writes to the memory that it sends, so that the kernel has one page of zeros
-    for all of it, and the processor's cache holds that page. Here it is the same: memory that
-    ``measure`` populates gives 0.6 to 0.9 of the benchmark's rate on a quiet machine."""
-    size, wish = 16 * MIB, LaunchWish(protocol="tcp")
-    orders = tmp_path / "orders.py"
-    no_populate = "\n_populate = lambda address, size: None\n"
-    orders.write_text(Path(run_module._ORDERS).read_text() + no_populate)
-    monkeypatch.setattr(run_module, "_ORDERS", str(orders))
-    measuring = run_module.Measuring(library_of(wheel_0_3_13), wish, 60.0, 5 * size)
-    with ExitStack() as measuring._stack, bench_target(wheel_0_3_13, tmp_path) as target:
-        here, _, where = measuring._connected("127.0.0.1", None)
-        measuring._ask(here, "hello", peer=where)
-
-        def ours() -> float:
-            return measuring._moved(here, op, size, 0.5, 60.0).bytes_per_second
-
-        theirs = partial(bench_rate, wheel_0_3_13, target, op, size)
+    with transfer_pair(wheel_0_3_13, op, 16 * MIB, tmp_path) as (ours, theirs):
         ratio = ratio_of_bests(ours, theirs, SHARE)
     record_property("ratio", ratio)
     assert 1 / (1 + SHARE) <= ratio <= 1 + SHARE
@@ -87,47 +56,11 @@ def test_put_and_get_are_as_fast_as_in_a_plain_loop(
     record_property: Callable[[str, object], None],
 ) -> None:
     """One object at a time, of the same segment; the one first and the other in turn."""
-    size, count = 256 << 10, 100
-    with ExitStack() as stack:
-        master = stores(wheel_0_3_13).address
-        giving, client = (_child(wheel_0_3_13, stack, tmp_path) for _ in range(2))
-        for child, segment in ((giving, 2 << 30), (client, 0)):
-            order = {"do": "setup", "host": f"127.0.0.1:{free_port()}", "segment_bytes": segment}
-            assert child.ask(order | SETUP | {"master": master}, 60).error == ""
-        assert client.ask({"do": "store_buffer", "bytes": size}, 60).error == ""
-        plain = stack.enter_context(plain_store(wheel_0_3_13, master, size))
-        stored, numbers = 0, itertools.count(0, count)
-
-        def ours(op: str) -> float:
-            nonlocal stored
-            order = {"op": op, "size": size, "together": 1, "stored": stored, "most": count}
-            reply = client.ask({"do": "objects", **order, "seconds": 60.0}, 60)
-            assert reply.error == ""
-            stored += count if op == "put" else 0
-            return float(reply.measured["bytes"] / reply.measured["seconds"])
-
-        def theirs(op: str) -> float:
-            return plain(op, next(numbers) if op == "put" else 0, count)
-
-        ratios = [
-            ratio_of_bests(partial(ours, op), partial(theirs, op), SHARE) for op in ("put", "get")
-        ]
+    master = stores(wheel_0_3_13).address
+    with store_pairs(wheel_0_3_13, master, 256 << 10, 100, tmp_path) as pairs:
+        ratios = [ratio_of_bests(*pairs[op], SHARE) for op in ("put", "get")]
     record_property("ratios", ratios)
     assert all(1 / (1 + SHARE) <= ratio <= 1 + SHARE for ratio in ratios)
-
-
-SETUP = {"metadata": "P2PHANDSHAKE", "more": {}, "local_buffer_bytes": 16 * MIB}
-SETUP |= {"protocol": "tcp", "devices": ""}
-
-
-def _child(wheel: Wheel, stack: ExitStack, folder: Path, **environment: str) -> Running:
-    """A process that has loaded the library, and ends with the stack."""
-    child = Running(
-        sys.executable, wheel.environment(environment), folder / "log", None, (), run_module._ORDERS
-    )
-    stack.callback(child.end)
-    assert child.ask({"do": "load", "folder": str(wheel.folder)}, 60).error == ""
-    return child
 
 
 def test_a_launch_is_measured_in_its_sizes(
@@ -180,31 +113,7 @@ def test_the_time_to_ready_is_predicted_from_a_tenth(
     refused = huge_pages.set(size // (2 * MIB) + 16, 0, 0)
     if refused:
         pytest.skip(refused)
-    launch = tmp_path / "launch.sh"
-    launch.write_text(store(str(size), "16mb", "tcp"))
-    sized = size_and_needs(LaunchWords((str(launch),)), open_host("/"))
-    assert sized is not None
-    wish = wanted_of(sized, open_host("/"))
-    assert not isinstance(wish.starts, Unknown)
-    (process,) = wish.starts
-    sample, master = size // 10, stores(wheel_0_3_13).address
-
-    def started() -> float:
-        """The seconds of a client's setup, on huge pages."""
-        with ExitStack() as stack:
-            child = _child(wheel_0_3_13, stack, tmp_path, MC_STORE_USE_HUGEPAGE="1")
-            order = {"do": "setup", "host": f"127.0.0.1:{free_port()}", "segment_bytes": size}
-            reply = child.ask(order | SETUP | {"master": master}, 60)
-            assert reply.error == ""
-            return reply.seconds
-
-    def predicted() -> float:
-        measuring = run_module.Measuring(library_of(wheel_0_3_13), wish, 1.0, sample)
-        found = measuring.run(("memory", "store"), "127.0.0.1", None, lambda _: None)
-        seconds, missing = ready_seconds(process, found, wish)
-        assert missing == ""
-        return seconds
-
+    predicted, started = ready_pair(wheel_0_3_13, stores(wheel_0_3_13).address, size, tmp_path)
     started()
     ratio = ratio_of_bests(lambda: 1 / predicted(), lambda: 1 / started(), SHARE)
     record_property("ratio", ratio)
@@ -217,28 +126,7 @@ def test_the_folder_is_as_fast_as_fio_finds_it(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """A file for each MiB, written with fdatasync and read, O_DIRECT both."""
-    wish = LaunchWish(folder=str(tmp_path))
-
-    def ours(op: str) -> float:
-        measuring = run_module.Measuring(Unknown("not asked"), wish, 1.0, 128 * MIB)
-        (part,) = measuring.run(("storage",), "127.0.0.1", None, lambda _: None).parts
-        rate = part.best(op)
-        assert rate is not None
-        return rate.bytes_per_second
-
-    def theirs(op: str) -> float:
-        words = f"--name=f --rw={op} --bs=1m --filesize=1m --nrfiles=128 --direct=1 --runtime=1"
-        more = ["--fdatasync=1"] if op == "write" else ["--loops=20"]
-        done = subprocess.run(
-            ["fio", f"--directory={tmp_path}", "--output-format=json", *words.split(), *more],
-            capture_output=True,
-            check=True,
-        )
-        return float(json.loads(done.stdout)["jobs"][0][op]["bw_bytes"])
-
-    ratios = [
-        ratio_of_bests(partial(ours, op), partial(theirs, op), SHARE) for op in ("write", "read")
-    ]
+    ratios = [ratio_of_bests(*storage_pair(op, tmp_path), SHARE) for op in ("write", "read")]
     record_property("ratios", ratios)
     assert all(1 / (1 + SHARE) <= ratio <= 1 + SHARE for ratio in ratios)
 
