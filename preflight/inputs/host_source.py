@@ -85,9 +85,9 @@ def launch_of(asked: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         of = host.environment, host.root, asked.is_command
         launch = read_launch(asked.words, asked.env_files, *of)
         if asked.by_program:
-            from preflight.launches.source import named_by_program
+            from preflight.launches.source import name_by_program
 
-            launch = launch._replace(reading=named_by_program(launch.reading))
+            launch = launch._replace(reading=name_by_program(launch.reading))
         if host.capture is None:
             installed = installed_there(launch.reading, host.root)
             given_options = given_options._replace(installed=installed)

@@ -29,9 +29,9 @@ from preflight.launches.source import (
     Reading,
     SourceNote,
     Word,
+    file_reader,
     is_output,
     notices,
-    reads_written,
 )
 from preflight.processes.other_programs import tells_of_server, unknown_program
 from preflight.processes.processes import LaunchOptions, ProcessKind, classify
@@ -178,7 +178,7 @@ def launch_from(
         return text if isinstance(text, str) else Unknown(f"{name}: not in this capture")
 
     options = LaunchOptions(**{name: _decode(v) for name, v in record["options"].items()})
-    return WrittenLaunch(reading, str(record["name"]), reads_written(reading.files, read)), options
+    return WrittenLaunch(reading, str(record["name"]), file_reader(reading.files, read)), options
 
 
 # What is understood ---------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from preflight.launches.launch_files import (
     read_source,
 )
 from preflight.launches.shell_script import read_argv
-from preflight.launches.source import ReadFile, Reading, SourceError, reads_written
+from preflight.launches.source import ReadFile, Reading, SourceError, file_reader
 from preflight.launches.wrappers import SHELLS
 from preflight.processes.processes import LaunchOptions, is_program
 from preflight.sizing.chosen_releases import installed_there
@@ -168,7 +168,7 @@ def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLau
         where = f" ({note.origin})" if note is not None and note.origin.line is not None else ""
         why = "" if note is None else f"; {note.text}{where}"
         raise NoLaunchError(f"{name}: starts no program that is known here{why}")
-    return WrittenLaunch(reading, name, reads_written(reading.files, _reader(root, folder)))
+    return WrittenLaunch(reading, name, file_reader(reading.files, _reader(root, folder)))
 
 
 def _script(launch: tuple[str, ...]) -> int | None:

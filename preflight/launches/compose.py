@@ -17,8 +17,8 @@ from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import interpolate, read_compose_env_file, read_env_file
 from preflight.launches.launch_files import Beside, LaunchKind, LaunchText
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Reading, SourceNote, Word, brief, noted
-from preflight.launches.variables import environment_words, unread
+from preflight.launches.source import Origin, Reading, SourceNote, Word, brief, only_note
+from preflight.launches.variables import environment_words, unknown_needed
 
 # What ends a command to the reader of Compose v2 (go-shellwords); version 1 hands it over.
 _OPERATOR = regex(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|([;&|<>])""", re.DOTALL)
@@ -42,7 +42,7 @@ def read_compose(
     environment: Mapping[str, str | Word],
     beside: Beside = lambda _: None,
 ) -> Reading:
-    """Return the process of each service; ``environment`` fills in ``${NAME}``.
+    """Return the process of each service. ``environment``, else ``.env``, fills in ``${NAME}``.
 
     beside: reads ``.env``, and the files that ``env_file:`` names, by the written path. A service
     that extends another, and a file that is included, are only noted. Raises SourceError, as
@@ -52,7 +52,7 @@ def read_compose(
     readings: list[Reading] = []
 
     def note(id_: str, message: str, line: int | None) -> None:
-        readings.append(noted(id_, message, Origin(name, line)))
+        readings.append(only_note(id_, message, Origin(name, line)))
 
     if (dot_env := beside(".env")) is not None:
         read, notes = read_compose_env_file(dot_env, ".env", surroundings)
@@ -63,26 +63,26 @@ def read_compose(
         for item in include.items or ([include] if include.value else []):
             shown = item.text or item.at("path").text or "several files"
             note("include-not-read", f"include: {brief(shown)}{_PUT_TOGETHER}", item.line)
-        for called, tree in document.at("services").fields.items():
+        for service, tree in document.at("services").fields.items():
             extends = tree.at("extends")
-            if why := _without_profile(called, tree, surroundings):
+            if why := _why_not_started(service, tree, surroundings):
                 note("not-started", why, tree.line)
             elif extends.value is not None:
                 base = extends.text or extends.at("service").text or ""
-                message = f"service {called} extends {brief(base)}{_PUT_TOGETHER}"
+                message = f"service {service} extends {brief(base)}{_PUT_TOGETHER}"
                 note("extends-not-read", message, extends.line)
             else:
-                reader = _ServiceReader(name, called, tree, surroundings, beside)
+                reader = _ServiceReader(name, service, tree, surroundings, beside)
                 readings.append(reader.reading())
-    return source.joined(readings)
+    return source.join(readings)
 
 
 @dataclass
 class _ServiceReader:
-    """Reads the service ``called`` of the file ``name``; ``surroundings`` fill in ``${NAME}``."""
+    """Reads the service ``service`` of the file ``name``; ``surroundings`` fill in ``${NAME}``."""
 
     name: str
-    called: str
+    service: str
     tree: Node
     surroundings: Mapping[str, Word]
     read_file: Beside
@@ -94,32 +94,32 @@ class _ServiceReader:
     def reading(self) -> Reading:
         """Return the commands of the service, with its variables, ports and settings."""
         origin = Origin(self.name, self.tree.line)
-        asked = (self.one("deploy", "replicas"), self.one("scale"))
+        asked = (self.text("deploy", "replicas"), self.text("scale"))
         copies = next((int(text) for text in asked if text and _COPIES.fullmatch(text)), 1)
         if copies == 0:
-            message = f"service {self.called} is not started: the file asks for 0 of it"
-            return noted("not-started", message, origin)
+            message = f"service {self.service} is not started: the file asks for 0 of it"
+            return only_note("not-started", message, origin)
         variables = self.environment()
         argv = [*self.words("entrypoint"), *self.words("command")]
-        has_entrypoint = self.tree.at("entrypoint").value is not None
+        overrides = self.tree.at("entrypoint").value is not None
         key = "entrypoint" if argv else "command"  # words alone are the entrypoint's arguments
-        started, hidden = source.in_image(self.one("image") or "", argv, has_entrypoint, origin)
+        started, hidden = source.words_in_image(self.text("image") or "", argv, overrides, origin)
         if hidden:
             show = f"which the file does not show: name the program under {key}"
-            text = f"service {self.called} runs its image's own {key}, {show}"
+            text = f"service {self.service} runs its image's own {key}, {show}"
             self.note("image-command", text, started[0].origin.line if started else origin.line)
         for hook in self.tree.at("post_start").items:
-            message = f"what post_start of service {self.called} starts is not read"
+            message = f"what post_start of service {self.service} starts is not read"
             self.note("script-not-read", message, hook.line)
-        inner = read_words(started, variables, inside=True, beside=self.beside())
+        inner = read_words(started, variables, in_container=True, beside=self.beside())
         outer = (*started, *variables.values())
-        inner = source.read_inside(inner, Inside("service", self.called), outer)
+        inner = source.mark_inside(inner, Inside("service", self.service), outer)
         settings = self.settings() if inner.commands else None
         for why in () if settings is None else container.refusals(settings):
             self.note(
-                "container-refused", f"{why}; Compose refuses service {self.called}", origin.line
+                "container-refused", f"{why}; Compose refuses service {self.service}", origin.line
             )
-        place_of, files = source.Place("service", (self.called,)), inner.files
+        place_of, files = source.Place("service", (self.service,)), inner.files
         inner = inner.each(
             lambda command: command._replace(
                 place=place_of, container=settings, copies=copies, files=files
@@ -130,10 +130,10 @@ class _ServiceReader:
         return source.with_published(Reading(inner.commands, (*self.notes, *inner.notes)), ports)
 
     def published(self, origin: str) -> Iterator[Published]:
-        """Yield the ports of the host that the engine binds; none for a service on the host's
+        """Yield the host's ports that the engine binds; none for a service on the host's
         network."""
-        owner = f"service {self.called} ({origin})"
-        for item in () if self.one("network_mode") == "host" else self.tree.at("ports").items:
+        owner = f"service {self.service} ({origin})"
+        for item in () if self.text("network_mode") == "host" else self.tree.at("ports").items:
             port_word = self.word(item)
             if item.text is None:
                 keys = ("target", "published", "host_ip")
@@ -167,12 +167,12 @@ class _ServiceReader:
         """Return the words of ``entrypoint`` or ``command``: the items of a list, or a text split
         as Compose does. Adds notes, as on a quote that never closes, which gives no word."""
         tree = self.tree.at(key)
-        called = f"{key} of service {self.called}"
+        shown = f"{key} of service {self.service}"
         if tree.text is None:
             for item in (each for each in tree.items if each.plain):
-                if item.not_text == "number" or (item.text or "").lower() in ("true", "false"):
+                if item.yaml_type == "number" or (item.text or "").lower() in ("true", "false"):
                     refused = f'which Compose refuses (must be a string): write "{item.text}"'
-                    message = f"{called} has the item {item.text}, a {item.not_text} to YAML, "
+                    message = f"{shown} has the item {item.text}, a {item.yaml_type} to YAML, "
                     self.note("value-not-text", f"{message}{refused}", item.line)
             return [self.word(item) for item in tree.items if item.text is not None]
         import shlex
@@ -182,13 +182,13 @@ class _ServiceReader:
         operators = (match for match in _OPERATOR.finditer(text) if match.group(1))
         if (operator := next(operators, None)) is not None:
             text, left_out = text[: operator.start()], brief(text[operator.start() :])
-            message = f"{called} is not run by a shell: {left_out!r} is left out here, and "
+            message = f"{shown} is not run by a shell: {left_out!r} is left out here, and "
             message += "docker-compose v1 gives it to the program; write bash -c '…' around it"
             self.note("no-shell", message, whole.origin.line)
         try:
             texts = shlex.split(text)
         except ValueError:
-            self.note("unterminated", f"{called} has a quote that never closes", whole.origin.line)
+            self.note("unterminated", f"{shown} has a quote that never closes", whole.origin.line)
             return []
         names = whole.unresolved
         return [Word(text, whole.origin, tuple(n for n in names if n in text)) for text in texts]
@@ -225,15 +225,15 @@ class _ServiceReader:
             variables.update(read)
             self.notes.extend(notes)
         known = {**variables, **set_here}
-        return {**unread(known, Origin(self.name, files.line)), **known} if lost else known
+        return {**unknown_needed(known, Origin(self.name, files.line)), **known} if lost else known
 
     def texts(self, *keys: str) -> tuple[str, ...]:
-        """Return the items of a list, each once, or a text by itself. keys: the field's path."""
+        """Return the items of a list, each once, or a single text. keys: the field's path."""
         tree = self.tree.at(*keys)
         items = tree.items or [tree]
         return tuple(dict.fromkeys(self.word(item).text for item in items if item.text is not None))
 
-    def one(self, *keys: str) -> str | None:
+    def text(self, *keys: str) -> str | None:
         tree = self.tree.at(*keys)
         return None if tree.text is None else self.word(tree).text
 
@@ -268,9 +268,9 @@ class _ServiceReader:
                 yield text
 
     def gpus(self) -> GivenGpus | Unknown | None:
-        """Return the GPUs that ``gpus``, a reservation or else a device of CDI asks for; None if
+        """Return the GPUs that ``gpus``, else a reservation, else a CDI device asks for; None if
         none of these does."""
-        if (asked := self.one("gpus")) is not None:
+        if (asked := self.text("gpus")) is not None:
             return container.gpu_request(asked)
         reserved = self.tree.at("deploy", "resources", "reservations", "devices").items
         for item in (*self.tree.at("gpus").items, *reserved):
@@ -288,13 +288,13 @@ class _ServiceReader:
         options = [(name, text) for key, name in _OPTIONS.items() for text in self.texts(key)]
         options += [("ulimit", text) for text in self.ulimits()]
         options += [("device", text) for text in dict.fromkeys(self.devices())]
-        memory = self.one("mem_limit") or self.one("deploy", "resources", "limits", "memory")
+        memory = self.text("mem_limit") or self.text("deploy", "resources", "limits", "memory")
         options += [("memory", memory)] if memory else []
         # The last at each place counts.
         mounts = {mount.target: mount for mount in self.mounts()}.values()
-        return settings_of("compose", self.one("image") or "", tuple(options))._replace(
+        return settings_of("compose", self.text("image") or "", tuple(options))._replace(
             gpus=self.gpus(),
-            privileged=(self.one("privileged") or "").lower() in _TRUE,
+            privileged=(self.text("privileged") or "").lower() in _TRUE,
             mounts=tuple(map(self.absolute, mounts)),
         )
 
@@ -309,16 +309,16 @@ def _pairs(tree: Node) -> Iterator[tuple[str, str | None, int | None]]:
             yield name, value_text if equals else None, item.line
 
 
-def _without_profile(called: str, service: Node, surroundings: Mapping[str, Word]) -> str:
-    """Say why ``compose up`` leaves a service out: none of its profiles is asked for; or ""."""
-    profiles = [item.text for item in service.at("profiles").items if item.text]
+def _why_not_started(service: str, tree: Node, surroundings: Mapping[str, Word]) -> str:
+    """Return why ``compose up`` leaves a service out: none of its profiles is chosen. Else ""."""
+    profiles = [item.text for item in tree.at("profiles").items if item.text]
     chosen = surroundings.get("COMPOSE_PROFILES")
     wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]
     if not profiles or {"*", *profiles} & {*wanted} or (chosen is not None and chosen.unresolved):
         return ""
     asked = "COMPOSE_PROFILES is not set" if chosen is None else f"not {brief(chosen.text)}"
     of_profile = f"it belongs to profile {' or '.join(profiles)} alone ({asked})"
-    return f"service {called} is not started: {of_profile}"
+    return f"service {service} is not started: {of_profile}"
 
 
 def _recognises(launch: LaunchText) -> bool:

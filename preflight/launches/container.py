@@ -8,7 +8,7 @@ from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.unknown import Unknown
 
-# Bytes that a launch asks for: None where it does not say, Unknown where it says what nobody sets.
+# Bytes that a launch asks for: None if it asks for none, Unknown if a variable in it is not set.
 Size = int | None | Unknown
 # A soft and a hard limit, of which -1 is none.
 Limits = tuple["int | Unknown", "int | Unknown"]
@@ -164,7 +164,8 @@ class ContainerSettings(NamedTuple):
 
 
 def image_program(image: str, first: str) -> tuple[str, ...]:
-    """Return the words of an image's entrypoint; ``first``: the launch's first word."""
+    """Return the words of an image's entrypoint; () if they are not known, or if ``first``, the
+    launch's first word, names the program in place of the image's default."""
     name = re.sub(r"[:@][^/]*$", "", image)
     last = name.rpartition("/")[2]
     alone = last if last in _SAME_NAME else _PROGRAMS.get(last, "")
@@ -208,7 +209,7 @@ def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
 
 def refusals(settings: ContainerSettings) -> Iterator[str]:
     """Yield the reasons for which an engine refuses a run: sizes, limits or GPUs that it cannot
-    take. A value that is open for an unset variable is none."""
+    take. A value with a variable that is not set is no reason."""
     values: list[object] = [settings.shm_size_bytes, settings.memory_bytes]
     values += [mount.size_bytes for mount in settings.mounts if mount.kind == "tmpfs"]
     for name, (soft, hard) in settings.ulimits.items():
@@ -254,14 +255,14 @@ def gpu_request(text: str) -> GivenGpus | Unknown:
 
 
 def named_gpus(names: Sequence[str]) -> GivenGpus | Unknown:
-    """Return the GPUs of these names, or of devices of CDI: ``nvidia.com/gpu=0``."""
+    """Return the GPUs of these names or CDI devices; Unknown if a name has an open variable."""
     if "$" in "".join(names):
         return Unknown(f"the GPUs {','.join(names)}")
     return GivenGpus(None, _in_order(name.removeprefix(CDI_GPU) for name in names))
 
 
 def _in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Return names of GPUs in CUDA's order, numbers by their addresses; () for all."""
+    """Return names of GPUs in CUDA's order: numbers ascending, others as they stand; () for all."""
     parts = [name.strip() for name in names]
     if "all" in parts:
         return ()

@@ -8,8 +8,8 @@ from checks.base.record import NamedTuple
 from preflight.launches import container
 from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.env_files import read_env_file, read_small_file
-from preflight.launches.source import SourceNote, Word, brief, in_image
-from preflight.launches.variables import unread
+from preflight.launches.source import SourceNote, Word, brief, words_in_image
+from preflight.launches.variables import unknown_needed
 
 ENGINES = frozenset({"docker", "nerdctl", "nvidia-docker", "podman"})
 # Options of docker run that take no value; every other one takes the next word.
@@ -108,7 +108,7 @@ def container_run(
         elif name in outside:
             variables[name] = outside[name]
     if lost is not None:
-        variables.update(unread(variables, lost.origin))
+        variables.update(unknown_needed(variables, lost.origin))
     entries = [word for name, word in options if name == "entrypoint" and word.text]
     inner = (*entries[-1:], *argv[image + 1 :])
     origin = argv[start].origin
@@ -117,7 +117,7 @@ def container_run(
     else:
         has_entrypoint = any(name == "entrypoint" for name, _ in options)
         of_image = argv[image]
-        inner, hidden = in_image(of_image.text, inner, has_entrypoint, of_image.origin)
+        inner, hidden = words_in_image(of_image.text, inner, has_entrypoint, of_image.origin)
         if hidden:
             text = f"{brief(of_image.text)} runs its own command, which the launch does not show"
             text += ": name the program behind the image"

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from checks.base.record import NamedTuple
 from checks.base.regex import regex
-from preflight.launches.launch_files import Beside, LaunchText, started_by_python
-from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types
+from preflight.launches.launch_files import Beside, LaunchText, read_python_text
+from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types_into_pane
 from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief
 
 
@@ -119,7 +119,7 @@ _PACKAGES = frozenset(
 )
 
 
-def described(
+def read_starter(
     argv: Sequence[Word],
     environment: Mapping[str, Word],
     beside: Beside,
@@ -129,7 +129,7 @@ def described(
     or if the text starts nothing.
 
     A program that starts what stands elsewhere, as ``kubectl apply`` does, gives one note, on what
-    to give instead."""
+    to give instead. beside: gives the text of a file. stdin: None if not known."""
     name = argv[0].text.rpartition("/")[2] if argv else ""
     if (message := _unread(name, [word.text for word in argv[1:]])) is not None:
         return Reading((), (SourceNote("script-not-read", message, argv[0].origin),))
@@ -143,8 +143,8 @@ def described(
 
 def _unread(name: str, texts: Sequence[str]) -> str | None:
     """Return the text of the note on a program that starts what is not read, with what to give
-    instead. None for any other program, or if its words start nothing. texts: the words behind it.
-    """
+    instead. None for any other program, or if its words start nothing. texts: the words behind its
+    name."""
     entry = _UNREAD.get(name)
     plain = [text for text in texts if text[:1] != "-"]
     near = texts if name in SEVERAL_PROGRAMS else plain[:2]
@@ -162,7 +162,7 @@ def _unread(name: str, texts: Sequence[str]) -> str | None:
         or (entry is _MANIFEST and not any(map(_FILES.match, texts)))
         or (entry in (_MADE, _UNREAD["just"]) and _builds(texts))
         or (entry is _EACH and _ENDS.match(_IN_FRONT.sub("", " ".join(plain)) or "echo"))
-        or (name in TYPISTS and not types(texts))
+        or (name in TYPISTS and not types_into_pane(texts))
         or (name in ("systemctl", "service") and of_host)
     ):
         return None
@@ -177,8 +177,8 @@ def _builds(texts: Sequence[str]) -> bool:
     return all(_BUILDS.match(target) or target.isdigit() for target in targets)
 
 
-def is_described(argv: Sequence[Word]) -> bool:
-    """Return whether a file or text that a command reads may hold its commands."""
+def is_starter(argv: Sequence[Word]) -> bool:
+    """Return whether a command may start what stands in a file or text that it reads."""
     name = argv[0].text.rpartition("/")[2] if argv else ""
     if name not in _PYTHONS or len(argv) < 3 or argv[1].text != "-m":
         return name in STARTERS or _is_python_file(name)
@@ -243,7 +243,7 @@ def _python(
     body = "\n" * above + text.text
     launch = LaunchText(text.origin.source, body, False, environment, (), near)
     try:
-        started = started_by_python(launch)
+        started = read_python_text(launch)
     except (SourceError, RecursionError):
         return _unread_python(shown or script_path, argv, environment)
     if started is None or started.commands:

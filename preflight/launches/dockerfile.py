@@ -14,7 +14,7 @@ from preflight.launches.container import ContainerSettings
 from preflight.launches.env_files import interpolate
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Reading, Word, joined, noted
+from preflight.launches.source import Origin, Reading, Word, join, only_note
 from preflight.launches.variables import Layers
 
 _INSTRUCTION = regex(r"\s*([A-Za-z]+)\s+(.*)", re.DOTALL)
@@ -57,7 +57,7 @@ def _read(launch: LaunchText) -> Reading:
             stage = stage._replace(command=_words(text, origin))
         elif instruction == "RUN" and "pip" in text:
             around = Layers(variables, variables_here)
-            install = read_words(_words(text, origin), around, inside=True)
+            install = read_words(_words(text, origin), around, in_container=True)
             stage = stage._replace(installs=(*stage.installs, Reading(tuple(install.commands))))
         if for_all is not None and name:
             stages[name] = stage
@@ -65,16 +65,16 @@ def _read(launch: LaunchText) -> Reading:
     argv = [*stage.entry, *stage.command]
     if not argv:
         why = f"it names no program of its own: {stage.image or 'the image'} runs its own command"
-        readings.append(noted("image-command", why, Origin(launch.path)))
+        readings.append(only_note("image-command", why, Origin(launch.path)))
     settings = ContainerSettings(image=stage.image)
     left = Layers(variables, stage.variables)
-    started = read_words(argv, left, inside=True, beside=launch.beside)
+    started = read_words(argv, left, in_container=True, beside=launch.beside)
     inside = started.each(
         lambda command: command._replace(
             container=settings, wrappers=(("docker", "run", stage.image), *command.wrappers)
         )
     )
-    return joined([*readings, inside])
+    return join([*readings, inside])
 
 
 def _instructions(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:

@@ -43,7 +43,7 @@ class Node(NamedTuple):
         return self.value if isinstance(self.value, dict) else {}
 
     @property
-    def not_text(self) -> str | None:
+    def yaml_type(self) -> str | None:
         """Return ``number`` or ``bool`` for a plain scalar that YAML takes as one; else None."""
         if not self.plain or self.text is None or len(self.text) > _LONGEST_NUMBER:
             return None

@@ -16,7 +16,7 @@ from pathlib import Path
 from checks.base.regex import regex
 from preflight.launches.documents import DEEPEST
 from preflight.launches.source import Origin, SourceNote, Word, brief
-from preflight.launches.variables import Layers, unread
+from preflight.launches.variables import Layers, unknown_needed
 
 # Larger than any file that holds settings; a device or a log is not read into memory.
 LARGEST_FILE_BYTES = 4 * 2**20
@@ -40,7 +40,7 @@ def read_env_file(
     """Read variables as ``docker run --env-file`` does: no quotes, no expansion, the last one wins.
 
     Also returns notes, on names that Docker refuses and quotes that it keeps. A line with a name
-    alone takes the value of ``environment``, and sets nothing if that has none. Never raises."""
+    alone takes the name's value in ``environment``, if that has one. Never raises."""
     variables: dict[str, Word] = {}
     notes: list[SourceNote] = []
     # Docker cuts lines at line feeds only, and drops the carriage return in front of one.
@@ -179,7 +179,7 @@ def read_compose_env_file(
             return variables, (SourceNote("env-file-name", f"{message}write NAME=value", origin),)
         if match is None:
             message = f"{brief(line)!r} is more than NAME=value: the file is not read from here on"
-            left = {**variables, **unread(variables, origin)}
+            left = {**variables, **unknown_needed(variables, origin)}
             return left, (SourceNote("env-file-not-read", message, origin),)
         if equals:
             single, double, bare = match.groups()

@@ -16,8 +16,8 @@ from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes_pods import Pod, not_read, pods
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word, brief, noted
-from preflight.launches.variables import unread
+from preflight.launches.source import Origin, Reading, SourceNote, Word, brief, only_note
+from preflight.launches.variables import unknown_needed
 
 _REFERENCE = regex(r"\$(?:(\$)|\(([^)]*)\))")
 _NAME = regex(r"[A-Z_][A-Z0-9_]*")
@@ -71,33 +71,33 @@ def read_kubernetes(text: str, name: str) -> Reading:
                 which = " ".join((resource, called, *pod.role))
                 message = f"{which} is not started: the manifest asks for 0 of it"
                 at = Origin(name, pod.spec.line or item.line)
-                readings.append(noted("not-started", message, at))
+                readings.append(only_note("not-started", message, at))
                 continue
             apart += bool(others)
             left -= len(containers)
             if left < 0:
-                raise SourceError(f"{name} has more than {_MOST_CONTAINERS} containers")
+                raise source.SourceError(f"{name} has more than {_MOST_CONTAINERS} containers")
             for container in containers:
                 container_name = container.at("name").text or ""
                 place = source.Place("pod", (f"{resource}/{called}", *pod.role), container_name)
                 reader = _Container(container, place, name, pod, data_by_kind)
                 readings.append(reader.reading())
-            notes = (*_refused(pod.spec, name, resource), *_finished(pod.spec, name))
+            notes = (*_refusal_notes(pod.spec, name, resource), *_init_notes(pod.spec, name))
             readings.append(Reading((), notes))
         at = Origin(name, item.line)
-        readings += (noted("resource-not-read", message, at) for message in not_read(item))
+        readings += (only_note("resource-not-read", message, at) for message in not_read(item))
         if resource and not has_pods and resource not in ("ConfigMap", "Secret"):
             message = f"what {resource} {called} starts is not read: give the pods that it makes"
-            unread_kind = noted("resource-not-read", message, at)
+            reading = only_note("resource-not-read", message, at)
             if _STARTS_NOTHING.search(resource):
-                unread_kind = noted("kind-not-read", f"{resource} {called} starts no process", at)
-            readings.append(unread_kind)
+                reading = only_note("kind-not-read", f"{resource} {called} starts no process", at)
+            readings.append(reading)
     if apart > 1:
         message = (
             f"{apart} pods are read as if one of each ran on one host: give only those that do"
         )
-        readings.append(noted("pods-together", message, Origin(name)))
-    return source.joined(readings)
+        readings.append(only_note("pods-together", message, Origin(name)))
+    return source.join(readings)
 
 
 def _decoded(secret: Node) -> dict[str, Node]:
@@ -138,7 +138,7 @@ def _mounted_files(
     return files
 
 
-def _finished(pod: Node, name: str) -> Iterator[SourceNote]:
+def _init_notes(pod: Node, name: str) -> Iterator[SourceNote]:
     for container in pod.at("initContainers").items:
         if container.at("restartPolicy").text != "Always":
             called = container.at("name").text or ""
@@ -176,25 +176,25 @@ class _Container:
         self.read_variables()
         if not complete:
             origin = Origin(self.name, self.tree.at("envFrom").line or self.tree.line)
-            self.variables.update(unread(self.variables, origin))
+            self.variables.update(unknown_needed(self.variables, origin))
         argv = [
-            self.filled(item, f"{field} of container {self.place.container}")
+            self.fill_in(item, f"{field} of container {self.place.container}")
             for field in ("command", "args")
             for item in self.tree.at(field).items
             if item.text is not None
         ]
-        argv = [word._replace(text=self.as_a_shell_has_it(word.text)) for word in argv]
+        argv = [word._replace(text=self.with_shell_references(word.text)) for word in argv]
         image, entrypoint = self.tree.at("image").text or "", bool(self.tree.at("command").items)
-        started, hidden = source.in_image(image, argv, entrypoint, origin)
+        started, hidden = source.words_in_image(image, argv, entrypoint, origin)
         if hidden:
             message = f"container {self.place.container} runs its image's own program, which the "
             message += "manifest does not show: name it under command"
             place = started[0].origin if started else Origin(self.name, self.tree.line)
             self.notes.append(SourceNote("image-command", message, place))
         settings = _settings(self.pod.spec, self.tree)
-        inner = read_words(started, self.variables, inside=True, beside=self.beside)
+        inner = read_words(started, self.variables, in_container=True, beside=self.beside)
         outer = (*started, *self.variables.values())
-        inner = source.read_inside(inner, Inside("pod", self.place.container), outer)
+        inner = source.mark_inside(inner, Inside("pod", self.place.container), outer)
         if (hook := self.tree.at("lifecycle", "postStart")).value is not None:
             message = f"what postStart of container {self.place.container} starts is not read"
             self.note("script-not-read", message, hook)
@@ -210,8 +210,8 @@ class _Container:
         reading = Reading(commands, (*self.notes, *inner.notes))
         return source.with_published(reading, tuple(self.published()))
 
-    def as_a_shell_has_it(self, text: str) -> str:
-        """Return a shell's text with ``${NAME}`` for the $(NAME) that the kubelet fills in."""
+    def with_shell_references(self, text: str) -> str:
+        """Return a script with ``${NAME}`` for each ``$(NAME)`` that only the running pod has."""
         cluster = [n for n, w in self.variables.items() if w.inside and w.inside.kind == "cluster"]
         for name in (*self.pod.operator_sets, *cluster) if " " in text else ():
             text = text.replace(f"$({name})", f"${{{name}}}")
@@ -256,7 +256,7 @@ class _Container:
         return complete
 
     def referenced_data(self, reference: Node, suffix: str) -> Mapping[str, Node] | None:
-        """Return the data that ``configMapRef`` and its like name; None if it is not here."""
+        """Return the data of ``configMapRef`` (suffix ``Ref``) and its like; None if not here."""
         for data_kind, by_name in self.data_by_kind.items():
             if f"{data_kind}{suffix}" in reference.fields:
                 return by_name.get(reference.at(f"{data_kind}{suffix}", "name").text)
@@ -280,16 +280,16 @@ class _Container:
                 self.variables[key] = word if known.text is None else Word(known.text, at)
             else:
                 tree = value if value.line else value._replace(line=item.line)
-                self.variables[key] = self.filled(tree, f"the variable {key}", position)
+                self.variables[key] = self.fill_in(tree, f"the variable {key}", position)
 
-    def filled(self, tree: Node, what: str, position: int | None = None) -> Word:
+    def fill_in(self, tree: Node, what: str, position: int | None = None) -> Word:
         """Return a text with $(NAME) filled in as the kubelet does; an unknown name stays as
         written. Adds notes on what Kubernetes refuses or keeps.
 
         what: the name of the text, for notes. position: of a variable in ``env``, None for a word.
         """
         text, origin = tree.text or "", Origin(self.name, tree.line)
-        if yaml_type := tree.not_text:
+        if yaml_type := tree.yaml_type:
             message = f"{what} is {brief(text)}, a {yaml_type} to YAML, which Kubernetes refuses "
             why = f'(cannot unmarshal {yaml_type} into … of type string): write "{brief(text)}"'
             self.note("value-not-text", message + why, tree)
@@ -305,15 +305,15 @@ class _Container:
             word = self.variables.get(name)
             if word is not None and len(word.text) <= 2**16:
                 unresolved.extend(word.unresolved)
-                inside = source.both_inside(inside, word.inside)
+                inside = source.joined_inside(inside, word.inside)
                 return word.text
             later = position is not None and self.last.get(name, -1) >= position
-            nowhere = position is not None and _NAME.fullmatch(name) and not self.others(name)
+            nowhere = position is not None and _NAME.fullmatch(name) and not self.may_be_set(name)
             if later or nowhere:
                 why = f"{name} is set after it" if later else f"nothing sets {name}"
                 message = f"{what} keeps $({name}) as it is written, because {why}: set it above"
                 self.note("reference-unset", message, tree)
-            elif self.others(name):
+            elif self.may_be_set(name):
                 unresolved.append(name)
             return match.group()
 
@@ -321,12 +321,12 @@ class _Container:
         names = tuple(dict.fromkeys(unresolved))
         return Word(filled if len(filled) <= 2**20 else text, origin, names, inside=inside)
 
-    def others(self, name: str) -> bool:
+    def may_be_set(self, name: str) -> bool:
         """Return whether an operator or a service may set a variable that is not seen here."""
         return (self.open and _NAME.fullmatch(name) is not None) or bool(_SERVICE.search(name))
 
 
-def _asked(pod: Node) -> tuple[str, ...]:
+def _device_resources(pod: Node) -> tuple[str, ...]:
     """Return the names of all device plugin resources that a pod's containers ask for."""
     containers = (*pod.at("initContainers").items, *pod.at("containers").items)
     limits = (container.at("resources", "limits").fields.items() for container in containers)
@@ -356,7 +356,7 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
         network="host" if pod.at("hostNetwork").text == "true" else None,
         shm_size_bytes=shm[-1].size_bytes if shm else None,
         resources={key: tree.text for key, tree in limits.items() if "/" in key and tree.text},
-        pod_resources=_asked(pod),
+        pod_resources=_device_resources(pod),
         runtime=pod.at("runtimeClassName").text,
         privileged=security.at("privileged").text == "true",
         cap_add=tuple(item.text for item in capabilities.at("add").items if item.text),
@@ -384,7 +384,7 @@ def _startup_seconds(probe: Node) -> int | None:
     return delay + period * failures
 
 
-def _refused(pod: Node, name: str, resource: str) -> Iterator[SourceNote]:
+def _refusal_notes(pod: Node, name: str, resource: str) -> Iterator[SourceNote]:
     """Yield a note on each container whose resources the API server refuses, with all reasons.
     name: of the manifest. resource: the kind of the object.
 
@@ -392,9 +392,9 @@ def _refused(pod: Node, name: str, resource: str) -> Iterator[SourceNote]:
     for container in (*pod.at("initContainers").items, *pod.at("containers").items):
         limits, requests = (container.at("resources", key).fields for key in ("limits", "requests"))
         pairs = [*limits.items(), *requests.items()]
-        reasons = [(_misspelt(key, tree.text), tree.line) for key, tree in pairs]
+        reasons = [(_quantity_error(key, tree.text), tree.line) for key, tree in pairs]
         for key, tree in requests.items():
-            reasons.append((_unlike(key, tree.text, limits.get(key, Node(None))), tree.line))
+            reasons.append((_request_error(key, tree.text, limits.get(key, Node(None))), tree.line))
         problems = [(why, line) for why, line in reasons if why]
         asked = {**requests, **limits}
         pages = [tree.line for key, tree in asked.items() if key.startswith("hugepages-")]
@@ -408,7 +408,7 @@ def _refused(pod: Node, name: str, resource: str) -> Iterator[SourceNote]:
             yield SourceNote("container-refused", message, Origin(name, problems[0][1]))
 
 
-def _misspelt(key: str, text: str | None) -> str | None:
+def _quantity_error(key: str, text: str | None) -> str | None:
     """Return why Kubernetes refuses the quantity ``text`` of resource ``key``; None if it does not,
     or if a template fills the quantity in."""
     if text is None or _FILLED_IN.search(text):
@@ -426,7 +426,7 @@ def _misspelt(key: str, text: str | None) -> str | None:
     return f"{key} is {text}, no multiple of {page}: write {right}" if size % page_bytes else None
 
 
-def _unlike(key: str, text: str | None, limit: Node) -> str | None:
+def _request_error(key: str, text: str | None, limit: Node) -> str | None:
     """Return why Kubernetes refuses a request of resource ``key`` with that limit; None if it does
     not. Devices and huge pages need equal limits."""
     exact = key.startswith("hugepages-") or ("/" in key and "kubernetes.io/" not in key)

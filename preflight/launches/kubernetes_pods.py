@@ -82,7 +82,7 @@ def pods(item: Node) -> Iterator[Pod]:
         for pod in _leader_worker_set(item.at("spec", "leaderWorkerTemplate")):
             yield pod._replace(copies=times * pod.copies)
     elif resource != "CustomResourceDefinition" and not resource.startswith("Ray"):
-        named = [(tree.at("name").text or "", tree) for tree in _of_groups(item, "roleTemplates")]
+        named = [(tree.at("name").text or "", tree) for tree in _roles(item, "roleTemplates")]
         templates = {called: tree.at("template") for called, tree in named}
         shared = item.at("spec", "envs").items or item.at("spec", "env").items  # Dynamo's graphs
         set_by_operator = _AIBRIX if resource in ("StormService", "RoleSet", "PodSet") else {}
@@ -94,7 +94,7 @@ def pods(item: Node) -> Iterator[Pod]:
 def not_read(item: Node) -> Iterator[str]:
     """Yield a sentence on each part of an object that starts something and is not read."""
     resource, called = item.at("kind").text or "", item.at("metadata", "name").text or ""
-    roles = _of_groups(item, "roles")
+    roles = _roles(item, "roles")
     if any(role.at("engineRuntimes").items for role in roles):
         yield f"what engineRuntimes put into the pods of {resource} {called} is not read"
     if any(role.at("entryTemplate").fields for role in roles):
@@ -115,28 +115,29 @@ def not_read(item: Node) -> Iterator[str]:
 
 
 def _leader_worker_set(template: Node) -> Iterator[Pod]:
-    """Yield the leader (by the workers' template if it has none) and the workers."""
+    """Yield a leader, by the workers' template if it has none, and workers unless the size is 1."""
     size = template.at("size").text or "1"
     leader = template.at("leaderTemplate", "spec")
     worker = template.at("workerTemplate", "spec")
-    first = _of_group(leader if leader.fields else worker, "leader", _LWS, size)
+    first = _pod_of_group(leader if leader.fields else worker, "leader", _LWS, size)
     yield first._replace(role=(), open=False)
     if size != "1":
-        yield _of_group(worker, "worker", _LWS, size)._replace(open=False)
+        yield _pod_of_group(worker, "worker", _LWS, size)._replace(open=False)
 
 
-def _of_group(spec: Node, which: str, names: tuple[str, ...], size: str) -> Pod:
-    """Return the leader of a group, or its workers, with the variables that tell which it is. A
-    worker knows its index if it is the only one beside the leader."""
+def _pod_of_group(spec: Node, which: str, env_names: tuple[str, ...], size: str) -> Pod:
+    """Return the leader or the workers (``which``) of a group, with the variables ``env_names``
+    set: the leader's address, the size, the index. A worker alone beside the leader knows its
+    index."""
     others = Node(size).number() - 1
     index = "0" if which == "leader" else "1" if size == "2" else None
-    variables = dict(zip(names, (None, size, index), strict=True))
+    variables = dict(zip(env_names, (None, size, index), strict=True))
     copies = 1 if which == "leader" else max(1, others)
     return Pod(spec, (which,), variables, open=True, copies=copies)
 
 
-def _of_groups(item: Node, name: str) -> list[Node]:
-    """Return the roles or the roleTemplates of a group, those of a set of groups as well."""
+def _roles(item: Node, name: str) -> list[Node]:
+    """Return the ``roles`` or ``roleTemplates`` (``name``) of a group or of a set of groups."""
     paths = ((name,), ("template", name), ("groupTemplate", "spec", name))
     return [role for path in paths for role in item.at("spec", *path).items]
 
@@ -156,7 +157,7 @@ def _walk(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> I
 def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
     """Yield the leader and the workers of a component of Dynamo over several nodes.
 
-    Its operator tells SGLang which node each is (deploy/operator/internal/dynamo
+    Dynamo's operator tells SGLang which node each pod is (deploy/operator/internal/dynamo
     backend_sglang.go). What it tells other engines is not read: their pod is yielded as it is, its
     copies multiplied by ``nodes``."""
     main, *others = pod.spec.at("containers").items or [Node({})]
@@ -175,7 +176,7 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
             ]
         first = _with(main, args=Node(flagged_args, main.line))
         spec = _with(pod.spec, containers=Node([first, *others], main.line))
-        made = _of_group(spec, which, _LWS, str(nodes))
+        made = _pod_of_group(spec, which, _LWS, str(nodes))
         yield made._replace(
             role=(*pod.role, which),
             operator_sets={**pod.operator_sets, **made.operator_sets},
@@ -192,10 +193,11 @@ def _texts(tree: Node) -> Iterator[str]:
 
 
 def _component(tree: Node, pod: Pod) -> Pod:
-    """Return the pod of a Dynamo component with the component's own fields applied.
+    """Return the pod of a Dynamo component with the component's own fields added to its main
+    container. Where both set a variable or resources, the pod's own are kept.
 
-    Source: github.com/ai-dynamo/dynamo ``deploy/operator/api`` (v1alpha1 and v1beta1), whose
-    frontend runs ``python3 -m dynamo.frontend``."""
+    /dev/shm is a volume unless the component switches it off. A frontend without a command gets
+    ``python3 -m dynamo.frontend``. Source: github.com/ai-dynamo/dynamo ``deploy/operator/api``."""
     containers = pod.spec.at("containers").items or [Node({})]
     main = next((each for each in containers if each.at("name").text == "main"), containers[0])
     others = [container for container in containers if container is not main]
@@ -232,7 +234,7 @@ def _component(tree: Node, pod: Pod) -> Pod:
 
 
 def _container_resources(resources: Node) -> Node:
-    """Return resources as a container has them: Dynamo's v1alpha1 names GPUs and others apart."""
+    """Return resources as a container has them; Dynamo's v1alpha1 keeps GPUs in other fields."""
     fields = dict(resources.fields)
     gpus, gpu_kind = fields.pop("gpu", None), fields.pop("gpuType", Node("nvidia.com/gpu"))
     fields |= fields.pop("custom", Node({})).fields
@@ -270,9 +272,9 @@ def _below(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
     elif tree.at("containers").items:
         yield Pod(tree, role, open=True)
     elif pattern.fields:
-        yield from _group(_template(pattern, templates), pattern, role, _RBG)
+        yield from _pods_of_group(_template(pattern, templates), pattern, role, _RBG)
     elif replaced.fields:
-        yield from _group(_template(tree, templates), replaced, role, _LWS)
+        yield from _pods_of_group(_template(tree, templates), replaced, role, _LWS)
     elif tree.at("templateRef").fields:
         yield Pod(_template(tree, templates).at("spec"), role, open=True)
     else:
@@ -294,25 +296,25 @@ def _template(tree: Node, templates: Mapping[str, Node]) -> Node:
         return tree.at("template")
     template = templates.get(reference.at("name").text or "", Node(None))
     patch = reference.at("patch")
-    return merged(template, patch if patch.fields else tree.at("templatePatch"))
+    return apply_patch(template, patch if patch.fields else tree.at("templatePatch"))
 
 
-def _group(
-    template: Node, group: Node, role: tuple[str, ...], names: tuple[str, str, str]
+def _pods_of_group(
+    template: Node, group: Node, role: tuple[str, ...], env_names: tuple[str, str, str]
 ) -> Iterator[Pod]:
-    """Yield the leader of a role, and the workers unless the size is 1, each with the patch for it.
-    names: of the variables, as for ``_of_group``."""
+    """Yield the leader of a group, and its workers unless its size is 1: the template with the
+    group's patch for each. env_names: of the leader's address, the size and the index."""
     size = group.at("size").text or "1"
     for which, keys in _PATCHES.items():
         if which == "worker" and size == "1":
             continue
         whole = template
         for key in keys:
-            whole = merged(whole, group.at(key))
-        yield _of_group(whole.at("spec"), which, names, size)._replace(role=(*role, which))
+            whole = apply_patch(whole, group.at(key))
+        yield _pod_of_group(whole.at("spec"), which, env_names, size)._replace(role=(*role, which))
 
 
-def merged(base: Node, patch: Node, key: str = "") -> Node:
+def apply_patch(base: Node, patch: Node, key: str = "") -> Node:
     """Return a pod template with a strategic merge patch, applied as the API machinery does. key:
     the field that both stand at, which tells how a list is merged.
 
@@ -327,7 +329,7 @@ def merged(base: Node, patch: Node, key: str = "") -> Node:
             if tree.value is None:
                 fields.pop(name, None)
             else:
-                fields[name] = merged(fields.get(name, Node(None)), tree, name)
+                fields[name] = apply_patch(fields.get(name, Node(None)), tree, name)
         return Node(fields, patch.line or base.line)
     if patch.value is None:
         return base
@@ -346,7 +348,7 @@ def _merged_items(base: list[Node], patch: list[Node], merge_key: str) -> list[N
         return named
     keyed = [(each, each.at(merge_key).text) for each in named]
     changed = [
-        (merged(base[names.index(name)], each) if name in names else each, name)
+        (apply_patch(base[names.index(name)], each) if name in names else each, name)
         for each, name in keyed
     ]
     touched = {name for _, name in keyed} | deleted

@@ -17,12 +17,12 @@ from checks.base.regex import regex
 from preflight.base.shell import quote
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import read_env_file, read_small_file
-from preflight.launches.source import Reading, SourceError, SourceNote, Word, told_apart
+from preflight.launches.source import Reading, SourceError, SourceNote, Word, tell_apart
 from preflight.launches.variables import environment_words
 
-# Gives the text of a file that lies beside a launch file; None where there is none.
+# Gives the text of a file that lies beside a launch file, by its name; None without the file.
 Beside = Callable[[str], "str | None"]
-# Gives what a command such as ``nproc`` writes on the host of the launch; None where not known.
+# Gives the output of a command such as ``nproc`` on the launch's host; None if not known.
 HostWords = Callable[[str], "str | None"]
 # What docker compose takes where it is told no file, and what it lays over that.
 COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
@@ -93,7 +93,7 @@ class LaunchText:
 
     @property
     def begins_with_section(self) -> bool:
-        """Whether the first line that says something opens a section: in a script it does not."""
+        """Return whether the first line that is no comment opens a section, as ``[Unit]`` does."""
         lines = (line for line in self.text.splitlines() if line.strip())
         first = next((line for line in lines if not _COMMENT.match(line)), "")
         return _OPENS_SECTION.match(first) is not None
@@ -113,11 +113,11 @@ KINDS = tuple("systemd_unit dockerfile python_program compose kubernetes srt_slu
 KINDS += ("shell_script",)
 
 
-def started_by_python(launch: LaunchText) -> Reading | None:
+def read_python_text(launch: LaunchText) -> Reading | None:
     """Return the commands of a Python text, with notes on calls that are not read; None if it has
     neither. Raises SourceError if the text is not Python."""
     # By name, as the kinds: a Python program may start what a shell does.
-    reading: Reading = import_module("preflight.launches.python_program").started(launch)
+    reading: Reading = import_module("preflight.launches.python_program").read_program(launch)
     return reading if reading.commands or reading.notes else None
 
 
@@ -157,7 +157,7 @@ def read_kind(launch: LaunchText) -> Reading:
 
 
 def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
-    """Return the environment with the variables of the env files, as Docker reads them."""
+    """Return the environment with the env files over it, read as Docker does, and notes on them."""
     variables = environment_words(launch.environment)
     notes: list[SourceNote] = []
     for path, text in launch.env_texts:
@@ -206,7 +206,7 @@ def read_source(
     shown = STANDARD_INPUT if path == "-" else path
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     launch = LaunchText(shown, text, marked, environment, texts, beside, arguments, host_words)
-    return told_apart(read_kind(launch))
+    return tell_apart(read_kind(launch))
 
 
 def read_text(
@@ -215,10 +215,10 @@ def read_text(
     environment: Mapping[str, str | Word],
     env_texts: Sequence[tuple[str, str]] = (),
 ) -> Reading:
-    """Return the commands of a text at hand, without opening a file. Raises SourceError."""
+    """Return the commands of a text. ``path`` names it, and is not opened. Raises SourceError."""
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     launch = LaunchText(path, text, marked, environment, env_texts, lambda _: None)
-    return told_apart(read_kind(launch))
+    return tell_apart(read_kind(launch))
 
 
 def _text(path: str) -> str:

@@ -13,7 +13,7 @@ from checks.base.regex import regex
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 
 
-class Launched(NamedTuple):
+class LaunchedProgram(NamedTuple):
     """The program that a launcher starts.
 
     start: the index of the program; behind the last word if a shell reads standard input. script:
@@ -98,7 +98,7 @@ def is_launcher(program: str) -> bool:
 
 
 class RemoteWords(NamedTuple):
-    """hosts: the host, "" for none. start: where the words for its shell begin."""
+    """hosts: the host, "" for none. start: where the words for the host's shell begin."""
 
     hosts: str
     start: int
@@ -122,28 +122,28 @@ def remote_words(argv: Sequence[str], first: int = 0) -> RemoteWords | None:
     return RemoteWords(host, min(index, len(argv)))
 
 
-def types(texts: Sequence[str]) -> bool:
+def types_into_pane(texts: Sequence[str]) -> bool:
     """Return whether a command of tmux or screen types into a pane."""
     return not {"send", "send-keys", "stuff"}.isdisjoint(texts)
 
 
-def launched(
-    argv: Sequence[Word], first: int, begins: Callable[[str], bool], reads: bool = False
-) -> Launched | None:
+def find_program(
+    argv: Sequence[Word], first: int, begins: Callable[[str], bool], has_stdin: bool = False
+) -> LaunchedProgram | None:
     """Find the program behind the launcher at index ``first`` (srun, ssh, su ...); None if no
-    program that can be read stands behind the launcher. begins: tells by a word's name whether
-    the word is a wrapper, shell or container engine. reads: standard input has a script."""
+    program that can be read stands behind it. begins: tells by a word's name whether the word is a
+    wrapper, shell or container engine. has_stdin: standard input has a script."""
     name = argv[first].text.rpartition("/")[2]
     remote = remote_words([word.text for word in argv], first)
     if remote is not None:
         behind = argv[remote.start :]
-        if not behind and not reads:
+        if not behind and not has_stdin:
             return None
-        script = _joined(behind) if behind else None
-        return Launched(remote.start, script, False, True, (), _note(argv[first], name))
+        script = _remote_text(behind) if behind else None
+        return LaunchedProgram(remote.start, script, False, True, (), _note(argv[first], name))
     texts = [word.text for word in argv[first:]]
     several = name in SEVERAL_PROGRAMS and {":", "--multi-prog"} & {*texts}
-    if several or (name in TYPISTS and types(texts)):
+    if several or (name in TYPISTS and types_into_pane(texts)):
         return None
     if name in _EXEC_ENGINES and all(word.text != "exec" for word in argv[first + 1 : first + 4]):
         return None
@@ -164,7 +164,7 @@ def launched(
         if (
             module
             or is_script
-            or (begins(program) and (following or reads) and program not in _BUILTINS)
+            or (begins(program) and (following or has_stdin) and program not in _BUILTINS)
             or (program.startswith("python") and _ARGUMENT.match(following))
             or _NAMED.fullmatch(program)
             or program in _FAN_OUT
@@ -174,14 +174,14 @@ def launched(
             break
         start += 1
     else:
-        if not (reads and name in ("su", "runuser")):
+        if not (has_stdin and name in ("su", "runuser")):
             return None
     written = argv[start] if is_script else None
     settings, note = _settings(argv[first:start]), _note(argv[first], name)
-    return Launched(start, written, module, name in _ELSEWHERE, settings, note)
+    return LaunchedProgram(start, written, module, name in _ELSEWHERE, settings, note)
 
 
-def _joined(argv: Sequence[Word]) -> Word:
+def _remote_text(argv: Sequence[Word]) -> Word:
     """Return the text for the shell of another host: the words, joined by blanks."""
     return argv[0]._replace(
         text=" ".join(word.text for word in argv),
@@ -217,9 +217,9 @@ IN_JOB = "SLURM_JOB_ID"
 
 
 class Tasks(NamedTuple):
-    """How many processes a launcher starts. beside: on each host. hosts: on how many hosts."""
+    """How many processes a launcher starts. per_host: on each host. hosts: on how many hosts."""
 
-    beside: int
+    per_host: int
     hosts: int
 
 
@@ -251,14 +251,14 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
 def _option(argv: Sequence[str], *names: str) -> int | None:
     """Return the count behind an option: 0 if not known, None without the option."""
     short = tuple(name for name in names if len(name) == 2)
-    for name, value in valued(argv):
+    for name, value in option_values(argv):
         attached = name.startswith(short) and name[2:3].isdigit()  # -N4
         if name in names or attached:
             return _whole(name[2:] if attached else value)
     return None
 
 
-def valued(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+def option_values(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield each word as an option, with the value behind its = or else the next word."""
     for word, following in zip(argv, (*argv[1:], ""), strict=False):
         name, equals, value = word.partition("=")
@@ -269,14 +269,14 @@ def _whole(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) < 5 else 0
 
 
-def _slurm_gpus(argv: Sequence[str], nodes: int | None, beside: int = 1) -> int | None:
+def _slurm_gpus(argv: Sequence[str], nodes: int | None, per_host: int = 1) -> int | None:
     """Return the GPUs on a host by options of srun(1) or sbatch(1): the least number if several
     options say one, None if none does.
 
-    nodes: the number of hosts, None if not known. beside: tasks on a host."""
+    nodes: the number of hosts, None if not known. per_host: tasks on a host."""
     counts: list[int] = []
-    for name, value in valued(argv):
-        each = {"--gpus-per-node": 1, "--gpus-per-task": beside}.get(name)
+    for name, value in option_values(argv):
+        each = {"--gpus-per-node": 1, "--gpus-per-task": per_host}.get(name)
         if name in ("-G", "--gpus") and nodes in (None, 1):
             each = 1
         if name == "--gres":
@@ -289,7 +289,8 @@ def _slurm_gpus(argv: Sequence[str], nodes: int | None, beside: int = 1) -> int 
 
 
 def step_gpus(argv: Sequence[Word], environment: Mapping[str, Word]) -> dict[str, Word]:
-    """Return the variable with the number of GPUs of a task of ``srun``; empty if unsaid."""
+    """Return the variable ``SLURM_GPUS_ON_NODE`` as a task of ``srun`` has it; {} if neither the
+    options in ``argv`` nor SLURM_GPUS_PER_TASK tell. The options win."""
     texts = [word.text for word in argv]
     each = environment.get("SLURM_GPUS_PER_TASK")
     if each is not None and not any(text.startswith(("--gpus", "--gres", "-G")) for text in texts):
@@ -301,8 +302,8 @@ def step_gpus(argv: Sequence[Word], environment: Mapping[str, Word]) -> dict[str
 
 
 def _slurm_mem(argv: Sequence[str]) -> int | None:
-    """Return the MiB of ``--mem``, which is for each node; None without it, or for all there is."""
-    text = next((value for name, value in valued(argv) if name == "--mem"), "")
+    """Return the MiB of ``--mem``, which is for each node; None without it, or if 0, for all."""
+    text = next((value for name, value in option_values(argv) if name == "--mem"), "")
     parts = re.fullmatch(r"(\d{1,12})([kmgt]?)b?", text.lower())
     kib = 0 if parts is None else int(parts[1]) * 1024 ** ("kmgt".index(parts[2] or "m"))
     return kib // 1024 or None
@@ -334,13 +335,13 @@ def slurm_variables(text: str) -> dict[str, str]:
 
 
 def _settings(argv: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
-    """Return name and value of the variables that a launcher's own options set: -e, -x, Ray's
-    environment."""
+    """Return name and value of the variables that a launcher's own options set: ``-e``, ``-x``,
+    Ray's environment."""
     settings: list[tuple[str, Word]] = []
     before = ""
     for word in argv:
         if "--runtime-env-json" in (word.text.partition("=")[0], before):
-            settings += _of_ray(word._replace(text=word.text.removeprefix("--runtime-env-json=")))
+            settings += _ray_env(word._replace(text=word.text.removeprefix("--runtime-env-json=")))
         text = word.text.removeprefix("--env=")
         if (text != word.text or before in ("-e", "--env", "-x")) and ASSIGNMENT.match(text):
             variable, _, value = text.partition("=")
@@ -349,7 +350,7 @@ def _settings(argv: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
     return tuple(settings)
 
 
-def _of_ray(word: Word) -> list[tuple[str, Word]]:
+def _ray_env(word: Word) -> list[tuple[str, Word]]:
     """Return the variables of ``ray job submit --runtime-env-json '{"env_vars": {...}}'``."""
     try:
         variables = json.loads(word.text).get("env_vars", {})

@@ -15,8 +15,8 @@ from checks.base.regex import regex
 from checks.base.unknown import Inside
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word, brief, joined
-from preflight.launches.variables import unread
+from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word, brief, join
+from preflight.launches.variables import unknown_needed
 
 _UNREAD = "script-not-read"
 _SERVER = ("python3", "-m", "sglang.launch_server")
@@ -57,10 +57,10 @@ class _Place(NamedTuple):
 def _read(launch: LaunchText) -> Reading:
     message = "a Python program is not run: what it starts but with literal words is not read"
     about = SourceNote(_UNREAD, message, Origin(launch.path))
-    return joined([started(launch), Reading((), (about,))])
+    return join([read_program(launch), Reading((), (about,))])
 
 
-def started(launch: LaunchText) -> Reading:
+def read_program(launch: LaunchText) -> Reading:
     """Return the commands of a Python text, and notes on what is not read. Raises SourceError."""
     variables, notes = with_env_files(launch)
     if len(launch.text) > 1 << 20:
@@ -69,7 +69,7 @@ def started(launch: LaunchText) -> Reading:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of its escapes: they are its own matter
             tree = ast.parse(launch.text)
-        return joined([Reading((), notes), *_Program(tree, launch, variables).readings()])
+        return join([Reading((), notes), *_Program(tree, launch, variables).readings()])
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise SourceError(f"{launch.path} is not Python: {error}") from None
 
@@ -198,7 +198,7 @@ class _Program:
             yield from (flag._replace(text=text) for text in texts if value is not True)
 
     def changes(self) -> Iterator[tuple[_Place, str, Word]]:
-        """Yield the changes of ``os.environ`` by name; "" if any variable may be set."""
+        """Yield place, name and value of changes of ``os.environ``; name "" if any may be set."""
         for place in self.places:
             shown = ast.unparse(place.syntax)
             match = _SETS_ONE.match(shown)
@@ -207,12 +207,11 @@ class _Program:
                 yield place, "" if match is None else match[1], value
 
     def environment(self, place: _Place, call: ast.Call) -> dict[str, Word] | None:
-        """Return the environment of the process that a call starts; None if ``env=`` is another
-        than ``os.environ``."""
+        """Return the environment of a call's process; None if ``env=`` is not ``os.environ``."""
         variables = dict(self.variables)
         for where, name, word in self.settings:
             if not name:
-                variables |= unread(variables, self.at(where.syntax))
+                variables |= unknown_needed(variables, self.at(where.syntax))
             elif where.function in ("", place.function) and where.syntax.lineno < call.lineno:
                 variables[name] = word._replace(doubts=self.doubts(where))
             elif place.function or where.syntax.lineno < call.lineno:  # whether before, is not read

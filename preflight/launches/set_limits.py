@@ -48,9 +48,9 @@ _ODD_OPTIONS = regex(
 _SANITIZED = (("as", None, None), ("fsize", None, None), ("nofile", 1024, Bound.STAYS))
 
 
-def entered(container: str, origin: Origin) -> tuple[RunAs, tuple[SetLimit, ...]]:
-    """Return user and limits of a program of ``docker exec``: not known."""
-    where = f"{container} ({origin})"
+def exec_user_and_limits(command: str, origin: Origin) -> tuple[RunAs, tuple[SetLimit, ...]]:
+    """Return user and limits, all unknown, of a program of ``command``, such as ``docker exec``."""
+    where = f"{command} ({origin})"
     why = Unknown(
         f"{where}: the container runs already, and its limits and its user are not shown",
         advice="check inside that container, or show the run that starts it in the launch",
@@ -58,7 +58,7 @@ def entered(container: str, origin: Origin) -> tuple[RunAs, tuple[SetLimit, ...]
     return RunAs(why, origin=where), _not_known(why, where)
 
 
-def of_job(origin: Origin) -> SetLimit:
+def slurm_memlock(origin: Origin) -> SetLimit:
     """Return the memlock limit of a Slurm job, seen from outside of the job: not known.
 
     Slurm passes on the limits of the shell that submits it; for InfiniBand its guide tells people
@@ -72,7 +72,7 @@ def of_job(origin: Origin) -> SetLimit:
     return SetLimit("memlock", why, why, f"Slurm ({origin})", raises=True)
 
 
-def of_ray(origin: Origin) -> tuple[SetLimit, ...]:
+def ray_limits(origin: Origin) -> tuple[SetLimit, ...]:
     """Return each limit of a program that Ray starts, as not known: its node's daemon gives it."""
     why = Unknown(
         f"Ray starts it ({origin}): with the limits that its node was started with",
@@ -105,7 +105,7 @@ def ulimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
 
 def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
     """Return the bound that a word behind ``ulimit`` asks for: ``unit`` times its number, None for
-    unlimited. An invalid word gives STAYS."""
+    unlimited. ``hard`` or ``$(ulimit -H)`` is a bound in force; an invalid word gives STAYS."""
     asked = _ASKED.fullmatch(word.text)
     if asked is not None:
         return Bound.HARD if "H" in (asked.group(1) or asked.group(2)) else Bound.SOFT
@@ -129,7 +129,8 @@ def prlimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
 
 
 def unit_limit(key: str, word: Word, unit: str, raises: bool = True) -> SetLimit | None:
-    """Return the limit that ``LimitNOFILE=1024:4096`` sets; None for one that no check judges."""
+    """Return the limit that ``LimitNOFILE=1024:4096`` sets; None for one that no check judges.
+    word: the value. unit: the unit's name. raises: as in SetLimit."""
     name = key.removeprefix("Limit").lower()
     if not key.startswith("Limit") or name not in LIMIT_NAMES:
         return None
@@ -166,7 +167,7 @@ def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
 
 
 def limit_note(key: str, value: str, origin: Origin) -> SourceNote | None:
-    """Return a note that a property of a unit sets a limit, or None."""
+    """Return a note if a property of a unit sets a limit that no check judges, else None."""
     taken = key == "AmbientCapabilities" and "~" in value
     off = value in ("", "no", "false", "0", "off") and key != "CapabilityBoundingSet"
     if off or (key not in _LIMITS and not taken):
@@ -227,7 +228,8 @@ def _user(word: Word) -> str | Unknown:
 
 
 def _user_word(changer: _Changer, argv: Sequence[Word]) -> Word | None:
-    """Return the word of ``sudo -u NAME``, ``su NAME`` and the like that names the user."""
+    """Return the word of ``sudo -u NAME``, ``su NAME`` and the like that names the user, or
+    None."""
     index = 0
     while index < len(argv):
         text, option = argv[index].text, ""
@@ -283,7 +285,7 @@ def login_limits(argv: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
 
 
 def unit_user(settings: Iterable[tuple[str, Word]], system: bool, unit: str) -> RunAs:
-    """Return the user of a unit's processes; ``system``: root's manager runs the unit."""
+    """Return the user of a unit's processes. system: root's manager runs it. unit: its path."""
     run_as = RunAs("root", (), unit) if system else RunAs()
     for key, word in settings:
         if key == "User" and word.text:

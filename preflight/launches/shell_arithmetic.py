@@ -46,8 +46,8 @@ _RESULTS: dict[type, Callable[[int, int], int]] = {
 
 
 def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int | None:
-    """Return the result of a formula; None if ``value`` knows no number for a name, or if it is not
-    read.
+    """Return the result of a formula; None if ``value`` knows no number for a name, or if the
+    formula is not read.
 
     assign: takes the result of ``i++`` and ``i = 3``; None if they are not to be followed. Sums,
     comparisons, and assignments in front are read; bits, bases, ``**`` and ``?:`` are not."""
@@ -63,7 +63,7 @@ def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int 
 
 
 def names_set(formula: str) -> dict[str, bool]:
-    """Return the variables that a formula may set, and whether each is set by its element."""
+    """Return name -> whether an element is set, for each variable that a formula may set."""
     elements = {name: bool(element) for name, element, _ in _SET.findall(formula)}
     return {**{name: False for _, name in _SET_BEFORE.findall(formula)}, **elements}
 
@@ -94,7 +94,7 @@ def _sum(text: str, value: Value) -> int:
     if not _KNOWN.fullmatch(text):
         raise ArithmeticError
     text = text.replace("&&", " and ").replace("||", " or ").strip()
-    return _worked_out(ast.parse(f"({text})", mode="eval").body, value)
+    return _evaluate(ast.parse(f"({text})", mode="eval").body, value)
 
 
 def _number(name: str, value: Value) -> int:
@@ -104,7 +104,7 @@ def _number(name: str, value: Value) -> int:
     return int(text.strip() or "0")
 
 
-def _worked_out(tree: ast.expr, value: Value) -> int:
+def _evaluate(tree: ast.expr, value: Value) -> int:
     """Return the result of a formula's syntax tree, in C's 64-bit integers. Raises ArithmeticError
     if an operator is not followed, a name not known, or the result too large."""
     match tree:
@@ -114,14 +114,14 @@ def _worked_out(tree: ast.expr, value: Value) -> int:
             return _number(name, value)
         case ast.BoolOp(joint, operands):
             stops = isinstance(joint, ast.Or)
-            stopped = any(bool(_worked_out(each, value)) == stops for each in operands)
+            stopped = any(bool(_evaluate(each, value)) == stops for each in operands)
             return int(stopped == stops)
         case ast.UnaryOp(ast.USub(), operand):
-            return -_worked_out(operand, value)
+            return -_evaluate(operand, value)
         case ast.Compare(left, [joint], [right]) | ast.BinOp(left, joint, right) if (
             type(joint) in _RESULTS
         ):
-            a, b = _worked_out(left, value), _worked_out(right, value)
+            a, b = _evaluate(left, value), _evaluate(right, value)
             result = int(_RESULTS[type(joint)](a, b))
         case _:
             raise ArithmeticError

@@ -9,7 +9,15 @@ from functools import partial, reduce
 from preflight.launches.shell_arithmetic import names_set
 from preflight.launches.shell_conditions import FALSE, OPEN, TRUE, Truth, either
 from preflight.launches.shell_expansion import expand, number, value
-from preflight.launches.shell_flow import Arm, Part, ShellFlow, ShellFunction, arms_of, behind, says
+from preflight.launches.shell_flow import (
+    Arm,
+    Part,
+    ShellFlow,
+    ShellFunction,
+    arms_of,
+    index_behind,
+    is_command,
+)
 from preflight.launches.shell_state import Changes
 from preflight.launches.shell_text import Node, ShellText
 from preflight.launches.source import Origin, SourceNote, Word, brief
@@ -60,7 +68,7 @@ class ShellBlocks(ShellFlow):
         return TRUE
 
     def test(self, text: ShellText, nodes: Sequence[Node]) -> Truth:
-        """Go through a condition."""
+        """Go through a condition, in which ``set -e`` ends nothing. Return whether it holds."""
         self.tested += 1
         ended = self.run(text, nodes)
         self.tested -= 1
@@ -78,9 +86,9 @@ class ShellBlocks(ShellFlow):
             if truth.value is None and self.sets_default(text, body, truth):
                 return self.run(text, body)
             if truth.value is None:
-                note = self.asked(text, condition, truth, index + 1 < len(arms))
+                note = self.condition_note(text, condition, truth, index + 1 < len(arms))
                 unset = bool(truth.asks)
-                return self.ways(text, arms[index:], note, skipped, unset=unset)
+                return self.run_arms(text, arms[index:], note, skipped, unset=unset)
             if truth.value is False:
                 skipped += [body] if truth.soft else []
                 continue
@@ -91,43 +99,43 @@ class ShellBlocks(ShellFlow):
                 return ended
             # Who asks so expects the variable to be set.
             rest = arms[index + 1 :]
-            note = self.asked(text, condition or arms[0][0], truth, bool(rest))
+            note = self.condition_note(text, condition or arms[0][0], truth, bool(rest))
             del self.commands[count:]
-            self.goes_on(mark, count, note)
-            return self.ways(text, rest, note, skipped, asks=True) if rest or skipped else OPEN
+            self.go_on_after_end(mark, count, note)
+            return self.run_arms(text, rest, note, skipped, tests=True) if rest or skipped else OPEN
         return TRUE
 
-    def asked(
+    def condition_note(
         self, text: ShellText, condition: Sequence[Node] | None, truth: Truth, several: bool = False
     ) -> SourceNote:
-        """Say which condition of an ``if`` or a loop nothing decides."""
-        parts = [Part("", tree) for tree in condition or () if says(tree)]
-        return self.undecided(text, parts, truth, several)
+        """Keep and return a note on a condition of an ``if`` or a loop that nothing decides."""
+        parts = [Part("", tree) for tree in condition or () if is_command(tree)]
+        return self.undecided_note(text, parts, truth, several)
 
-    def ways(
+    def run_arms(
         self,
         text: ShellText,
         arms: Sequence[Arm],
         note: SourceNote,
         skipped: Sequence[Sequence[Node]],
-        asks: bool = False,
+        tests: bool = False,
         unset: bool = False,
     ) -> Truth:
         """Go through every branch that may run, each doubted by ``note``. Return OPEN.
 
-        asks: the first condition is still to be looked at; else its branch is read. skipped: bodies
-        passed over before, which are read too if ``asks``. unset: the condition asks of a variable
-        that nothing sets."""
-        bodies = skipped if asks else ()
+        tests: the condition of the first arm is tested; else its branch is read. skipped:
+        branches passed over before, which are read too if ``tests``. unset: the condition
+        asks for a variable that nothing sets."""
+        bodies = skipped if tests else ()
         outcomes = [self.branch(note, partial(self.run, text, body)) for body in bodies]
         for condition, body in arms:
             truth = OPEN
-            if condition is not None and asks:
-                truth = self.doubting(note, partial(self.test, text, condition)).undoubted()
+            if condition is not None and tests:
+                truth = self.run_in_doubt(note, partial(self.test, text, condition)).undoubted()
                 self.stop = ""
             if truth.value is not False:
                 outcomes.append(self.branch(note, partial(self.run, text, body), unset))
-            asks = True
+            tests = True
             if condition is None or (truth.value and not truth.soft):
                 break
         else:
@@ -150,8 +158,8 @@ class ShellBlocks(ShellFlow):
         outcomes: list[Changes | None] = []
         note: SourceNote | None = None
         for item in items:
-            truth = self.arm(text, item, word, origin)
-            body = item.children[behind(item, ")") :]
+            truth = self.arm_matches(text, item, word, origin)
+            body = item.children[index_behind(item, ")") :]
             if truth.value is False:
                 continue
             if note is None and truth.value and not truth.soft:
@@ -170,10 +178,10 @@ class ShellBlocks(ShellFlow):
             return OPEN
         return TRUE
 
-    def arm(self, text: ShellText, item: Node, word: Word, origin: Origin) -> Truth:
+    def arm_matches(self, text: ShellText, item: Node, word: Word, origin: Origin) -> Truth:
         """Return whether a word matches one of the patterns of a ``case`` arm."""
         patterns: list[list[Node]] = [[]]
-        for child in item.children[: behind(item, ")")]:
+        for child in item.children[: index_behind(item, ")")]:
             if child.type == "|":
                 patterns.append([])
             elif child.is_named:
@@ -196,7 +204,7 @@ class ShellBlocks(ShellFlow):
             if self.stop or truth.value is False:
                 return TRUE
             if truth.value is None:
-                note = self.asked(text, condition, truth)._replace(id="loop-not-counted")
+                note = self.condition_note(text, condition, truth)._replace(id="loop-not-counted")
                 if "read" in written.split()[:2]:
                     note = note._replace(text=f"while {brief(written)}: {_NOT_COUNTED}; read once")
                     self.notes[-1] = note
@@ -219,7 +227,7 @@ class ShellBlocks(ShellFlow):
         return ended
 
     def leaves(self) -> bool:
-        """Return whether a loop ends after this turn."""
+        """Return whether a loop ends after this turn; carry out a ``break`` that ends here."""
         if self.stop in ("break", "continue"):
             self.levels -= 1
             if self.levels <= 0:
@@ -228,8 +236,8 @@ class ShellBlocks(ShellFlow):
         return bool(self.stop)
 
     def next_turn(self, text: ShellText, body: Node) -> bool:
-        """Count a turn of a loop, and tell whether it is still followed: some loops never end. If
-        not, note that the other turns are not read."""
+        """Count a turn of a loop, and return whether the turn is followed. If not, as some loops
+        never end, note that the other turns are not read."""
         self.turns += 1
         many_turns = self.turns - self.waited + self.waited // 10 > MOST_TURNS
         if not many_turns and self.state.budget.spend(body.end_byte - body.start_byte):

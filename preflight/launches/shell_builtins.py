@@ -174,7 +174,7 @@ class ShellBuiltins(ShellBlocks):
         self.stop = program
 
     def shift(self, arguments: list[str]) -> None:
-        """Drop the first parameters, as many as shift is told; unknown if that is not known."""
+        """Drop as many parameters as shift is told; all become unknown if that is not known."""
         count = arguments[0] if arguments else "1"
         parameters = self.state.parameters
         if parameters is None:
@@ -217,7 +217,7 @@ class ShellBuiltins(ShellBlocks):
         shell. A file that cannot be read is noted, and variables that it may set become unknown."""
         name = argv[0].text if argv else ""
         known = bool(argv) and (not argv[0].unresolved or name in self.files)
-        text = self.near(name) if known and not name.endswith(_PERSONAL) else None
+        text = self.text_of_file(name) if known and not name.endswith(_PERSONAL) else None
         deep = len(self.active) >= DEEPEST_SCRIPT
         if text is None or deep or not self.state.budget.spend(len(text)):
             self.not_known(name, origin, name.endswith(_SOURCED), "; name its settings here")
@@ -251,9 +251,9 @@ class ShellBuiltins(ShellBlocks):
         pieces = tuple(piece for word in argv for piece in word.pieces)
         return Assignment(name, index, adds, pieces, elements)
 
-    def take(self, text: ShellText, tree: Node, exported: bool | None = None) -> None:
+    def run_assignment(self, text: ShellText, tree: Node, exported: bool | None = None) -> None:
         """Carry out an assignment to a variable, an array or an element. If it is not followed, the
-        name becomes unknown. exported: None leaves that as it is."""
+        name becomes unknown. exported: None leaves the variable exported as it was."""
         state, origin = self.state, text.origin(tree)
         name, index, adds, pieces, nodes = self.assignment(text, tree)
         if not name:
@@ -289,7 +289,7 @@ class ShellBuiltins(ShellBlocks):
             state.lose(name, origin)
             return
         if index is None and before is None:
-            state.assign(name, self.added(name, word) if adds else word, exported)
+            state.assign(name, self.appended_value(name, word) if adds else word, exported)
             return
         elements = [*(whole if before is None else before)]
         place = 0 if index is None else number(state, index, origin)
@@ -307,7 +307,7 @@ class ShellBuiltins(ShellBlocks):
         if word_before is not None:
             state.assign(name, None)
 
-    def added(self, name: str, word: Word) -> Word:
+    def appended_value(self, name: str, word: Word) -> Word:
         """Return the word that ``NAME+=word`` gives a variable."""
         before = self.state.variables.get(name)
         if before is None:
@@ -347,9 +347,9 @@ class ShellBuiltins(ShellBlocks):
             odd = state.values.get(("odd", name)) is not None
             if index is None and elements is None and state.array(name) is None and not odd:
                 word = value(state, pieces, text.origin(setting))
-                ready.append((name, self.added(name, word) if adds else word))
+                ready.append((name, self.appended_value(name, word) if adds else word))
             else:
-                self.take(text, setting, exports)
+                self.run_assignment(text, setting, exports)
         for name, word in ready:
             state.assign(name, word, exports)
         for word in argv[1:]:
@@ -396,7 +396,7 @@ class ShellBuiltins(ShellBlocks):
             if index is not None or elements is not None:
                 continue
             word = value(self.state, pieces, text.origin(setting))
-            changes[name] = self.added(name, word) if adds else word
+            changes[name] = self.appended_value(name, word) if adds else word
             scope.put(name, changes[name], True)
         self.state.variables = kept
         return Layers(environment, changes)

@@ -34,13 +34,13 @@ class Truth(NamedTuple):
 
     value: None if nothing decides. soft: the value assumes that the script has no argument: the
     author of ``[ -z "$1" ] && exit`` expects the caller to give one. doubts: undecided conditions
-    that the value depends on. ran: a program decides, which is not run. asks: the unset variable
-    that must be empty for the condition, with ! if it must not be."""
+    that the value depends on. by_program: a program decides, and none is run. asks: the unset
+    variable that must be empty for the condition, with ! if it must not be."""
 
     value: bool | None
     soft: bool = False
     doubts: tuple[SourceNote, ...] = ()
-    ran: bool = False
+    by_program: bool = False
     asks: str = ""
 
     def negated(self) -> Truth:
@@ -55,7 +55,7 @@ class Truth(NamedTuple):
 
 
 TRUE, FALSE, OPEN = Truth(True), Truth(False), Truth(None)
-PROGRAM = Truth(None, ran=True)
+PROGRAM = Truth(None, by_program=True)
 
 
 def both(left: Truth, right: Truth) -> Truth:
@@ -82,10 +82,11 @@ class _Item(NamedTuple):
 
 
 class Conditions:
-    """Decides the conditions of one shell. lies: tells whether a file lies beside the launch."""
+    """Decides the conditions of one shell. has_file: tells whether a file lies beside the
+    launch."""
 
-    def __init__(self, state: ShellState, lies: Callable[[str], bool]) -> None:
-        self.state, self.lies = state, lies
+    def __init__(self, state: ShellState, has_file: Callable[[str], bool]) -> None:
+        self.state, self.has_file = state, has_file
 
     def command(self, text: ShellText, tree: Node) -> Truth:
         """Return the truth of a ``[ ... ]`` or ``[[ ... ]]`` of the tree."""
@@ -120,14 +121,14 @@ class Conditions:
             return OPEN
         return truth if not reader.items else OPEN
 
-    def unary(self, asked: str, word: Word) -> Truth:
+    def unary(self, operator: str, word: Word) -> Truth:
         """Return the truth of ``-z WORD``, ``-f WORD`` and the like. ``-e``, ``-f``, ``-r`` and
-        ``-s`` are true if the file lies beside the launch; any other test of a file is undecided.
-        """
-        if asked in ("-z", "-n"):
+        ``-s`` are true if the file lies beside the launch; any other test of a file is
+        undecided."""
+        if operator in ("-z", "-n"):
             truth = self.empty(word)
-            return truth if asked == "-z" else truth.negated()
-        lies = not word.unresolved and asked in _THERE and self.lies(word.text)
+            return truth if operator == "-z" else truth.negated()
+        lies = not word.unresolved and operator in _THERE and self.has_file(word.text)
         return Truth(lies or None, doubts=word.doubts if lies or word.unresolved else ())
 
     def empty(self, word: Word) -> Truth:
@@ -147,25 +148,26 @@ class Conditions:
         asks = word.unresolved[0] if alone and word.unresolved[0].isidentifier() else ""
         return Truth(None, doubts=word.doubts, asks=asks)
 
-    def binary(self, left: Word, between: str, right: Word) -> Truth:
+    def binary(self, left: Word, operator: str, right: Word) -> Truth:
         """Return the truth of ``left = right``, ``left -eq right`` and the like. It is undecided
         for an operator that is not followed, such as ``<`` or ``-nt``."""
         doubts = (*left.doubts, *right.doubts)
-        if between in _NUMERIC:
+        if operator in _NUMERIC:
             (a, soft), (b, also) = self.integer(left), self.integer(right)
             if a is not None and b is not None:
-                return Truth(_NUMERIC[between](a, b), soft or also, doubts)
-        elif between in ("=", "==", "!="):
+                return Truth(_NUMERIC[operator](a, b), soft or also, doubts)
+        elif operator in ("=", "==", "!="):
             for tested, empty_word in ((left, right), (right, left)):
                 if not empty_word.unresolved and not empty_word.text:
                     truth = self.empty(tested)
-                    return truth.negated() if between == "!=" else truth
+                    return truth.negated() if operator == "!=" else truth
             if not left.unresolved and not right.unresolved:
-                return Truth((left.text == right.text) != (between == "!="), doubts=doubts)
+                return Truth((left.text == right.text) != (operator == "!="), doubts=doubts)
         return Truth(None, doubts=doubts)
 
     def integer(self, word: Word) -> tuple[int | None, bool]:
-        """Return a number, and whether it assumes that the script has no arguments."""
+        """Return the number of a word, None if not known. The second value is True if the number
+        assumes that the script has no arguments: ``$#`` is then 0."""
         if word.text == "$#" and self.state.parameters is None:
             return 0, True
         if word.unresolved or not _INTEGER.fullmatch(word.text.strip()):
@@ -189,7 +191,8 @@ class Conditions:
         return Truth(compiled.match(word.text) is not None, doubts=word.doubts)
 
     def finds(self, word: Word, raw: str) -> Truth:
-        """Return whether a regular expression matches, if POSIX and Python read it alike."""
+        """Return whether the expression ``raw`` matches; undecided if POSIX and Python may
+        differ."""
         self.state.lose("BASH_REMATCH", word.origin, array=True)
         known = not word.unresolved and len(word.text) <= _LONGEST_SEARCHED and word.text.isascii()
         if not known or not raw or not _EXPRESSION.fullmatch(raw):
@@ -219,13 +222,13 @@ class _Reader:
         return self.chain(both, "&&" if self.double else "-a", self.single)
 
     def chain(
-        self, joined: Callable[[Truth, Truth], Truth], between: str, read: Callable[[], Truth]
+        self, combine: Callable[[Truth, Truth], Truth], operator: str, read: Callable[[], Truth]
     ) -> Truth:
-        """Read conditions that the same operator joins."""
+        """Read conditions joined by ``operator``, each with ``read``. combine: both, or either."""
         truth = read()
-        while self.operator() == between:
+        while self.operator() == operator:
             self.items = self.items[1:]
-            truth = joined(truth, read())
+            truth = combine(truth, read())
         return truth
 
     def single(self) -> Truth:

@@ -12,9 +12,9 @@ from functools import lru_cache
 from checks.base.regex import regex
 from checks.base.unknown import Inside
 from preflight.launches.shell_arithmetic import arithmetic, names_set
-from preflight.launches.shell_state import BLANKS, ELEMENT_COSTS, ShellState, few
+from preflight.launches.shell_state import BLANKS, ELEMENT_COSTS, ShellState, first_doubts
 from preflight.launches.shell_text import Piece, Pieces, WrittenWord, value_pieces, written
-from preflight.launches.source import Origin, SourceNote, Word, both_inside
+from preflight.launches.source import Origin, SourceNote, Word, joined_inside
 
 _ALL_OF_IT = regex(r"\$[@*]|\$\{[@*]|\$\{!?\w+\[@\]")
 # What makes a word a pattern of file names; [...] alone is mostly meant as it stands.
@@ -35,7 +35,7 @@ _CASES: dict[str, Callable[[str], str]] = {
 
 
 class _NotKnownError(Exception):
-    """What stands there is kept as it is written."""
+    """A part whose value is not known: it is kept as it is written."""
 
 
 def expand(state: ShellState, word: WrittenWord, origin: Origin) -> list[Word]:
@@ -62,7 +62,7 @@ def expand(state: ShellState, word: WrittenWord, origin: Origin) -> list[Word]:
 
 
 def value(state: ShellState, pieces: Pieces, origin: Origin) -> Word:
-    """Return the word behind the ``=`` of an assignment, or of a heredoc."""
+    """Return the one word that the pieces of an assignment's value, or of a heredoc, expand to."""
     if len(pieces) == 1 and pieces[0].type == "text":
         return Word(pieces[0].text, origin)
     expansion = _Expansion(state, origin, split=False)
@@ -99,8 +99,8 @@ def number(state: ShellState, formula: str, origin: Origin, assigns: bool = Fals
 
 
 def pattern(state: ShellState, pieces: Pieces, origin: Origin) -> re.Pattern[str] | Word | None:
-    """Return a pattern of the shell as a regular expression for a whole text. The word that is open
-    if a variable is not known; None if the pattern is extended or too long."""
+    """Return a pattern of the shell as a regular expression for a whole text. If a variable in it
+    is not known, the unresolved word instead; None if the pattern is extended or too long."""
     parts: list[str] = []
     for piece in pieces:
         word = value(state, (piece,), origin)
@@ -114,7 +114,7 @@ def pattern(state: ShellState, pieces: Pieces, origin: Origin) -> re.Pattern[str
 
 
 def _glob(text: str) -> str:
-    """Return a pattern of the shell as a regular expression; a bracket that never closes stands."""
+    """Return a pattern of the shell as a regular expression; a bracket left open is plain text."""
     parts = ""
     for star, mark, brackets, other in _GLOB.findall(text):
         inner = re.sub(r"[\\\[&~|]", r"\\\g<0>", brackets[1:-1])
@@ -177,7 +177,7 @@ class _Expansion:
             if looks and not text.startswith("-") and "://" not in text:
                 names.append(f"what {text} matches")
                 self.several = True
-            doubts = few(tuple(self.doubts)) if self.doubts else ()
+            doubts = first_doubts(tuple(self.doubts)) if self.doubts else ()
             inside = self.inside if names else None
             at = self.element or self.origin
             self.words.append(Word(text, at, tuple(names), doubts, self.several, inside))
@@ -219,7 +219,7 @@ class _Expansion:
             self.keep(text[place:])
 
     def add(self, pieces: Pieces, inner: bool) -> None:
-        """Add pieces; inner: of an operand, which is split like the expansion around it."""
+        """Add pieces. inner: they are an operand's, which is split like the expansion around it."""
         outer = self.loose
         for piece in pieces:
             self.loose = not piece.quoted and (outer or not inner)
@@ -254,7 +254,8 @@ class _Expansion:
         self.loose = outer
 
     def open_names(self, formula: str) -> tuple[str, ...]:
-        """Return a formula's unknown variables; those that the script sets as ``$NAME``."""
+        """Return the names of a formula's unknown variables. One that the script sets, to a value
+        that is not known, is written ``$NAME``, any other ``NAME``."""
         names: list[str] = []
         variables = self.state.variables
         for name in re.findall(r"[A-Za-z_]\w*", formula):
@@ -266,9 +267,10 @@ class _Expansion:
         return tuple(dict.fromkeys(names))
 
     def unknown(self, piece: Piece) -> tuple[str, tuple[str, ...]]:
-        """Give the text and the open names that stand for a parameter whose value is not known:
-        an element with its index computed (``${A[2]}``), a simple parameter as written under its
-        name, any other under the text itself (at most 40 characters)."""
+        """Return the text and the open names that stand for a parameter whose value is not known.
+
+        The text is as written, but an element has its index worked out (``${A[2]}``). The name is
+        that of the variable for a simple parameter, else the text, cut off at 40 characters."""
         if piece.place not in (None, "@", "*") and not piece.operator and not piece.mark:
             place = number(self.state, piece.place or "", self.origin)
             if place is not None:  # elements that nothing tells, told apart
@@ -285,7 +287,7 @@ class _Expansion:
         """Add the text of ``$A``, ``${A[1]:-x}`` and the like. Raises _NotKnownError if it is not
         known."""
         state, operator = self.state, piece.operator
-        if piece.operand is None or piece.by is None:
+        if piece.operand is None or piece.replacement is None:
             raise _NotKnownError
         elements = self.elements(piece)
         every = piece.place in ("@", "*") or piece.name in ("@", "*")
@@ -296,7 +298,7 @@ class _Expansion:
             return
         action = operator[-1:] if operator[:1] != "," else ","
         if action in ("-", "=", "+") and not piece.mark:
-            self.default(piece, elements, every)
+            self.add_default(piece, elements, every)
             return
         if elements is None:
             raise _NotKnownError
@@ -327,7 +329,7 @@ class _Expansion:
         elif operator and action != "?":
             if any(word.unresolved for word in elements):
                 raise _NotKnownError
-            change = self.changes(piece)
+            change = self.text_change(piece)
             elements = tuple(word._replace(text=change(word.text)) for word in elements)
         if every:
             self.list(piece, elements)
@@ -369,10 +371,10 @@ class _Expansion:
             return None
         return array[place : place + 1 or None] if place < len(array) else ()
 
-    def default(self, piece: Piece, elements: tuple[Word, ...] | None, every: bool) -> None:
+    def add_default(self, piece: Piece, elements: tuple[Word, ...] | None, every: bool) -> None:
         """Add ``${A:-x}``, ``${A:=x}`` or ``${A:+x}``; an unknown A counts as not set. Raises
-        _NotKnownError for an unknown array, and for ``${A:-}`` in a condition. every: all elements
-        are asked for."""
+        _NotKnownError for an unknown array, and for ``${A:-}`` in a condition. elements: of A, None
+        if not known. every: all elements are asked for."""
         state, colon = self.state, piece.operator.startswith(":")
         asked = state.asking and piece.operator[-1] == "-" and not piece.rest
         # The script's own arguments are not given; of an array something known sets it.
@@ -403,8 +405,8 @@ class _Expansion:
             self.open = self.open or piece.quoted
 
     def cut(self, piece: Piece, elements: tuple[Word, ...], every: bool) -> tuple[Word, ...]:
-        """Return the elements of ``${A:1:2}``, of a text or of an array. Raises _NotKnownError.
-        every: the places are elements, not letters."""
+        """Return the elements of ``${A:1:2}``: a part of a text, or if ``every`` of an array.
+        Raises _NotKnownError if the text or a place is not known."""
         first, colon, length = piece.rest.partition(":")
         start = number(self.state, first or "0", self.origin)
         size = number(self.state, length, self.origin) if colon else None
@@ -424,7 +426,7 @@ class _Expansion:
             return tuple(word._replace(text=part) for word in elements)
         return part
 
-    def changes(self, piece: Piece) -> Callable[[str], str]:
+    def text_change(self, piece: Piece) -> Callable[[str], str]:
         """Return the function that an operator applies to a text. Raises _NotKnownError."""
         operator = piece.operator
         if operator in _CASES and not piece.rest:
@@ -432,7 +434,7 @@ class _Expansion:
         if operator in _CASES or operator[0] not in "#%/":
             raise _NotKnownError
         compiled = pattern(self.state, piece.operand or (), self.origin)
-        by = value(self.state, piece.by or (), self.origin) if piece.by else Word("", self.origin)
+        by = value(self.state, piece.replacement or (), self.origin)
         matched = operator[0] == "/" and "&" in by.text  # bash 5.2 puts what matched in its place
         if not isinstance(compiled, re.Pattern) or by.unresolved or matched:
             raise _NotKnownError
@@ -450,15 +452,16 @@ class _Expansion:
         # What is not known keeps its blanks: ``$(nproc --all)`` is one word until somebody runs it.
         if piece.quoted or word.unresolved:
             self.keep(word.text, word.unresolved)
-            self.inside = both_inside(self.inside, word.inside)
+            self.inside = joined_inside(self.inside, word.inside)
         else:
             self.fields(word.text)
 
     def list(self, piece: Piece, elements: tuple[Word, ...]) -> None:
-        """Add the elements of an array or ``$@``: separate words if words are split, else one
-        word joined by blanks. IFS joins them for a ``*`` that is quoted or not split, and if IFS
-        is no blank; the word is open if IFS is unknown. Raises _NotKnownError if the budget is
-        spent."""
+        """Add the elements of an array or ``$@``: each as a word if words are split, else all as
+        one word, joined by blanks. Raises _NotKnownError if the budget is spent.
+
+        The first character of IFS joins them instead for a ``*`` that is quoted or not split, and
+        if that character is no blank. The word is open if IFS is unknown."""
         # Each use of a long array is paid for before it is walked through.
         if not self.state.budget.spend(ELEMENT_COSTS * len(elements)):
             raise _NotKnownError

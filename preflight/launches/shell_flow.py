@@ -1,7 +1,7 @@
 """Goes through the tree of a script as a shell would: lists, pipelines, conditions, loops.
 
-What nothing decides is gone through every way, and what follows from it is doubted. Nothing is
-executed; what a simple command means is told by who uses this.
+If nothing decides a condition, each way is gone through, and what follows is doubted. Nothing is
+executed; subclasses tell what a simple command means.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from preflight.launches.container import ContainerSettings
 from preflight.launches.launch_files import Beside, HostWords
 from preflight.launches.shell_conditions import OPEN, TRUE, Conditions, Truth
 from preflight.launches.shell_expansion import expand, value
-from preflight.launches.shell_state import Changes, ShellState, doubts_of, either_of, plain
+from preflight.launches.shell_state import Changes, ShellState, comparable, doubts_of, either_of
 from preflight.launches.shell_text import Node, ShellText, WrittenWord
 from preflight.launches.source import Command, Origin, SourceNote, Word, brief
-from preflight.launches.variables import unread
+from preflight.launches.variables import unknown_needed
 
 _REDIRECTIONS = ("file_redirect", "heredoc_redirect", "herestring_redirect")
 # The kinds of nodes that are redirections within one that announces a heredoc.
@@ -73,8 +73,7 @@ class Redirection(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One command of a list or pipeline. operator: the one in front, such as ``&&``; "" for the
-    first."""
+    """One command of a list or pipeline. operator: such as ``&&``, in front; "" for the first."""
 
     operator: str
     tree: Node
@@ -82,9 +81,9 @@ class Part(NamedTuple):
 
 
 def parts_of(text: ShellText, tree: Node, operator: str = "") -> list[Part]:
-    """Flatten a list, pipeline or redirected statement into its commands in the order they run;
-    a redirection around all goes to the last one. Another tree is one part. operator: the sign
-    in front of the first."""
+    """Flatten a list, pipeline or redirected statement into its commands, in the order they run. A
+    redirection around all commands goes to the last one. Another tree is one part. operator: the
+    sign in front of the first command."""
     if tree.type in ("list", "pipeline") and not tree.has_error:
         parts: list[Part] = []
         for child in tree.children:
@@ -116,18 +115,18 @@ def parts_of(text: ShellText, tree: Node, operator: str = "") -> list[Part]:
 
 
 def _redirections(text: ShellText, tree: Node) -> tuple[list[Redirection], list[Part]]:
-    """Return the redirections that a tree stands for. The second list has the commands that the
-    grammar puts into a heredoc's tree, as in ``cat <<EOF | tee f``."""
+    """Return the redirections of a tree, and the commands that the grammar puts into a heredoc's
+    tree, as in ``cat <<EOF | tee f``."""
     operators = [c.type for c in tree.children if not c.is_named]
     operator = operators[0] if operators else ""
     if tree.type == "file_redirect":
         number_of = next((c for c in tree.children if c.type == "file_descriptor"), None)
         if number_of is not None and text.text(number_of) not in ("0", "1"):
             operator = f"{text.text(number_of)}{operator}"  # errors, or a file of its own
-        targets = [child for child in tree.children if child.is_named and child != number_of]
-        end = next((i for i in range(1, len(targets)) if text.apart(*targets[i - 1 : i + 1])), None)
-        word = text.words(targets[:end])[0] if targets else None
-        extra = tuple(targets[end:]) if end is not None else ()
+        nodes = [child for child in tree.children if child.is_named and child != number_of]
+        end = next((i for i in range(1, len(nodes)) if text.has_gap(*nodes[i - 1 : i + 1])), None)
+        word = text.words(nodes[:end])[0] if nodes else None
+        extra = tuple(nodes[end:]) if end is not None else ()
         return [Redirection(operator, tree, word, extra)], []
     if tree.type != "heredoc_redirect":
         return [Redirection(operator, tree)], []
@@ -153,15 +152,15 @@ def redirections_of(text: ShellText, tree: Node) -> list[Redirection]:
     return _redirections(text, tree)[0]
 
 
-def says(tree: Node) -> bool:
-    """Tell whether a tree is a command: no comment, separator, bracket or keyword."""
+def is_command(tree: Node) -> bool:
+    """Return whether a tree is a command: no comment, separator, bracket or keyword."""
     separates = tree.type in ("comment", ";", "&", ";;", ";&", ";;&", "\n", "{", "}", "(", ")")
     keyword = tree.type in ("do", "done", "then", "fi", "else")
     return not (separates or keyword)
 
 
-def breaks(tree: Node, behind: Node) -> bool:
-    """Return whether one of two trees does not parse, on a line of the other."""
+def share_broken_line(tree: Node, behind: Node) -> bool:
+    """Return whether a tree and the next, ``behind``, share a line, and one does not parse."""
     return "ERROR" in (tree.type, behind.type) and tree.end_point[0] == behind.start_point[0]
 
 
@@ -169,20 +168,21 @@ def arms_of(tree: Node) -> list[Arm]:
     """Return each condition of an ``if`` and what it leads to; the condition of else is None."""
     clauses = [c for c in tree.children if c.type in ("elif_clause", "else_clause")]
     children_of_if = [c for c in tree.children if c not in clauses]
-    then = behind(tree, "then", children_of_if)
+    then = index_behind(tree, "then", children_of_if)
     arms: list[Arm] = [(children_of_if[1 : then - 1], children_of_if[then:])]
     for clause in clauses:
         children = clause.children
         if clause.type == "else_clause":
             arms.append((None, children[1:]))
         else:
-            then = behind(clause, "then")
+            then = index_behind(clause, "then")
             arms.append((children[1 : then - 1], children[then:]))
     return arms
 
 
-def behind(tree: Node, tree_type: str, children: Sequence[Node] | None = None) -> int:
-    """Return the place behind the first child of a kind."""
+def index_behind(tree: Node, tree_type: str, children: Sequence[Node] | None = None) -> int:
+    """Return the index behind the first child of a type, 0 without one. children: else the
+    tree's."""
     nodes = tree.children if children is None else children
     return next((i for i, child in enumerate(nodes) if child.type == tree_type), -1) + 1
 
@@ -207,8 +207,8 @@ class ShellFlow(ABC):
         self.beside = beside
         self.host_words = host_words
         self.called: set[str] = set()  # functions
-        self.locals: list[Changes] = []  # what each function hides
-        # Of each container that docker run named: what it was given, and its variables.
+        self.locals: list[Changes] = []  # per active function: the values that its locals hide
+        # Of each container with a --name of docker run: its settings, and its variables.
         self.containers: dict[str, tuple[ContainerSettings, Mapping[str, Word]]] = {}
         self.captures = False  # this is the text of $(...)
         self.commands: list[Command] = []
@@ -218,18 +218,18 @@ class ShellFlow(ABC):
         self.active: list[str] = []  # the functions that are being read, outermost first
         self.doubts: tuple[SourceNote, ...] = ()  # of what is being read
         self.stop = ""  # exit, return, break or continue, on its way to where it ends
-        self.may_return = False  # a way that nothing decides leaves the function before
-        self.failing = False  # exit has a status that tells of an error
-        self.tested = 0  # how many conditions around: set -e ends nothing in there
-        self.levels = 0  # the loops that break and continue leave
-        self.ended = TRUE  # what return says
-        self.turns = 0  # of all loops
-        self.waited = 0  # of those turns, by loops that only wait
+        self.may_return = False  # a branch that may run has left the function
+        self.failing = False  # the status of exit tells of an error
+        self.tested = 0  # how many conditions stand around; set -e ends nothing in a condition
+        self.levels = 0  # how many loops break or continue leaves
+        self.ended = TRUE  # the truth that return gives
+        self.turns = 0  # turns of all loops
+        self.waited = 0  # those of these turns that only wait
         self.aside = 0  # how many of the lists around end with &
         self.kills = 0  # how often the script has ended all that it had started
-        self.killed: set[str] = set()  # of those, the $! that kill was given, for sure
+        self.killed: set[str] = set()  # each $! that kill was certainly given
         self.nested = 0
-        self.conditions = Conditions(state, self.lies)
+        self.conditions = Conditions(state, self.has_file)
         # What is written to standard output; None: not known.
         self.output_parts: list[str] | None = None
         self.piped: Word | None = None  # what the command in front of a | writes
@@ -238,27 +238,29 @@ class ShellFlow(ABC):
     def note(self, identifier: str, text: str, origin: Origin) -> None:
         self.notes.append(SourceNote(identifier, text, origin))
 
-    def lying(self, name: str) -> str | None:
-        """Return the text of a file near the script, by the name that the script uses."""
+    def text_beside(self, name: str) -> str | None:
+        """Return the text of a file near the script, by the name in the script; None if not
+        known."""
         path = self.state.path(name)
         return None if path is None else self.beside(path)
 
-    def near(self, name: str) -> str | None:
-        """Return the text of a file that the script wrote, or that lies near it."""
+    def text_of_file(self, name: str) -> str | None:
+        """Return the text of a file that the script wrote or that lies near it; None if not
+        known."""
         word = self.files.get(name)
         if word is None:
-            return self.lying(name)
+            return self.text_beside(name)
         return None if word.unresolved else word.text
 
-    def lies(self, name: str) -> bool:
-        return name in self.files or self.lying(name) is not None
+    def has_file(self, name: str) -> bool:
+        return name in self.files or self.text_beside(name) is not None
 
     @abstractmethod
     def simple(self, text: ShellText, tree: Node, redirections: Sequence[Redirection]) -> Truth:
         """Read a simple command, a declaration or assignments; return whether it succeeds."""
 
     def parsed(self, text: str, source: str, first_line: int | None) -> ShellText:
-        """Return the tree of a text. first_line: None if it has none, as on a command line."""
+        """Parse a text; keep notes on it. first_line: None without lines, as on a command line."""
         tree = ShellText(text, source, first_line)
         self.notes += tree.notes
         tree.notes = self.notes  # what its words say of themselves comes later
@@ -281,7 +283,8 @@ class ShellFlow(ABC):
         return OPEN
 
     def not_known(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
-        """Note that ``what`` may set variables; ``common``: none that a server needs."""
+        """Note that ``what`` may set variables, and make those unknown that a server needs and
+        nothing has set. common: ``what`` sets none of these."""
         message = f"{what} is not read: variables that it sets are unknown{advice}"
         self.note("source-environment" if common else "source-not-read", message, origin)
         if not common:
@@ -289,7 +292,7 @@ class ShellFlow(ABC):
 
     def may_set(self, origin: Origin) -> None:
         """Make the variables unknown that a server needs and nothing has set."""
-        for name, word in unread({}, origin).items():
+        for name, word in unknown_needed({}, origin).items():
             if self.state.variables.get(name) is None:
                 self.state.assign(name, word, exported=True)
 
@@ -309,7 +312,7 @@ class ShellFlow(ABC):
         except RecursionError:
             self.doubts, self.nested = (), 0
             return self.not_read(text, text.root, "it is nested deeper than is followed")
-        whole = [tree.type in STATEMENTS or not says(tree) for tree in nodes]
+        whole = [tree.type in STATEMENTS or not is_command(tree) for tree in nodes]
         end = whole.index(False) if False in whole else len(nodes)
         ended = self.run(text, nodes[:end])
         return ended if self.stop or not nodes[end:] else self.not_read(text, nodes[end])
@@ -321,21 +324,21 @@ class ShellFlow(ABC):
         for index, tree in enumerate(nodes):
             if self.stop:
                 break
-            if not says(tree):
+            if not is_command(tree):
                 continue
             behind = nodes[index + 1] if index + 1 < len(nodes) else None
             before = nodes[index - 1] if index else None
             aside = behind is not None and behind.type == "&"
-            broken = behind is not None and breaks(tree, behind)
-            if broken or (before is not None and breaks(before, tree)):
+            broken = behind is not None and share_broken_line(tree, behind)
+            if broken or (before is not None and share_broken_line(before, tree)):
                 ended = self.not_read(text, tree)
             else:
-                ended = self.and_or(text, tree, aside or text.runs_aside(tree))
+                ended = self.and_or(text, tree, aside or text.runs_in_background(tree))
         return ended
 
     def and_or(self, text: ShellText, tree: Node, background: bool) -> Truth:
         """Go through ``a && b || c``, and return whether the list succeeds. background: an & ends
-        it, so that its changes are lost behind it and ``$!`` is set."""
+        the list, so its changes are lost behind it and ``$!`` is set."""
         parts = list(parts_of(text, tree))
         mark, first = self.state.mark(), len(self.commands)
         ended, place = TRUE, 0
@@ -350,7 +353,7 @@ class ShellFlow(ABC):
             nodes = [step.tree for step in steps]
             if not place or self.sets_default(text, nodes, wanted):
                 ended = self.pipeline(text, steps)
-            elif wanted.value or (wanted.value is None and joint == "&&" and wanted.ran):
+            elif wanted.value or (wanted.value is None and joint == "&&" and wanted.by_program):
                 # A variable that nothing sets is expected to be set, and a program to do what it
                 # is told, unless that ends the script: [ -z "$M" ] && exit, pgrep sglang && exit.
                 before, count = self.state.mark(), len(self.commands)
@@ -358,11 +361,11 @@ class ShellFlow(ABC):
                 left = self.stop and (wanted.soft or not wanted.value)
                 left = left and not self.only_waits(text, parts[place].tree)
                 if left or self.gives_up():
-                    asked = partial(self.undecided, text, parts[:end], wanted)
-                    self.goes_on(before, count, asked, gives_up=not left)
+                    note_later = partial(self.undecided_note, text, parts[:end], wanted)
+                    self.go_on_after_end(before, count, note_later, may_give_up=not left)
                     ended = OPEN
             elif wanted.value is None:
-                note = self.undecided(text, parts[:place], wanted)
+                note = self.undecided_note(text, parts[:place], wanted)
                 run = partial(self.pipeline, text, steps)
                 self.merge([self.branch(note, run, bool(wanted.asks)), {}], note)
                 ended = OPEN
@@ -455,31 +458,31 @@ class ShellFlow(ABC):
                 return self.content(place[0]) if place else None
         return piped
 
-    def content(self, place: Word) -> Word:
+    def content(self, path: Word) -> Word:
         """Return the text of a file as a word; empty and unresolved if it is not known."""
-        if place.text == "/dev/null":
+        if path.text == "/dev/null":
             text: str | None = ""
         else:
-            text = None if place.unresolved else self.near(place.text)
+            text = None if path.unresolved else self.text_of_file(path.text)
         if text is None or not self.state.budget.spend(len(text)):
-            return place._replace(text="", unresolved=(f"what {brief(place.text)} holds",))
-        return Word(text, Origin(place.text, 1))
+            return path._replace(text="", unresolved=(f"what {brief(path.text)} holds",))
+        return Word(text, Origin(path.text, 1))
 
     # What is not decided
 
-    def doubting(self, note: SourceNote, steps: Callable[[], Truth]) -> Truth:
-        """Go through a part of which nothing decides whether it runs."""
+    def run_in_doubt(self, note: SourceNote, steps: Callable[[], Truth]) -> Truth:
+        """Go through a part that may not run; ``note`` is a doubt of all that the part starts."""
         before, self.doubts = self.doubts, (*self.doubts, note)
         ended = steps()
         self.doubts = before
         return ended
 
     def gives_up(self) -> bool:
-        """Tell whether a script ends before it starts its launch, for want of something here."""
-        return self.stop == "exit" and self.failing and not self.started()
+        """Return whether the script ends with an error before it starts its launch."""
+        return self.stop == "exit" and self.failing and not self.has_started_launch()
 
     def only_waits(self, text: ShellText, tree: Node) -> bool:
-        """Return whether the rest of the loop that ends here starts nothing of the launch."""
+        """Return whether a ``break`` at ``tree`` leaves a loop whose rest starts no launch."""
         loop = tree
         while loop is not None and loop.type != "do_group":
             loop = loop.parent
@@ -488,51 +491,52 @@ class ShellFlow(ABC):
         behind = text.bytes[tree.end_byte : loop.end_byte].decode(errors="replace")
         return STARTED.search(behind) is None
 
-    def goes_on(
+    def go_on_after_end(
         self,
         mark: int,
         count: int,
-        asked: SourceNote | Callable[[], SourceNote],
-        gives_up: bool = True,
+        note: SourceNote | Callable[[], SourceNote],
+        may_give_up: bool = True,
     ) -> None:
-        """Go on behind a part that ended the script, as if it had not: changes since ``mark`` are
-        taken back.
+        """Read on after a part that ended the script, as if it had not; undo its changes.
 
-        The note ``asked`` becomes a doubt on the commands started since ``count``, if one of these
-        is of the launch. If the script gave up, all later commands get that doubt; with gives_up
-        False this is not tested."""
-        doubts = gives_up and self.gives_up()
+        mark, count: the state, and the number of commands, before the part. note: the undecided
+        question that led to the end. It becomes a doubt of the commands since ``count``, if one of
+        them is of the launch. If the script gave up (``gives_up()``), later commands get it too.
+        may_give_up: False if that is not to be tested."""
+        doubts = may_give_up and self.gives_up()
         self.stop = ""
         self.state.back_to(mark)
         later = self.commands[count:]
         if doubts or any(map(_is_of_launch, later)):
-            note = asked if isinstance(asked, SourceNote) else asked()
-            self.doubts = (*self.doubts, note) if doubts else self.doubts
-            self.commands[count:] = (c._replace(doubts=(*c.doubts, note)) for c in later)
+            doubt = note if isinstance(note, SourceNote) else note()
+            self.doubts = (*self.doubts, doubt) if doubts else self.doubts
+            self.commands[count:] = (c._replace(doubts=(*c.doubts, doubt)) for c in later)
 
-    def started(self) -> bool:
-        """Tell whether anything was started yet that a launch is about."""
+    def has_started_launch(self) -> bool:
+        """Return whether the script has started anything that a launch is about."""
         return any(map(_is_of_launch, self.commands))
 
     def sets_default(self, text: ShellText, nodes: Sequence[Node], truth: Truth) -> bool:
-        """Return whether commands only give an unset variable a value, as ``${A:-x}``."""
+        """Return whether commands only give an unset variable a value, as ``${A:-x}`` does. truth:
+        of the condition in front, whose ``asks`` is that variable."""
         named = re.escape(truth.asks)
         sets = re.compile(rf"(?:(?:export|declare|local)\s+(?:-\w+\s+)?)?{named}=")
-        texts = [text.text(tree) for tree in nodes if says(tree)]
+        texts = [text.text(tree) for tree in nodes if is_command(tree)]
         statements = [each for each in texts if not each.startswith(("echo ", "printf "))]
         return bool(named) and len(statements) == 1 and sets.match(statements[0]) is not None
 
     def branch(
         self, note: SourceNote, steps: Callable[[], Truth], unset: bool = False
     ) -> Changes | None:
-        """Go through one way of the script; return its changes, and take them back.
+        """Go through one branch, with ``note`` as a doubt of its commands; return its changes, and
+        take them back.
 
-        None if the way leaves the script or function. Behind a loop that it leaves, the script goes
-        on with its changes: ``ready=1; break``. unset: the condition asks whether a variable that
-        nothing sets is empty. If the script then gives up, ``note`` becomes a doubt on all that
-        follows."""
+        None if the branch leaves the script or function. A branch that leaves a loop has changes
+        that stay: ``ready=1; break``. unset: the branch runs if a variable that nothing sets is
+        empty. If the script then gives up, ``note`` becomes a doubt on all that follows."""
         mark, kills = self.state.mark(), self.kills
-        self.doubting(note, steps)
+        self.run_in_doubt(note, steps)
         if unset and self.gives_up():
             self.doubts = (*self.doubts, note)
         changed = None if self.stop in ("exit", "return") else self.state.changed(mark)
@@ -544,19 +548,19 @@ class ShellFlow(ABC):
         return changed
 
     def merge(self, outcomes: Sequence[Changes | None], note: SourceNote) -> None:
-        """Apply the changes of several ways, one of which is taken. A value that differs between
-        them is doubted by ``note``, and names all choices if it can.
+        """Apply the changes of several branches, one of which is taken. A value that differs
+        between them is doubted by ``note``, and names all choices if it can.
 
-        None is a way that leaves the script or function; if all ways do, the script stops here."""
+        A branch of None leaves the script or function; if all do, the script stops here."""
         live = [outcome for outcome in outcomes if outcome is not None]
         if not live:
             self.stop, self.ended = "return" if self.active else "exit", OPEN
-            if not self.active and not self.started():
+            if not self.active and not self.has_started_launch():
                 self.notes.append(note)  # else nothing says that it may start something
         for key in dict.fromkeys(key for outcome in live for key in outcome):
             before = self.state.current(key)
             values = [outcome.get(key, before) for outcome in live]
-            same = all(plain(values[0]) == plain(value) for value in values)
+            same = all(comparable(values[0]) == comparable(value) for value in values)
             last = next(outcome[key] for outcome in reversed(live) if key in outcome)
             # Alike by different ways: it still hangs on what each way hangs on.
             doubts = doubts_of(values) if same else (*self.doubts, note)
@@ -564,19 +568,20 @@ class ShellFlow(ABC):
                 last = either_of(key, values, last)
             self.state.change_in_doubt(key, last, doubts)
 
-    def undecided(
+    def undecided_note(
         self, text: ShellText, parts: Sequence[Part], truth: Truth, several: bool = False
     ) -> SourceNote:
-        """Return a note on a condition that nothing decides, with the reason."""
+        """Keep and return a note on the condition ``parts`` that nothing decides. truth: of the
+        condition. several: the condition has an else or another branch."""
         written = [f"{part.operator} {text.text(part.tree)}" for part in parts]
         origin = text.origin(parts[0].tree)
-        return self.open_note(" ".join(written), origin, truth.ran, several)
+        return self.open_note(" ".join(written), origin, truth.by_program, several)
 
     def open_note(
-        self, shown: str, origin: Origin, ran: bool = False, several: bool = False
+        self, shown: str, origin: Origin, by_program: bool = False, several: bool = False
     ) -> SourceNote:
         """Keep and return a note on a condition that nothing decides, with the reason. shown: as
-        written. ran: a program decides. several: the condition has an else or another branch."""
+        written. by_program: a program decides. several: as in ``if`` with else or elif."""
         shown = " ".join(shown.split())
         names: list[str] = []
         for name in _NAMES.findall(shown):
@@ -585,7 +590,8 @@ class ShellFlow(ABC):
             # What it is made of may be what is not set: ``mode=$MODE``.
             roots = itself if word is None else word.unresolved
             names += [root for root in roots if _NAME_OR_NUMBER.fullmatch(root)]
-        why = "that program is not run here" if ran else "it is known only when the script runs"
+        why = "it is known only when the script runs"
+        why = "that program is not run here" if by_program else why
         why = f"{', '.join(dict.fromkeys(names))} is not set" if names else why
         read = "read each way" if several else "read both ways, with what it starts"
         note = SourceNote("condition", f"nothing decides {brief(shown)}: {why}; {read}", origin)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from checks.base.needs import RunAs
-from preflight.launches.described import STARTERS, is_described
+from preflight.launches.described import STARTERS, is_starter
 from preflight.launches.env_files import env_file_settings
 from preflight.launches.launchers import enters_container, starts_anew, starts_server
 from preflight.launches.set_limits import OWN_SHELL, changed_user, prlimit
@@ -78,7 +78,7 @@ class ShellPrograms(ShellBuiltins):
         that would and that nothing calls."""
         parsed = self.parsed(text, self.source, first_line)
         self.whole(parsed)
-        if self.stop == "exit" or self.started():
+        if self.stop == "exit" or self.has_started_launch():
             return
         for name, function in self.functions.items():
             if name not in self.called and STARTED.search(function.text.text(function.body)):
@@ -99,7 +99,7 @@ class ShellPrograms(ShellBuiltins):
             nodes = [tree] if tree_type == "variable_assignment" else tree.children
             for each in nodes:
                 if each.type == "variable_assignment":
-                    self.take(text, each)
+                    self.run_assignment(text, each)
             return TRUE
         typed = [(child, child.type) for child in tree.children]
         children = [child for child, child_type in typed if child_type != "comment"]
@@ -111,7 +111,7 @@ class ShellPrograms(ShellBuiltins):
                 return self.not_read(text, tree)
             # The grammar takes assignments on the lines before for those of a command.
             for setting in children[: children.index(child)]:
-                self.take(text, setting)
+                self.run_assignment(text, setting)
             children = children[children.index(child) :]
         settings = [child for child in children if child.type == "variable_assignment"]
         redirecting = [child for child in children if child.type.endswith("_redirect")]
@@ -158,9 +158,9 @@ class ShellPrograms(ShellBuiltins):
         name = argv[0].text.rpartition("/")[2] if argv else ""
         if writes or name in ("tee", "sed"):
             appends = any(redirection.operator in (">>", "&>>") for redirection in redirections)
-            self.written(body, argv, writes, appends, origin)
+            self.keep_written(body, argv, writes, appends, origin)
         if self.output_parts is not None:
-            self.say(argv, body, writes, origin)
+            self.add_output(argv, body, writes, origin)
         stdin = None
         if any(word.text.rpartition("/")[2] in _READERS for word in argv):
             # What a loop reads line by line is not followed.
@@ -172,8 +172,8 @@ class ShellPrograms(ShellBuiltins):
         if called is not None:
             mark = self.state.mark()
             for setting in settings:
-                self.take(text, setting, exported=True)
-            before = self.state.before(mark)
+                self.run_assignment(text, setting, exported=True)
+            before = self.state.values_before(mark)
             ended = self.call(called, argv, origin)
             for key, value_before in before.items():
                 self.state.change(key, value_before)
@@ -183,8 +183,8 @@ class ShellPrograms(ShellBuiltins):
         name = texts[0].rpartition("/")[2]
         if ends if name in _ENGINES else name in _KILLS and kills:
             self.kills += 1
-            self.waits_for(texts)
-        if self.names_unread(argv, origin):
+            self.mark_ended(texts)
+        if self.note_unread_program(argv, origin):
             return PROGRAM
         if texts[0] in BUILTINS:
             return self.builtin(command, stdin)
@@ -195,11 +195,11 @@ class ShellPrograms(ShellBuiltins):
             for limit in prlimit(argv):
                 self.state.set_limit(limit._replace(must=False, setter=setter))
             return TRUE
-        return self.starts(command, stdin)
+        return self.start_program(command, stdin)
 
-    def waits_for(self, texts: Sequence[str]) -> None:
-        """Mark background processes as ended that kill ends and wait waits for, unless nothing
-        decides whether that runs. texts: the words of kill or wait."""
+    def mark_ended(self, texts: Sequence[str]) -> None:
+        """Mark background processes as ended that ``kill`` named, once ``wait`` waits for them. A
+        command in doubt marks none. texts: the words of ``kill`` or ``wait``."""
         named = {text for text in texts[1:] if re.fullmatch(r"\$!\d+", text)}
         if self.doubts:
             return
@@ -211,16 +211,16 @@ class ShellPrograms(ShellBuiltins):
                 if place < len(self.commands):
                     self.commands[place] = self.commands[place]._replace(ended=True)
 
-    def starts(self, command: SimpleCommand, stdin: Word | None) -> Truth:
+    def start_program(self, command: SimpleCommand, stdin: Word | None) -> Truth:
         """Take in a command that starts a program, behind wrappers and shells if there are any.
         Return whether it succeeds, which is mostly undecided. stdin: None if not known."""
         text, argv, settings, origin = command
         environment = self.environment(text, settings)
         program = argv[0].text
-        script = program.endswith(".sh") and self.lying(program) is not None
-        plain = is_ordinary(program) and not is_described(argv)
+        script = program.endswith(".sh") and self.text_beside(program) is not None
+        plain = is_ordinary(program) and not is_starter(argv)
         if plain and not argv[0].unresolved and not script:
-            self.start(Command(tuple(argv), environment, (), origin))
+            self.add_command(Command(tuple(argv), environment, (), origin))
         else:
             # By name: what stands behind a wrapper may be the text of a shell again.
             reading: Reading = import_module("preflight.launches.shell_script").read_words(
@@ -228,27 +228,27 @@ class ShellPrograms(ShellBuiltins):
                 environment,
                 depth=self.depth,
                 budget=self.state.budget,
-                beside=self.near,
+                beside=self.text_of_file,
                 stdin=stdin,
             )
             aside = bool(_DETACHED & {word.text for word in argv})
-            self.name_container(argv, environment)
-            for started in map(self.in_container, reading.commands):
+            self.keep_container(argv, environment)
+            for inner in map(self.in_container, reading.commands):
                 # What stands in the text of bash -c has lines of its own.
                 deeper = reading.own_lines or any(
                     wrapper[0].rpartition("/")[2] in SHELLS and len(wrapper) > 1
-                    for wrapper in started.wrappers
+                    for wrapper in inner.wrappers
                 )
-                shown = started.origin.source != text.source or deeper
-                self.start(started if shown else started._replace(origin=origin), aside, deeper)
+                shown = inner.origin.source != text.source or deeper
+                self.add_command(inner if shown else inner._replace(origin=origin), aside, deeper)
             self.notes += reading.notes
             self.files.update(reading.files)
         if program == "exec" and len(argv) > 1:
             self.stop = "exit"
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
-    def names_unread(self, argv: Sequence[Word], origin: Origin) -> bool:
-        """Note a command whose program is not read; return whether to pass it over."""
+    def note_unread_program(self, argv: Sequence[Word], origin: Origin) -> bool:
+        """Note a command that starts programs unread; return whether the command is left out."""
         texts = [word.text for word in argv]
         names = [text.rpartition("/")[2] for text in texts]
         job = names[0] in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])
@@ -259,8 +259,8 @@ class ShellPrograms(ShellBuiltins):
             self.note("script-not-read", f"{message}; give that on its own", origin)
         return runs or apart
 
-    def name_container(self, argv: Sequence[Word], environment: Mapping[str, Word]) -> None:
-        """Keep the settings of a container by its --name: docker exec starts more in it."""
+    def keep_container(self, argv: Sequence[Word], environment: Mapping[str, Word]) -> None:
+        """Keep a container's settings by its ``--name``: ``docker exec`` may start more in it."""
         texts = [word.text for word in argv]
         names = [text.removeprefix("--name=") for text in texts if text.startswith("--name=")]
         names += [after for text, after in itertools.pairwise(texts) if text == "--name"]
@@ -270,7 +270,7 @@ class ShellPrograms(ShellBuiltins):
 
     def in_container(self, command: Command) -> Command:
         """Give a command of ``docker exec`` the settings and variables of its container, if the
-        script starts that. Any other command is unchanged."""
+        script started that container. Any other command is unchanged."""
         names = [wrapper[-1] for wrapper in command.wrappers if enters_container(wrapper)]
         container = self.containers.get(names[0]) if len(names) == 1 else None
         if container is None or command.container is not None:
@@ -283,11 +283,11 @@ class ShellPrograms(ShellBuiltins):
             container=settings, environment=variables, limits=limits, run_as=RunAs()
         )
 
-    def start(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
+    def add_command(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
         """Add a command to those that the script starts, with the doubts and limits in force.
 
-        aside: ``-d`` or the like is among its words. deeper: a script that this one runs starts the
-        command. Raises SourceError if the script starts too many."""
+        aside: ``-d`` or the like is among the words that the script has for it. deeper: a script
+        that this one runs starts the command. Raises SourceError if the script starts too many."""
         doubts = tuple(dict.fromkeys((*self.doubts, *command.doubts)))
         detached = command.container is not None and (
             any(word in _DETACHED for wrapper in command.wrappers for word in wrapper)
@@ -334,7 +334,7 @@ class ShellPrograms(ShellBuiltins):
         ``host_words``; else None. Notes a server that the text would start."""
         known = self.host_words(text)
         if known is None:
-            known = env_file_settings(text, self.near)
+            known = env_file_settings(text, self.text_of_file)
         if known is not None:
             return Word(known, origin)
         if self.depth >= DEEPEST_SCRIPT or not self.state.budget.spend(len(text)):
@@ -360,11 +360,11 @@ class ShellPrograms(ShellBuiltins):
             return None
         return Word("".join(inner.output_parts).rstrip("\n"), origin)
 
-    def say(
+    def add_output(
         self, argv: Sequence[Word], body: Pieces | None, writes: Sequence[str], origin: Origin
     ) -> None:
         """Add the standard output of a command to ``output_parts``, which becomes None if the
-        output is not known. body: its heredoc. writes: files that take the output instead."""
+        output is not known. body: the heredoc. writes: files that take the output instead."""
         program = argv[0].text if argv else ""
         silent = not argv or writes or program in self.functions or program in _SILENT
         if self.output_parts is None or silent:
@@ -376,18 +376,18 @@ class ShellPrograms(ShellBuiltins):
         folder = self.state.folder()
         if program in ("readlink", "realpath") and folder is not None:
             arguments = [a if a.startswith(("-", "/")) else f"{folder}/{a}" for a in arguments]
-        output = written_out(program, arguments)
+        output = output_of_words(program, arguments)
         if program == "pwd":
             output = None if folder is None else folder + "\n"
         elif program == "cat" and body is not None:
             word = value(self.state, body, origin)
             output = None if word.unresolved else word.text
         elif program == "cat" and len(arguments) == 1:
-            text = self.near(arguments[0])
+            text = self.text_of_file(arguments[0])
             output = text if text is not None and self.state.budget.spend(len(text)) else None
         self.output_parts = None if output is None else [*self.output_parts, output]
 
-    def written(
+    def keep_written(
         self,
         body: Pieces | None,
         argv: list[Word],
@@ -398,7 +398,7 @@ class ShellPrograms(ShellBuiltins):
         """Keep in ``files`` the text that a command writes, unresolved if it does not follow from
         the script.
 
-        body: its heredoc. writes: paths behind ``>``. appends: the redirection is ``>>``."""
+        body: the heredoc. writes: paths behind ``>``. appends: the redirection is ``>>``."""
         program = argv[0].text.rpartition("/")[2] if argv else ""
         plain = [word for word in argv[1:] if not word.text.startswith("-")]
         if program == "tee":
@@ -410,7 +410,7 @@ class ShellPrograms(ShellBuiltins):
         if body is not None and program in ("cat", "tee"):
             content = value(self.state, body, origin)
         elif program in ("echo", "printf"):
-            printed = written_out(program, [word.text for word in argv[1:]])
+            printed = output_of_words(program, [word.text for word in argv[1:]])
             names = tuple(name for word in argv for name in word.unresolved)
             content = content if printed is None else Word(printed, origin, names)
         for target in (name for path in writes for name in self.state.names_of(path)):
@@ -427,7 +427,7 @@ class ShellPrograms(ShellBuiltins):
                 self.note("script-not-read", why, origin)
 
 
-def written_out(program: str, arguments: Sequence[str]) -> str | None:
+def output_of_words(program: str, arguments: Sequence[str]) -> str | None:
     """Return the output of a program that depends on its words alone; None if not known."""
     if program == "echo":
         flag = arguments[0] if arguments and arguments[0] in ("-n", "-e", "-ne", "-en") else ""

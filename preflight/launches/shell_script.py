@@ -1,10 +1,10 @@
 """What a shell script starts, read without running it.
 
 tree-sitter-bash parses it; variables, conditions, loops and functions are followed as bash follows
-them. What only running it could tell (most command substitutions, variables nobody sets) stays in
-the words as written, which name it; if it decides a branch, every branch is read, and what
-follows is doubted. What is not followed at all is named with its line, and what it may set is
-unknown.
+them. A part that only a run could tell (most command substitutions, variables that nobody sets)
+stays in its word as written, and the word names it. If such a part decides a branch, every branch
+is read, and what follows is doubted. A part that is not followed at all is named with its line, and
+the variables that it may set are unknown.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from checks.base.regex import regex
 from checks.base.unknown import Inside
 from preflight.launches import launch_files, launchers, source
 from preflight.launches.container_run import ENGINES
-from preflight.launches.described import described, is_described
+from preflight.launches.described import is_starter, read_starter
 from preflight.launches.env_files import read_small_file
 from preflight.launches.launch_files import Beside, HostWords
-from preflight.launches.set_limits import of_job
+from preflight.launches.set_limits import slurm_memlock
 from preflight.launches.shell_blocks import MOST_TURNS
 from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, nested_cost
 from preflight.launches.shell_programs import ShellPrograms
@@ -44,10 +44,10 @@ def read_script(
 ) -> Reading:
     """Return the processes that a script called ``name`` starts in ``environment``.
 
-    The commands say what bash does, and the notes what its author hardly meant. Raises SourceError
-    for what is too long. arguments: what the script is given, None if that is not known. beside:
-    gives the text of a file that it sources or runs, if that lies here. host_words: what ``nproc``
-    and its like write."""
+    The commands say what bash does, and the notes what its author hardly meant. arguments: those of
+    the script, None if they are not known. beside: gives the text of a file that the script sources
+    or runs, None if it is not here. host_words: gives the output of ``nproc`` and the like. Raises
+    SourceError if the script is too long."""
     variables = environment_words(environment)
     is_job = "#SBATCH" in text[:65536]
     if is_job:
@@ -56,7 +56,7 @@ def read_script(
     state = ShellState(Variables(variables), ExpansionBudget(), name)
     if is_job and (number := launchers.IN_JOB) not in variables:
         state.assign(number, Word(f"${number}", Origin(name), (number,)), exported=True)
-        state.set_limit(of_job(Origin(name)))
+        state.set_limit(slurm_memlock(Origin(name)))
     reader = ShellPrograms(name, state, 0, beside, host_words)
     if arguments is not None:
         origin = Origin("command line")
@@ -68,10 +68,10 @@ def read_script(
 def in_environment(
     reading: Reading, environment: Mapping[str, str], host_words: HostWords
 ) -> Reading:
-    """Return ``reading``, made without an environment, as it is in ``environment``.
+    """Fill in the open words of a reading from ``environment`` and the host, as far as these tell.
 
-    Words that were left open say what they come to here, and commands that no container starts get
-    the variables that they do not set."""
+    Commands inherit the variables that they do not set; those of a container or manifest stay as
+    they are. host_words: gives the output of a command such as nproc."""
     around = environment_words(environment)
 
     def part(match: re.Match[str]) -> str:
@@ -106,19 +106,19 @@ def read_words(
     argv: Sequence[Word],
     environment: Mapping[str, Word],
     *,
-    inside: bool = False,
+    in_container: bool = False,
     depth: int = 0,
     budget: ExpansionBudget | None = None,
     beside: Beside = lambda name: None,
     stdin: Word | None = None,
 ) -> Reading:
-    """Read one command's words: wrappers taken off, and the text of ``bash -c`` read. Never raises.
+    """Read one command's words: take wrappers off, read ``bash -c`` and scripts. Never raises.
 
-    inside: the words are those of a container. depth, budget, beside: of the script around them.
-    stdin: what the command reads from standard input, if that is known."""
+    in_container: the words run in a container. depth, budget, beside: of the script around the
+    command. stdin: what the command reads from standard input, None if that is not known."""
     if not argv:
         return Reading(())
-    stripped = strip_wrappers(argv, environment, inside, stdin is not None)
+    stripped = strip_wrappers(argv, environment, in_container, stdin is not None)
     reading = _read_stripped(argv, stripped, depth, budget or ExpansionBudget(), beside, stdin)
     if stripped.limits or stripped.run_as.origin:
         reading = reading.each(
@@ -132,19 +132,19 @@ def read_words(
     if stripped.published and reading.commands:
         reading = source.with_published(reading, stripped.published)
     started = [launchers.tasks(front, stripped.environment) for front in stripped.wrappers]
-    beside_each = math.prod(each.beside for each in started if each)
+    per_host = math.prod(each.per_host for each in started if each)
     hosts = math.prod(each.hosts for each in started if each)
-    if beside_each * hosts == 1 or len(reading.commands) * beside_each > MOST_TURNS:
+    if per_host * hosts == 1 or len(reading.commands) * per_host > MOST_TURNS:
         return reading
     commands = [command._replace(copies=command.copies * hosts) for command in reading.commands]
-    return reading._replace(commands=tuple(each for each in commands for _ in range(beside_each)))
+    return reading._replace(commands=tuple(each for each in commands for _ in range(per_host)))
 
 
 def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Reading:
-    """Return the process of a command line whose words are split already. Never raises.
+    """Return the commands that a command line, split into words, starts. Never raises.
 
-    ``NAME=value`` in front of the program is an assignment, as in a shell; the caller's shell no
-    longer takes it so behind ``--``."""
+    ``NAME=value`` words in front of the program set variables, as a shell would have done. Script
+    files that the command names are read from the disk."""
     origin = Origin("command line")
     typed = [Word(text, origin) for text in argv]
     front = [*takewhile(lambda word: source.ASSIGNMENT.match(word.text), typed)]
@@ -169,7 +169,7 @@ def _read_stripped(
         return Reading((), (*notes, SourceNote(id_, text, origin)))
 
     def of_shell(script: Word, name: str, arguments: Sequence[Word]) -> Reading:
-        """Read the text of a shell, or with a name the script of a file."""
+        """Read a shell's text, or a script file if ``name``, its path, is not ""."""
         state = ShellState(Variables(stripped.environment), budget, name)
         state.give_parameters(tuple(arguments))
         reader = ShellPrograms(script.origin.source, state, depth + 1, beside)
@@ -177,16 +177,17 @@ def _read_stripped(
         reader.read(script.text, script.origin.line)
         return reader.reading()
 
-    def started(inner: Reading, *front: tuple[str, ...], apart: bool = False) -> Reading:
-        """Put the wrappers in front of a shell's commands; apart: a container has its files."""
+    def in_wrappers(inner: Reading, *front: tuple[str, ...], in_container: bool = False) -> Reading:
+        """Return an inner shell's commands behind the wrappers, and ``front``. in_container: the
+        files that the shell writes are for its commands alone."""
         inner_own = inner.each(
             lambda command: command._replace(
                 wrappers=(*stripped.wrappers, *front, *command.wrappers),
                 container=command.container or stripped.container,
-                files=inner.files if apart else command.files,
+                files=inner.files if in_container else command.files,
             )
         )
-        files = {} if apart else inner.files
+        files = {} if in_container else inner.files
         return Reading(inner_own.commands, (*notes, *inner.notes), files, own_lines=True)
 
     if stripped.reads and stdin is not None:
@@ -202,22 +203,22 @@ def _read_stripped(
         inner = of_shell(stripped.script, "", stripped.arguments)
         if (where := _inside(stripped, argv[0].origin)) is not None:
             outer = (stripped.script, *stripped.environment.values())
-            inner = source.read_inside(inner, where, outer)
-        return started(inner, apart=stripped.container is not None)
+            inner = source.mark_inside(inner, where, outer)
+        return in_wrappers(inner, in_container=stripped.container is not None)
     if not stripped.argv or (program := stripped.argv[0].text) in BUILTINS or not program:
         return Reading((), notes)
     origin = stripped.argv[0].origin
     if program.startswith("-"):
         text = f"{program} stands where a program should: the shell finds none of that name"
         return only("not-a-program", text, origin)
-    if is_described(stripped.argv):
+    if is_starter(stripped.argv):
 
         def near(name: str) -> str | None:
             """Return a file's text, paid for: a script cannot start others for ever."""
             text = beside(name)
             return None if text is None or not budget.spend(nested_cost(text, 1)) else text
 
-        inner_or_none = described(stripped.argv, stripped.environment, near, stdin)
+        inner_or_none = read_starter(stripped.argv, stripped.environment, near, stdin)
         if inner_or_none is not None:
             inner = inner_or_none.each(
                 lambda command: command._replace(wrappers=(*stripped.wrappers, *command.wrappers))
@@ -228,7 +229,7 @@ def _read_stripped(
     if script_text is not None and depth < DEEPEST_SCRIPT and budget.spend(len(script_text)):
         path = script[0].text
         inner = of_shell(Word(script_text, Origin(path, 1)), path, script[1:])
-        return started(inner, (program, path))
+        return in_wrappers(inner, (program, path))
     if script:
         text = "the script that this shell runs is not read: name it on its own to read it"
         notes = (*notes, SourceNote("script-not-read", text, origin))
@@ -237,7 +238,7 @@ def _read_stripped(
 
 
 def _inside(stripped: Stripped, origin: Origin) -> Inside | None:
-    """Name the place (container, pod, other host, Ray cluster) that alone can set the open
+    """Return the place (container, pod, other host, Ray cluster) that alone can set the open
     variables of a wrapped script; None if the script runs beside its caller."""
     for wrapper in reversed(stripped.wrappers):
         name = wrapper[0].rpartition("/")[2]
@@ -265,12 +266,12 @@ def _read(launch: launch_files.LaunchText) -> Reading:
     if "\0" in text:
         raise SourceError(f"{path} is a binary file: give the script or manifest that runs it")
     reading = read_script(text, path, variables, launch.arguments, launch.beside, launch.host_words)
-    marked = (_marked(text, path, reading),) if launch.marked else ()
+    marked = (_mark_note(text, path, reading),) if launch.marked else ()
     return reading._replace(notes=(*notes, *marked, *reading.notes))
 
 
-def _marked(text: str, path: str, reading: Reading) -> SourceNote:
-    """Say how bash reads a script behind a byte order mark, which YAML and Docker skip."""
+def _mark_note(text: str, path: str, reading: Reading) -> SourceNote:
+    """Return a note on how bash reads a script that begins with a byte order mark."""
     lost = any(command.origin == Origin(path, 1) for command in reading.commands)
     result = "does not find the program of this line" if lost else "loses this line"
     result += ", and the kernel refuses to run it without a shell in front" * text.startswith("#!")

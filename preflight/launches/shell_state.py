@@ -91,17 +91,18 @@ class ShellState:
         """Return the keys that were changed since ``mark``, each with its value now."""
         return {key: self.current(key) for key, _ in self._changes[mark:]}
 
-    def before(self, mark: int) -> Changes:
-        """Return the keys that were changed since ``mark``, each with its value then."""
+    def values_before(self, mark: int) -> Changes:
+        """Return the keys that were changed since ``mark``, each with its value at the mark."""
         values: Changes = {}
         for key, value in self._changes[mark:]:
             values.setdefault(key, value)
         return values
 
     def change_in_doubt(self, key: Key, value: object, doubts: tuple[SourceNote, ...]) -> None:
-        """Set a key to what branches leave in it, when it is not known which branch runs.
-        doubts: why the value is uncertain, put on each changed word; a limit is then followed by
-        an unknown one, and parameters become unknown. () if the branches agree."""
+        """Set a key to the value that several branches leave, when it is not known which one runs.
+
+        doubts: why the value is uncertain, put on each changed word; () if the branches agree. A
+        limit is then followed by an unknown one, and parameters become unknown."""
         if key[0] == "limit" and doubts:  # the limit of another way may be the last one
             why = Unknown(doubts[-1].text)
             other = SetLimit(key[1], why, why, str(doubts[-1].origin))
@@ -110,11 +111,11 @@ class ShellState:
             value = None
         elif key[0] == "variable" and value is not None:
             state: State = value  # type: ignore[assignment]
-            value = (state[0] and doubted(state[0], doubts), state[1])
+            value = (state[0] and with_doubts(state[0], doubts), state[1])
         elif key[0] == "array" and isinstance(value, tuple):
             old = self.array(key[1]) or ()
             value = tuple(
-                word if word in old[place : place + 1] else doubted(word, doubts)
+                word if word in old[place : place + 1] else with_doubts(word, doubts)
                 for place, word in enumerate(value)
             )
         self.change(key, value)
@@ -122,7 +123,7 @@ class ShellState:
     # Variables, arrays, parameters
 
     def assign(self, name: str, word: Word | None, exported: bool | None = None) -> None:
-        """Set a variable, or with None take it away."""
+        """Set a variable, or with None take it away. exported: None leaves that as it is."""
         if self.option("allexport") and word is not None:
             exported = True
         self._changes.append((("variable", name), self.variables.state_now(name)))
@@ -135,7 +136,7 @@ class ShellState:
         self.change(("array", name), elements)
 
     def lose(self, name: str, origin: Origin, array: bool = False) -> None:
-        """Make the value of a name unknown; of an array also the number of its elements."""
+        """Make the value of a name unknown. array: the name is an array, even if not set so far."""
         if array or self.array(name) is not None:
             lost = Word(f"${{{name}[@]}}", origin, (f"${name}",), several=True)
             self.assign_array(name, (lost,))
@@ -146,14 +147,17 @@ class ShellState:
 
     @property
     def parameters(self) -> tuple[Word, ...] | None:
-        """``$1``, ``$2``, ...; None for those of the script itself, if it is not known."""
+        """Return ``$1``, ``$2`` and so on; None if they are the script's own, and not known."""
         return self.values.get(("parameters", ""))  # type: ignore[return-value]
 
     def give_parameters(self, argv: tuple[Word, ...] | None) -> None:
         self.change(("parameters", ""), argv)
 
     def parameter(self, number: int) -> Word | None:
-        """Return ``$1``: a word without text if there is none, None if it is not known."""
+        """Return the parameter ``$number``; for 0 the script's name.
+
+        Behind a word that may be several, an unresolved word. If there are fewer parameters, a word
+        without text whose origin is "shell". None if the script's own are not known."""
         if not number:
             return Word(self.name, Origin("shell")) if self.name else None
         for index, word in enumerate((self.parameters or ())[:number], start=1):
@@ -199,7 +203,8 @@ class ShellState:
         return None if now.unresolved else posixpath.join(now.text, name)
 
     def names_of(self, path: str) -> tuple[str, ...]:
-        """Return a path as it is written, and the other name that the shell's folder gives it."""
+        """Return a file's names: ``path`` as it is written, and its other form, absolute or
+        relative, if the shell's folder is known."""
         folder = self.folder()
         if folder is None:
             return (path,)
@@ -229,21 +234,21 @@ class ShellState:
         self.assign("PWD", to)
 
 
-def doubted(word: Word, doubts: tuple[SourceNote, ...]) -> Word:
+def with_doubts(word: Word, doubts: tuple[SourceNote, ...]) -> Word:
     """Return the word, marked as dependent on the conditions that are not known."""
-    return word._replace(doubts=few((*word.doubts, *doubts))) if doubts else word
+    return word._replace(doubts=first_doubts((*word.doubts, *doubts))) if doubts else word
 
 
-def few(doubts: tuple[SourceNote, ...]) -> tuple[SourceNote, ...]:
-    """Return the first few of some doubts, each once."""
+def first_doubts(doubts: tuple[SourceNote, ...]) -> tuple[SourceNote, ...]:
+    """Return some doubts, each once, but no more than a message can name."""
     return tuple(dict.fromkeys(doubts))[:_MOST_DOUBTS]
 
 
-def plain(value: object) -> object:
-    """Return a value without the places where its words stand, to compare two values."""
+def comparable(value: object) -> object:
+    """Return a value for a comparison: of each word its text and unresolved names alone."""
     if isinstance(value, Word):
         return value.text, value.unresolved
-    return tuple(plain(item) for item in value) if isinstance(value, tuple) else value
+    return tuple(comparable(item) for item in value) if isinstance(value, tuple) else value
 
 
 def doubts_of(value: object) -> tuple[SourceNote, ...]:
@@ -256,10 +261,10 @@ def doubts_of(value: object) -> tuple[SourceNote, ...]:
 
 
 def either_of(key: Key, values: Sequence[object], last: object) -> object:
-    """Return the one value that stands for all of ``values`` of a key; ``last`` if none can.
+    """Return the one value of a key that stands for all of ``values``; ``last`` if none can.
 
-    A variable's word has all values in its text and is not known. An array has the flags of each
-    way, with values that are not known; one that is no list of flags stays the last."""
+    A variable becomes an unknown word, named by all its values. An array of flags has the flags of
+    all values, and an unknown value for a flag if they differ."""
     value_kind, name = key
     if value_kind == "variable" and name not in _OF_SHELL:
         choices = [value[0] if value else None for value in values]  # type: ignore[index]
@@ -276,9 +281,9 @@ def either_of(key: Key, values: Sequence[object], last: object) -> object:
 
 def _one_of(choices: Sequence[Word | None], written: str, front: str = "") -> Word | None:
     """Return an unknown word with the text ``written`` that stands for all ``choices``, and is
-    named ``a or b``. None if a choice is open, or if they are too many.
+    named ``a or b``. None if a choice is not known, or if they are too many.
 
-    A choice of None is no word. front: a ``--flag=`` in front of all."""
+    A choice of None is no word. front: a ``--flag=`` in front of each."""
     first = next((word for word in choices if word is not None), None)
     texts: list[str] = []
     for word in choices:
@@ -296,13 +301,13 @@ def _one_of(choices: Sequence[Word | None], written: str, front: str = "") -> Wo
         return None
     name = _OR.join(several)
     doubts = doubts_of(tuple(choices))
-    return first._replace(text=f"{front}{written}", unresolved=(name,), doubts=few(doubts))
+    return first._replace(text=f"{front}{written}", unresolved=(name,), doubts=first_doubts(doubts))
 
 
-def _flags_of_each(ways: Sequence[object], name: str) -> tuple[Word, ...] | None:
-    """Merge an array of flags over several ways: it has the flags of all, and an unknown value if
-    the ways differ. None if that fails, or if a way is no list of flags. name: of the array."""
-    groups = [_groups(way or ()) for way in ways]  # type: ignore[arg-type]
+def _flags_of_each(values: Sequence[object], name: str) -> tuple[Word, ...] | None:
+    """Merge an array of flags over several branches: it has the flags of all, and an unknown value
+    if they differ. None if that fails, or if a value is no list of flags. name: of the array."""
+    groups = [_groups(value or ()) for value in values]  # type: ignore[arg-type]
     known = [each for each in groups if each is not None]
     if len(known) < len(groups):
         return None
@@ -310,7 +315,7 @@ def _flags_of_each(ways: Sequence[object], name: str) -> tuple[Word, ...] | None
     for flag in dict.fromkeys(flag for each in known for flag in each):
         each_way = [each.get(flag, []) for each in known]
         most = max(each_way, key=len)
-        if all(plain(tuple(each)) == plain(tuple(each_way[0])) for each in each_way):
+        if all(comparable(tuple(each)) == comparable(tuple(each_way[0])) for each in each_way):
             together += most
             continue
         attached = "=" in most[0].text
@@ -324,8 +329,8 @@ def _flags_of_each(ways: Sequence[object], name: str) -> tuple[Word, ...] | None
 
 
 def _groups(array: Sequence[Word]) -> dict[str, list[Word]] | None:
-    """Return flag -> the words of that flag: ``--flag`` itself and those behind it. None if the
-    words are no flags, or if a flag comes twice."""
+    """Return flag -> the words of that flag: ``--flag`` itself and the words behind it. None if the
+    array does not begin with a flag, if a flag comes twice, or if a word may be several."""
     groups: dict[str, list[Word]] = {}
     flag = ""
     for word in array:

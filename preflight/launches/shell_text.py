@@ -82,10 +82,10 @@ class Piece(NamedTuple):
     """A piece of a word: a plain text, ``$A`` or ``${A:-x}`` (parameter), ``$(...)`` (output), a
     sum (arithmetic), or something unread.
 
-    text: of kind ``text`` without quotes, of other kinds as written. name: of a parameter; of other
-    kinds, as messages call the piece. place: the text in a parameter's brackets. mark: ``!`` or
-    ``#`` before the name. operand, by: behind the operator, and the replacement in ``${A/x/y}``;
-    None if not read."""
+    text: without quotes if the type is ``text``, else as written. name: of a parameter; of another
+    type, the name of the piece in messages. place: the text in a parameter's brackets. mark: ``!``
+    or ``#`` before the name. operand: what stands behind the operator; in ``${A/x/y}`` the x, and
+    replacement the y. Both are None if not read."""
 
     type: Literal["text", "parameter", "output", "arithmetic", "unread"]
     text: str
@@ -95,7 +95,7 @@ class Piece(NamedTuple):
     mark: str = ""
     operator: str = ""
     operand: tuple[Piece, ...] | None = ()
-    by: tuple[Piece, ...] | None = ()
+    replacement: tuple[Piece, ...] | None = ()
     rest: str = ""  # the operand as it is written
 
 
@@ -194,7 +194,7 @@ class ShellText:
     # Words
 
     def words(self, nodes: list[Node]) -> list[WrittenWord]:
-        """Return words: nodes between which no blank stands are one word."""
+        """Return the words that nodes make: nodes without a blank in between are one word."""
         if not nodes:
             return []
         if nodes[0].id not in self._words:
@@ -206,29 +206,29 @@ class ShellText:
         pieces: list[Piece] = []
         row, before = -1, None
         for tree in nodes:
-            if pieces and before is not None and self.apart(before, tree):
-                yield WrittenWord(self._finished(pieces, row), row)
+            if pieces and before is not None and self.has_gap(before, tree):
+                yield WrittenWord(self._finish_word(pieces, row), row)
                 pieces = []
             if not pieces:
                 row = tree.start_point[0]
             pieces += self.raw_pieces(tree)
             before = tree
         if pieces:
-            yield WrittenWord(self._finished(pieces, row), row)
+            yield WrittenWord(self._finish_word(pieces, row), row)
 
-    def apart(self, tree: Node, behind: Node) -> bool:
-        """Tell whether something stands between two trees, but for a line that goes on."""
+    def has_gap(self, tree: Node, behind: Node) -> bool:
+        """Return whether anything but a joined line end stands between two trees of the text."""
         return self.bytes[tree.end_byte : behind.start_byte].replace(b"\\\n", b"") != b""
 
-    def runs_aside(self, tree: Node) -> bool:
-        """Tell whether an & stands behind the heredoc that a command announces."""
+    def runs_in_background(self, tree: Node) -> bool:
+        """Return whether an & stands behind the heredoc that a command announces."""
         first, last = tree.start_point[0], tree.end_point[0]
         heredoc = tree.type == "redirected_statement"
         return heredoc and any(first <= row <= last for row in self._aside)
 
     def pieces(self, tree: Node) -> Pieces:
         """Return the pieces of a word, of an assignment's value or of a heredoc's text."""
-        return self._finished(list(self.raw_pieces(tree)), tree.start_point[0])
+        return self._finish_word(list(self.raw_pieces(tree)), tree.start_point[0])
 
     def raw_pieces(self, tree: Node) -> Pieces:
         """Return a tree's pieces, in which ``~`` and quoted placeholders are still plain text."""
@@ -239,9 +239,9 @@ class ShellText:
             pieces = self._pieces[tree.id] = tuple(collected)
         return pieces
 
-    def _finished(self, pieces: list[Piece], row: int) -> Pieces:
-        """Return a word's pieces with ``~/`` as the variable HOME, and placeholders as unread
-        pieces. Notes each placeholder. row: of the word, counted from 0."""
+    def _finish_word(self, pieces: list[Piece], row: int) -> Pieces:
+        """Return a word's pieces, with ``~/`` as the variable HOME and each placeholder as an
+        unread piece. Add a note on each placeholder. row: of the word, counted from 0."""
         first = pieces[0] if pieces else None
         plain = len(pieces) == 1 and pieces[0].type == "text" and not pieces[0].quoted
         if plain and not pieces[0].text.startswith("~"):
@@ -309,8 +309,8 @@ class ShellText:
             pieces.append(Piece("unread", text, quoted, beginning(text, 40)))
 
     def _inner(self, tree: Node, start: int, end: int, quoted: bool, pieces: list[Piece]) -> None:
-        """Add to ``pieces`` what stands between two bytes of a tree: its children, and the text
-        between these."""
+        """Add to ``pieces`` those of a tree between two of its bytes: the pieces of its children,
+        and of the text between these."""
         literal = "heredoc_content" if tree.type == "heredoc_body" else "string_content"
         literal = literal if quoted or tree.type == "heredoc_body" else "word"
         quoted = quoted or tree.type == "heredoc_body"
@@ -361,8 +361,7 @@ class ShellText:
             pieces.append(Piece("text", _shown(text)))
 
     def _expansion(self, tree: Node, text: str, quoted: bool) -> Piece:
-        """Return the piece of ``${...}``, which is ``text``; an unread one if its form is not
-        known."""
+        """Return the piece of ``${...}``, which is ``text``; unread if its form is not known."""
         match = _PARAMETER.fullmatch(text)
         if match is None:
             return Piece("unread", text, quoted, beginning(text, 40))
@@ -390,7 +389,7 @@ class ShellText:
         return Piece("parameter", text, quoted, name, place, mark, operator, operand, by, raw)
 
     def heredoc(self, tree: Node) -> Pieces:
-        """Return the pieces of a heredoc's text; () if the tree has none. Of ``<<-`` leading tabs
+        """Return the pieces of a heredoc's text; () if the tree has none. With ``<<-`` leading tabs
         are removed, and a text with something to expand is unread."""
         children = {child.type: child for child in tree.children}
         body, end = children.get("heredoc_body"), children.get("heredoc_start")
@@ -451,7 +450,8 @@ def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
 
 @lru_cache(maxsize=4096)
 def value_pieces(text: str, quote: str = '"') -> Pieces | None:
-    """Return the pieces of a text as behind ``NAME=``, in ``quote``; None if it is no one word."""
+    """Return the pieces of a value, as behind ``NAME=``, in ``quote``; None if it is not one
+    word."""
     inner = ShellText(f"v={quote}{text}{quote}\n", "", None)
     nodes = inner.root.named_children
     if inner.root.has_error or len(nodes) != 1 or nodes[0].type != "variable_assignment":

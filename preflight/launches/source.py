@@ -35,8 +35,8 @@ ReadFile = Callable[[str], "str | Unknown"]
 
 class Origin(NamedTuple):
     """Where a word, command or note of a launch stands. source: a path, or a name such as
-    ``environment``. line: None without lines. of: the service, role or job, if several share the
-    line."""
+    ``environment``. line: None if the source has no lines. of: the service, role or job, if several
+    share the line."""
 
     source: str
     line: int | None = None
@@ -92,15 +92,17 @@ class Word(NamedTuple):
         return self.text.partition("=")[0] if self.text.startswith("-") else ""
 
 
-def in_image(
-    image: str, argv: Sequence[Word], entrypoint: bool, origin: Origin
+def words_in_image(
+    image: str, argv: Sequence[Word], has_entrypoint: bool, origin: Origin
 ) -> tuple[tuple[Word, ...], bool]:
-    """Return the words that run in an image, and whether a program that nothing shows runs them.
-    argv: the launch's words. entrypoint: theirs, even an empty one, replaces the image's."""
-    first = argv[0].text if argv else ""
-    front = () if entrypoint else image_program(image, first)
-    hidden = not front and (not first if entrypoint else NO_PROGRAM.fullmatch(first) is not None)
-    kept = () if hidden and first.startswith("-") else argv
+    """Return the words that run in a container, with a known image's entrypoint in front.
+
+    The second value is True if the image's own program runs them, and nothing shows which that is.
+    argv: the launch's words. has_entrypoint: the launch replaces the image's, even by ""."""
+    name = argv[0].text if argv else ""
+    front = () if has_entrypoint else image_program(image, name)
+    hidden = not front and (not name if has_entrypoint else NO_PROGRAM.fullmatch(name) is not None)
+    kept = () if hidden and name.startswith("-") else argv
     return (*(Word(text, origin) for text in front), *kept), hidden
 
 
@@ -108,7 +110,8 @@ class Place(NamedTuple):
     """The pod, service or job of a manifest that a process belongs to.
 
     kind: ``pod``, ``service`` of Compose, or ``job`` of srt-slurm. name: of a pod its object and
-    role, of a job its name and role. container: the name of a pod's container."""
+    role, of a service its name, of a job its name and role. container: the name of a pod's
+    container."""
 
     kind: str
     name: tuple[str, ...]
@@ -157,7 +160,7 @@ class Command(NamedTuple):
     ended: bool = False
 
     def under(self, run_as: RunAs, limits: tuple[SetLimit, ...]) -> Command:
-        """Return this command as ``run_as`` starts it, with ``limits`` set before."""
+        """Return this command as the user ``run_as`` starts it, with ``limits`` set first."""
         inner_limits = tuple(
             limit._replace(setter=run_as.then(limit.setter)) for limit in self.limits
         )
@@ -192,21 +195,21 @@ class Reading(NamedTuple):
         return (*texts[:_MOST_LEFT_OUT], *last)
 
 
-def noted(id_: str, text: str, origin: Origin) -> Reading:
+def only_note(id_: str, text: str, origin: Origin) -> Reading:
     """Return a reading that has one note and starts nothing."""
     return Reading((), (SourceNote(id_, text, origin),))
 
 
 def with_published(reading: Reading, ports: tuple[Published, ...]) -> Reading:
-    """Return a reading whose first process, or itself without one, has the host's ports."""
+    """Return a reading whose first process, or the reading itself without one, has these ports."""
     if not reading.commands:
         return reading._replace(published=ports)
     first, *others = reading.commands
     return reading._replace(commands=(first._replace(published=ports), *others))
 
 
-def told_apart(reading: Reading) -> Reading:
-    """Name the service or role of each command whose line several commands share."""
+def tell_apart(reading: Reading) -> Reading:
+    """Return the reading with service or role in each origin whose line several commands share."""
     origins = Counter(origin for origin, _ in {(c.origin, c.place) for c in reading.commands})
 
     def named(command: Command) -> Command:
@@ -217,7 +220,7 @@ def told_apart(reading: Reading) -> Reading:
     return reading.each(named)
 
 
-def named_by_program(reading: Reading) -> Reading:
+def name_by_program(reading: Reading) -> Reading:
     """Replace each command's origin by the name of its program: the module behind ``-m``, else the
     first word. A repeated name gets a number: ``sglang.launch_server 2``."""
     seen: Counter[str] = Counter()
@@ -232,7 +235,7 @@ def named_by_program(reading: Reading) -> Reading:
     return reading.each(named)
 
 
-def joined(readings: Iterable[Reading]) -> Reading:
+def join(readings: Iterable[Reading]) -> Reading:
     """Join readings into one, in order; equal notes are kept once. A file that two of the readings
     write with different texts is marked unresolved."""
     together = list(readings)
@@ -248,9 +251,9 @@ def joined(readings: Iterable[Reading]) -> Reading:
     return Reading(commands, tuple(notes), files, ports)
 
 
-def reads_written(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
-    """Return a file reader for programs of a launch. It gives the ``files`` that the launch itself
-    writes, and reads any other path with ``read_file``. A written file with unknown parts is
+def file_reader(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
+    """Return a file reader for the programs of a launch: it gives the ``files`` that the launch
+    itself writes, else what ``read_file`` gives. A written file with unknown parts is
     PartlyKnown."""
     written = {posixpath.normpath(path): word for path, word in files.items()}
 
@@ -280,7 +283,7 @@ def is_output(name: str) -> bool:
 
 
 def open_name(word: Word, name: str) -> str:
-    """Return an unknown part of ``word`` as a person looks for it: by name, or by its command."""
+    """Return an unknown part of ``word`` for a message: its name, or the command that gives it."""
     computed = _is_computed(word) and name.isidentifier()
     return brief(word.text) if is_output(name) else f"the name {name}" if computed else name
 
@@ -291,7 +294,8 @@ def open_names(word: Word) -> str:
 
 
 def open_variables(word: Word) -> tuple[str, ...]:
-    """Return the variables that a word needs and nobody sets; no ``$1`` and no program's own."""
+    """Return the names of the variables that a word needs and nobody sets; () for a word that a
+    program computes. Parameters such as ``$1`` are left out."""
     return () if _is_computed(word) else tuple(n for n in word.unresolved if n.isidentifier())
 
 
@@ -300,22 +304,24 @@ _OF_POD = ("operator", "cluster")
 
 
 def why_open(word: Word, names: str) -> str:
-    """Return why ``names`` are open in ``word``: not set, or given by Kubernetes."""
+    """Return a clause on why ``names`` of ``word`` are open: not set, or given by Kubernetes."""
     inside = word.inside
     of_cluster = inside is not None and inside.kind == "cluster"
     of_cluster = of_cluster and set(word.unresolved) <= {*inside.what.split()}  # type: ignore[union-attr]
     return f"{names} is {'given by Kubernetes when the pod starts' if of_cluster else 'not set'}"
 
 
-def both_inside(first: Inside | None, second: Inside | None) -> Inside | None:
-    """Return the place that knows the open names of two texts; the first's if they differ."""
+def joined_inside(first: Inside | None, second: Inside | None) -> Inside | None:
+    """Return the place that knows the open names of two joined texts; if they differ, the
+    first's."""
     if first is None or second is None or first.kind != second.kind or first.kind not in _OF_POD:
         return first or second
     return first._replace(what=" ".join(dict.fromkeys(f"{first.what} {second.what}".split())))
 
 
 def is_set_by_operator(word: Word, name: str) -> bool:
-    """Return whether the operator of its pod sets a variable that ``word`` leaves open."""
+    """Return whether the operator of a pod sets the variable ``name``, which ``word`` leaves
+    open."""
     inside = word.inside
     return inside is not None and inside.kind == "operator" and name in inside.what.split()
 
@@ -329,7 +335,8 @@ _PLACEHOLDER = regex(
 
 
 def placeholder_in(text: str) -> str:
-    """Return the part of a value that a reader has to replace, or ""; [x] only in an address."""
+    """Return the part of a value that a reader has to replace, or "". A part in brackets, ``[x]``
+    or ``<x>``, counts only if the rest of the value is empty or an address."""
     match = _PLACEHOLDER.search(text)
     if match is None:
         return ""
@@ -371,12 +378,12 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
     return "; ".join(given(*place, names) for place, names in places.items())
 
 
-def read_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Reading:
+def mark_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Reading:
     """Mark the open words of a container's commands with ``inside``, the place that alone can set
     them.
 
-    outer: words from outside of the container. A word whose open names are all among theirs stays
-    unmarked."""
+    outer: words from outside of the container. A word whose open names are all open in ``outer``
+    too stays unmarked."""
     lost = {name for word in outer for name in word.unresolved}
 
     def is_own(word: Word) -> bool:

@@ -154,14 +154,14 @@ def _read(launch: LaunchText) -> Reading:
             around = first.container._replace(image=own_image, releases=_releases(job, "", image))
             commands.append(Command(starts, variables, (), store_origin, around, place=first.place))
         if first is not None:
-            commands += [*_beside(called, job, commands[of_job:], variables, launch.path)]
+            commands += [*_services(called, job, commands[of_job:], variables, launch.path)]
     return Reading(tuple(commands), tuple(dict.fromkeys(notes)))
 
 
-def _beside(
-    called: str, job: Node, workers: Sequence[Command], variables: Mapping[str, Word], path: str
+def _services(
+    name: str, job: Node, workers: Sequence[Command], variables: Mapping[str, Word], path: str
 ) -> Iterator[Command]:
-    """Yield the services beside a job's workers: NATS, etcd, and the frontends. called: the job's
+    """Yield the services beside a job's workers: NATS, etcd, and the frontends. name: the job's
     name. workers: the job's commands so far. path: of the file."""
     first, last = workers[0], workers[-1]
     frontend = job.at("frontend")
@@ -175,7 +175,7 @@ def _beside(
         return Command(typed, variables, (), origin, around, place=place, copies=copies)
 
     for argv in () if frontend_type in _WITHOUT_INFRASTRUCTURE else _INFRASTRUCTURE:
-        yield started(argv, Place("job", (called, "infra")) if apart else first.place)
+        yield started(argv, Place("job", (name, "infra")) if apart else first.place)
     several = frontend.at("enable_multiple_frontends").text != "false"
     nodes = sum(_number(job.at("resources", f"{short}_nodes"), 0) for short in _WORKERS.values())
     additional = frontend.at("num_additional_frontends")
@@ -194,7 +194,7 @@ def _flag(name: str, value: int | str, origin: Origin) -> tuple[Word, Word]:
 
 
 def _releases(job: Node, engine: str, image: str) -> dict[str, str]:
-    """Return the releases that a job says its container has: ``identity``, or the alias's name."""
+    """Return product -> release of a job's container, by ``identity``, else by the image's name."""
     products = job.at("identity", "frameworks")
     named = [(engine, image), *((each, products.at(each).text or "") for each in _PRODUCTS)]
     return {each: match[1] for each, text in named if (match := _RELEASE.fullmatch(text))}
@@ -217,8 +217,8 @@ def _names(tree: Node) -> set[str]:
 
 
 def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
-    """Yield the store's variables of SGLang's workers; the master's address stays open. Source:
-    github.com/NVIDIA/srt-slurm ``srtctl/backends/sglang.py`` ``get_mooncake_worker_env``."""
+    """Yield the store's variables that a job sets for SGLang's workers; addresses that only the job
+    knows are unresolved. Source: github.com/NVIDIA/srt-slurm ``get_mooncake_worker_env``."""
     if not store.fields:
         return
     origin = Origin(path, store.line)
@@ -232,11 +232,11 @@ def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
 
 
 def _store_file(store: Node) -> str:
-    """Return the file that the job writes for vLLM; the master's address comes when it runs."""
+    """Return the text that the job writes to vLLM's store file, without the master's address."""
 
     def plain(value: Node) -> int | str:
         text = value.text or ""
-        if value.not_text == "bool":
+        if value.yaml_type == "bool":
             return text.lower() == "true"
         return int(text) if value.plain and text.isdecimal() else text
 

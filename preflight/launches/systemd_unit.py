@@ -13,8 +13,8 @@ from checks.base.regex import regex
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
 from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit, unit_user
 from preflight.launches.shell_script import read_words
-from preflight.launches.source import Command, Origin, Reading, SourceError, Word, joined, noted
-from preflight.launches.variables import Layers, unread
+from preflight.launches.source import Command, Origin, Reading, SourceError, Word, join, only_note
+from preflight.launches.variables import Layers, unknown_needed
 
 _SECTION = regex(r"^\[Service\]\s*$", re.MULTILINE)
 _QUADLET = regex(r"^\[(Container|Kube|Pod)\]\s*$", re.MULTILINE)
@@ -60,7 +60,7 @@ def _read(launch: LaunchText) -> Reading:
             text = launch.beside(path)
             if text is None:
                 why = f"{path} cannot be read here: its variables are unknown"
-                readings.append(noted("env-file-not-read", why, origin))
+                readings.append(only_note("env-file-not-read", why, origin))
                 not_read = origin
             lines = (line.strip() for line in (text or "").splitlines())
             for line in (line for line in lines if "=" in line and line[:1] not in "#;"):
@@ -82,7 +82,7 @@ def _read(launch: LaunchText) -> Reading:
     # Files stand over Environment=, wherever they are named.
     environment = Layers(variables, {**from_unit, **of_files})
     if not_read is not None:
-        environment = Layers(environment, unread(environment, not_read))
+        environment = Layers(environment, unknown_needed(environment, not_read))
     for origin, line, ends in starts:
         for prefixes, argv in _commands(line, origin, environment):
             reading = read_words(argv, environment, beside=launch.beside)
@@ -97,12 +97,12 @@ def _read(launch: LaunchText) -> Reading:
                 return command if command.container else command.under(whose, tuple(limits))
 
             readings.append(reading.each(of_unit))
-    return joined(readings)
+    return join(readings)
 
 
 def _with_specifiers(argv: list[Word], reading: Reading) -> Reading:
-    """Mark the ``%`` specifiers that a line leaves open as unresolved in its commands, too: a shell
-    within takes them for text. argv: the words of the line."""
+    """Mark the ``%`` specifiers of a line, ``argv``, as unresolved in its commands too: a shell in
+    between takes them for text."""
     names = {name for word in argv for name in word.unresolved if _SPECIFIER.fullmatch(name)}
 
     def opened(word: Word) -> Word:
@@ -120,8 +120,8 @@ def _with_specifiers(argv: list[Word], reading: Reading) -> Reading:
 
 
 def _settings(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
-    """Yield the origin, key and value of each setting of [Service]. A continued line is one, at its
-    first line."""
+    """Yield the origin, key and value of each setting of [Service]. A continued line is one
+    setting, whose origin is its first line."""
     section, line_so_far, begun = "", "", 0
     for number, line in enumerate(launch.text.splitlines(), start=1):
         if line.lstrip()[:1] in ("#", ";"):  # between lines that go on, too

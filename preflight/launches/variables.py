@@ -19,9 +19,9 @@ _NEVER: tuple[list[int], list[State]] = ([], [])
 _NEEDED = ("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH")
 
 
-def unread(variables: Mapping[str, Word], origin: Origin) -> dict[str, Word]:
-    """Return the variables that a server needs and ``variables`` lacks, as unknown. They may be in
-    a file or on a host that is not read; ``origin`` is where that stands."""
+def unknown_needed(variables: Mapping[str, Word], origin: Origin) -> dict[str, Word]:
+    """Return the variables that a server needs and ``variables`` lacks, each as an unknown word. A
+    file or host that is not read may set them; origin: where the launch names that."""
     return {name: Word(f"${name}", origin, (name,)) for name in _NEEDED if name not in variables}
 
 
@@ -39,14 +39,14 @@ def environment_words(environment: Mapping[str, str | Word]) -> dict[str, Word]:
     }
 
 
-def matching(environment: Mapping[str, Word], names: re.Pattern[str]) -> Iterator[tuple[str, Word]]:
-    """Yield the variables whose names begin so, in order; a script's are looked through once."""
+def matching(environment: Mapping[str, Word], start: re.Pattern[str]) -> Iterator[tuple[str, Word]]:
+    """Yield name and word of each variable whose name begins with a match of ``start``."""
     if isinstance(environment, Layers):
-        yield from environment.matching(names)
+        yield from environment.matching(start)
         return
-    candidates = environment.named(names) if isinstance(environment, _Exported) else environment
+    candidates = environment.named(start) if isinstance(environment, _Exported) else environment
     for name in candidates:
-        if names.match(name) and (word := environment.get(name)) is not None:
+        if start.match(name) and (word := environment.get(name)) is not None:
             yield name, word
 
 
@@ -75,13 +75,13 @@ class Layers(Mapping[str, Word]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def matching(self, names: re.Pattern[str]) -> Iterator[tuple[str, Word]]:
-        """Yield the variables whose names begin as ``names`` says."""
-        for name, word in matching(self._base, names):
+    def matching(self, start: re.Pattern[str]) -> Iterator[tuple[str, Word]]:
+        """Yield name and word of each variable whose name begins with a match of ``start``."""
+        for name, word in matching(self._base, start):
             if name not in self._changes:
                 yield name, word
         for name, changed in self._changes.items():
-            if changed is not None and names.match(name):
+            if changed is not None and start.match(name):
                 yield name, changed
 
 
@@ -101,7 +101,7 @@ class Variables:
         self._to_export: set[str] = set()  # names that are exported once they have a value
         self._view: Mapping[str, Word] = base
         self._view_time = 0
-        # Per pattern how many names of the history were looked at, and those that match it.
+        # Per start how many names of the history were looked at, and those that match it.
         self._matching: dict[re.Pattern[str], tuple[int, list[str]]] = {}
 
     def state(self, name: str, time: int) -> State:
@@ -127,7 +127,7 @@ class Variables:
         return state is not None and state[0] is None
 
     def put(self, name: str, word: Word | None, exported: bool | None = None) -> None:
-        """Set a variable, or take it away; it stays exported as it was unless told otherwise."""
+        """Set a variable, or with None take it away. exported: None leaves that as it is."""
         before = self._changed.get(name)
         if exported is None:
             marked = name in self.base or name in self._to_export
@@ -142,7 +142,7 @@ class Variables:
         states.append(state)
 
     def export_later(self, name: str) -> None:
-        """Export a variable from when it has a value: ``export A; A=1``."""
+        """Export a variable as soon as it has a value: ``export A; A=1``."""
         before = self._changed.get(name)
         if before is None:
             self._to_export.add(name)
@@ -165,18 +165,18 @@ class Variables:
         self._remember(name, kept)
 
     def names(self) -> Iterator[str]:
-        """Return every name that ever stood for something here."""
+        """Return every name that the environment or the script ever set."""
         return iter(dict.fromkeys([*self.base, *self._history]))
 
-    def named(self, names: re.Pattern[str], time: int) -> list[str]:
-        """Return those of ``names()`` that begin as a pattern says and were touched by ``time``."""
-        if names not in self._matching:
-            self._matching[names] = 0, [*filter(names.match, self.base)]
-        seen, matches = self._matching[names]
+    def named(self, start: re.Pattern[str], time: int) -> list[str]:
+        """Return the names of ``names()`` that match ``start`` and were first set by ``time``."""
+        if start not in self._matching:
+            self._matching[start] = 0, [*filter(start.match, self.base)]
+        seen, matches = self._matching[start]
         if seen < len(self._history):
             new = islice(self._history, seen, None)
-            matches += (name for name in new if names.match(name) and name not in self.base)
-            self._matching[names] = len(self._history), matches
+            matches += (name for name in new if start.match(name) and name not in self.base)
+            self._matching[start] = len(self._history), matches
         return matches[: bisect_right(matches, time, key=self._first_time)]
 
     def _first_time(self, name: str) -> int:
@@ -212,9 +212,9 @@ class _Exported(Mapping[str, Word]):
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._variables.names() if name in self)
 
-    def named(self, names: re.Pattern[str]) -> list[str]:
-        """Return the names that begin as a pattern says; not all of them were set at this time."""
-        return self._variables.named(names, self._time)
+    def named(self, start: re.Pattern[str]) -> list[str]:
+        """Return the names that match ``start``; not all of them are set at this time."""
+        return self._variables.named(start, self._time)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

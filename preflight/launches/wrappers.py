@@ -10,7 +10,7 @@ from preflight.launches import launchers, set_limits
 from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.container_run import ENGINES, container_run, run_position
 from preflight.launches.source import ASSIGNMENT, Origin, SourceNote, Word, brief
-from preflight.launches.variables import Layers, matching, unread
+from preflight.launches.variables import Layers, matching, unknown_needed
 
 
 class Stripped(NamedTuple):
@@ -104,13 +104,13 @@ def is_ordinary(program: str) -> bool:
 def strip_wrappers(
     argv: Sequence[Word],
     environment: Mapping[str, Word],
-    inside: bool = False,
-    reads: bool = False,
+    in_container: bool = False,
+    has_stdin: bool = False,
 ) -> Stripped:
     """Take wrappers off a command, outermost first. Never raises.
 
-    inside: the words stand in a container already; a container run in there is left as it is.
-    reads: whether standard input is given, which is the script of a shell without another."""
+    in_container: the words run in a container; a container run in them is left as it is. has_stdin:
+    standard input is known, which is the script of a shell that has no other."""
     changes: dict[str, Word | None] = {}
     wrappers: list[tuple[str, ...]] = []
     notes: list[SourceNote] = []
@@ -137,21 +137,21 @@ def strip_wrappers(
             break
         first = start
         call = shell_call(argv, start) if name in SHELLS else None
-        if call is not None and (call.commands or (call.reads and reads)):
+        if call is not None and (call.commands or (call.reads and has_stdin)):
             wrappers.append(tuple(word.text for word in argv[start : call.place]))
             script = argv[call.place] if call.commands else None
             arguments = tuple(argv[call.place + 2 * call.commands :])
             return stripped()._replace(script=script, arguments=arguments, reads=script is None)
-        if not inside and name in ENGINES and (run := run_position(argv, start)):
+        if not in_container and name in ENGINES and (run := run_position(argv, start)):
             inner = container_run(argv, start, run, variables(), notes)
-            rest = strip_wrappers(inner.argv, inner.environment, inside=True, reads=reads)
+            rest = strip_wrappers(inner.argv, inner.environment, True, has_stdin)
             return rest._replace(
                 wrappers=(*wrappers, inner.wrapper, *rest.wrappers),
                 notes=(*notes, *rest.notes),
                 container=inner.settings,
                 published=inner.published,
             )
-        if _stands_in_front(argv, start):
+        if _may_be_wrapper(argv, start):
             why = (
                 f"{brief(argv[start].text)} stands in front of the program and is not set: taken "
                 "as nothing; give it as the caller has it, NAME=... in front of this command, or "
@@ -163,39 +163,39 @@ def strip_wrappers(
             continue
         wrapper = _WRAPPERS.get(name)
         if wrapper is None and launchers.is_launcher(name):
-            launched_here = launchers.launched(argv, start, _BEGINS.__contains__, reads)
-            if launched_here is None:
+            launched = launchers.find_program(argv, start, _BEGINS.__contains__, has_stdin)
+            if launched is None:
                 break
-            if launched_here.elsewhere:
-                clear, changes = True, dict(unread({}, argv[first].origin))
-            front = argv[first : launched_here.start]
-            changes = {**changes, **dict(launched_here.settings)}
+            if launched.elsewhere:
+                clear, changes = True, dict(unknown_needed({}, argv[first].origin))
+            front = argv[first : launched.start]
+            changes = {**changes, **dict(launched.settings)}
             options = any(_OF_VARIABLES.fullmatch(word.text) for word in front[1:])
             if name in _IMAGE_RUNNERS and (options or next(matching(variables(), _INTO), None)):
                 why = f"{name}: what its options make of the environment is not read; "
                 why += "put the settings in front of the program, as env NAME=value program"
                 note("source-not-read", why, argv[first].origin)
-                changes = {**changes, **unread(variables(), argv[first].origin)}
-            notes += [launched_here.note] if launched_here.note else []
+                changes = {**changes, **unknown_needed(variables(), argv[first].origin)}
+            notes += [launched.note] if launched.note else []
             if name == "srun":
                 if launchers.IN_JOB not in variables():
-                    limits.append(set_limits.of_job(argv[first].origin))
+                    limits.append(set_limits.slurm_memlock(argv[first].origin))
                 changes |= launchers.step_gpus(front, variables())
             elif name == "ray":
-                limits += set_limits.of_ray(argv[first].origin)
+                limits += set_limits.ray_limits(argv[first].origin)
             notes += set_limits.options_not_read(front)
-            if set_limits.opens_login(argv[first:] if launched_here.script is not None else front):
+            if set_limits.opens_login(argv[first:] if launched.script is not None else front):
                 clear, changes = True, {}
             set_here = set_limits.prlimit(front) if name == "prlimit" else ()
             limits += (limit._replace(setter=run_as) for limit in set_here)
-            behind = argv[launched_here.start + 1 :] if launched_here.script is not None else ()
+            behind = argv[launched.start + 1 :] if launched.script is not None else ()
             run_as, opened = _user_behind(run_as, front, behind)
-            limits += () if inside else opened
+            limits += () if in_container else opened
             wrappers.append(tuple(word.text for word in front))
-            start = launched_here.start
-            if launched_here.script is not None:
-                return stripped()._replace(script=launched_here.script)
-            if launched_here.module:
+            start = launched.start
+            if launched.script is not None:
+                return stripped()._replace(script=launched.script)
+            if launched.module:
                 python = argv[start]._replace(text="python3", unresolved=())
                 argv = (*argv[:start], python, *argv[start:])
             continue
@@ -233,8 +233,8 @@ def strip_wrappers(
             note("sudo-environment", why, argv[first].origin)
         wrappers.append(tuple(word.text for word in argv[first:start]))
         run_as, opened = _user_behind(run_as, argv[first:start], ())
-        limits += () if inside else opened
-    shell = reads and start == len(argv) and bool(wrappers) and _is_shell(wrappers[-1])
+        limits += () if in_container else opened
+    shell = has_stdin and start == len(argv) and bool(wrappers) and _is_shell(wrappers[-1])
     return stripped(argv[start:])._replace(reads=shell)
 
 
@@ -249,17 +249,18 @@ def _is_shell(wrapper: Sequence[str]) -> bool:
 def _user_behind(
     before: RunAs, argv: Sequence[Word], behind: Sequence[Word]
 ) -> tuple[RunAs, Sequence[SetLimit]]:
-    """Return the user of a wrapper's program, and the limits of the session it opens."""
+    """Return the user of a wrapper's program, and the limits of the session that the wrapper opens.
+    before: the user in front. argv: the wrapper's words. behind: those behind ``su -c TEXT``."""
     run_as = set_limits.changed_user(argv, behind)
     texts = tuple(word.text for word in argv)
     if launchers.starts_anew(texts):
         if launchers.enters_container(texts):
-            return set_limits.entered(f"{texts[0]} exec", argv[0].origin)
+            return set_limits.exec_user_and_limits(f"{texts[0]} exec", argv[0].origin)
         return RunAs(), ()
     return before.then(run_as), tuple(set_limits.login_limits(argv, before.then(run_as)))
 
 
-def _stands_in_front(argv: Sequence[Word], start: int) -> bool:
+def _may_be_wrapper(argv: Sequence[Word], start: int) -> bool:
     """Return whether a variable that nobody sets may hold a wrapper: ``$NUMA python3 ...``."""
     word = argv[start]
     if not word.unresolved or not word.text.startswith("$") or start + 1 == len(argv):

@@ -32,7 +32,7 @@ from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import WrittenLaunch, size_written
 from preflight.launches.launchers import starts_anew
 from preflight.launches.shell_script import read_argv
-from preflight.launches.source import reads_written
+from preflight.launches.source import file_reader
 from preflight.mooncake.replay import pages_by_spot
 from preflight.processes.processes import LaunchOptions, ProcessKind, understand
 from preflight.sizing.launch_needs import launch_needs
@@ -223,7 +223,7 @@ def _sizing(
         return root.text(f"/proc/{process.pid}/{inside}{name}")
 
     reading = read_argv(process.words, environment)
-    launch = WrittenLaunch(reading, f"pid {process.pid}", reads_written(reading.files, read))
+    launch = WrittenLaunch(reading, f"pid {process.pid}", file_reader(reading.files, read))
     mooncake = tuple(each for each in releases if is_mooncake(each[0]))
     others = tuple(each for each in releases if each[0] in ("vllm", "lmcache"))
     installed = Installed(mooncake, dict(releases).get("sglang"), others=others)

@@ -9,7 +9,7 @@ from checks.base.regex import regex
 from checks.base.units import GIB, KIB, MIB
 from checks.base.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Size, named_gpus
-from preflight.launches.source import Command, ReadFile, Word, reads_written
+from preflight.launches.source import Command, ReadFile, Word, file_reader
 
 _PAGE_UNITS = {"Ki": KIB, "Mi": MIB, "Gi": GIB}
 # What gives a container a GPU without --gpus: a runtime of OCI, or the device's own node.
@@ -280,7 +280,7 @@ def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
         path = name if plain or not name.startswith("/") else host_path(command, name)
         return path if isinstance(path, Unknown) else read_file(path)
 
-    there = reads_written(command.files, mounted) if command.files else mounted
+    there = file_reader(command.files, mounted) if command.files else mounted
 
     def read(name: str) -> str | Unknown:
         """Return the text of a file; Unknown if it cannot be read, or for a ~ that no shell has

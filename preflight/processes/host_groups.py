@@ -15,7 +15,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.launches.container import Published
-from preflight.launches.launchers import remote_words, valued
+from preflight.launches.launchers import option_values, remote_words
 from preflight.processes.containers import network_of, pod_of
 from preflight.processes.ports import ports, split_address
 from preflight.processes.processes import LaunchProcess, ProcessKind, keep_last
@@ -336,7 +336,7 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
     if server is not None and server.value("nnodes") != 1:
         rank = server.value("node_rank")
         flags = ("--dist-init-addr", "--nccl-init-addr")
-        arguments = valued([word.text for word in process.arguments])
+        arguments = option_values([word.text for word in process.arguments])
         first = next((value for name, value in arguments if name in flags), "")
     elif consumer is not None and consumer.node is not None:
         rank, first = consumer.node, consumer.leader
@@ -361,7 +361,7 @@ def _named_host(wrapper: Sequence[str]) -> str:
         return remote.hosts if remote is not None else ""
     if program not in _HOSTED:
         return ""
-    value = next((value for name, value in valued(wrapper[1:]) if name in _NODE_OPTIONS), "")
+    value = next((value for name, value in option_values(wrapper[1:]) if name in _NODE_OPTIONS), "")
     # ${nodes[0]} is one host, whatever it is called; node[1-4] and a,b are several.
     return value if _VARIABLE.fullmatch(value) or not re.search(r"[,\[]", value) else ""
 

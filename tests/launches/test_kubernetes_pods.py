@@ -15,7 +15,7 @@ from checks.base.unknown import Unknown
 from preflight.launches import kubernetes
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes import read_kubernetes
-from preflight.launches.kubernetes_pods import merged
+from preflight.launches.kubernetes_pods import apply_patch
 from preflight.launches.source import Origin, Place, Reading, SourceError, Word
 from preflight.processes.ports import ports
 from preflight.processes.processes import understand
@@ -273,7 +273,7 @@ def test_patches_are_applied_as_kubectl_applies_them(patch: dict[str, Any], tmp_
             return {key: bare(inner) for key, inner in value.items() if inner not in ({}, [], None)}
         return [bare(inner) for inner in value] if isinstance(value, list) else value
 
-    ours = plain(merged(node(BASE), node(patch)))
+    ours = plain(apply_patch(node(BASE), node(patch)))
     assert bare(ours) == bare(json.loads(judged.stdout)["spec"])
 
 
@@ -538,5 +538,5 @@ def test_what_aibrix_sets_in_a_pod_is_not_asked_of_the_manifest() -> None:
 def test_list_items_with_one_key_all_stay() -> None:
     """Two ports of one number differ by protocol, which is no part of the key."""
     base = [{"containerPort": 80, "protocol": each} for each in ("TCP", "UDP")]
-    patched = merged(node({"ports": base}), node({"ports": [{"containerPort": 9}]}))
+    patched = apply_patch(node({"ports": base}), node({"ports": [{"containerPort": 9}]}))
     assert sorted(each["containerPort"] for each in plain(patched)["ports"]) == ["80", "80", "9"]

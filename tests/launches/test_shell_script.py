@@ -9,7 +9,7 @@ import pytest
 
 from checks.base.unknown import Unknown
 from preflight.launches.shell_script import read_script
-from preflight.launches.source import Origin, reads_written
+from preflight.launches.source import Origin, file_reader
 from tests.builders.launched import argv, argvs, ids, programs, variables
 from tests.tables import each_row
 
@@ -348,7 +348,7 @@ def test_cd_changes_pwd(script: str, said: str) -> None:
 def test_a_written_file_is_the_same_by_either_name(writes: str, reads: str) -> None:
     text = f"cat > {writes} <<EOF\n{{}}\nEOF\nx {reads}\n"
     reading = read_script(text, "launch.sh", {"PWD": "/srv"})
-    read_file = reads_written(reading.files, lambda name: Unknown(f"{name} is not there"))
+    read_file = file_reader(reading.files, lambda name: Unknown(f"{name} is not there"))
     assert read_file(reading.commands[-1].words[1].text) == "{}\n"
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from checks.base.unknown import Unknown
 from checks.releases.sglang import RELEASES, sglang_release, store_reader
-from preflight.launches.source import Origin, Word, reads_written
+from preflight.launches.source import Origin, Word, file_reader
 from preflight.programs.sglang_arguments import SettingValue
 from preflight.programs.store_config import (
     Source,
@@ -195,7 +195,7 @@ def test_of_a_file_that_is_known_in_part_the_rest_is_known(
 ) -> None:
     """``cat > mooncake.json <<EOF`` with the host's own address in it."""
     word = Word(text, Origin("run.sh", 3), ("$(...)",))
-    files = reads_written({"m.json": word}, lambda name: Unknown(name, absent=True))
+    files = file_reader({"m.json": word}, lambda name: Unknown(name, absent=True))
     path = Word("m.json", Origin("run.sh", 9))
     environment = {"SGLANG_HICACHE_MOONCAKE_CONFIG_PATH": path}
     found = read_store_config(SettingValue(None, "default"), environment, files, "0.5.23")
