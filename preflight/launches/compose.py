@@ -144,7 +144,7 @@ class _ServiceReader:
                 port_word = port._replace(
                     text=f"{address.text or '0.0.0.0'}:{port.text}:{target.text}"
                 )
-            yield from container.published(port_word.text, owner, origin, not port_word.unresolved)
+            yield from container.host_ports(port_word.text, owner, origin, not port_word.unresolved)
 
     def beside(self) -> Beside:
         """Return a reader of files by their path in the container. It reads those that a bind mount

@@ -85,7 +85,7 @@ class Published(NamedTuple):
         return "hostPort" if self.pod else "published port"
 
 
-def published(text: str, owner: str, origin: str, known: bool = True) -> Iterator[Published]:
+def host_ports(text: str, owner: str, origin: str, known: bool = True) -> Iterator[Published]:
     """Yield the TCP ports of the host that a value such as ``127.0.0.1:8000-8001:8000-8001/tcp``
     publishes.
 
@@ -248,7 +248,7 @@ def gpu_request(text: str) -> GivenGpus | Unknown:
         key, _, value = field.strip().partition("=")
         number = value if key == "count" else field.strip()
         if key == "device":
-            names = _in_order(value.split(","))
+            names = _in_cuda_order(value.split(","))
         elif number.isdecimal():
             count = int(number)
     return GivenGpus(count, names)
@@ -258,10 +258,10 @@ def named_gpus(names: Sequence[str]) -> GivenGpus | Unknown:
     """Return the GPUs of these names or CDI devices; Unknown if a name has an open variable."""
     if "$" in "".join(names):
         return Unknown(f"the GPUs {','.join(names)}")
-    return GivenGpus(None, _in_order(name.removeprefix(CDI_GPU) for name in names))
+    return GivenGpus(None, _in_cuda_order(name.removeprefix(CDI_GPU) for name in names))
 
 
-def _in_order(names: Iterable[str]) -> tuple[str, ...]:
+def _in_cuda_order(names: Iterable[str]) -> tuple[str, ...]:
     """Return names of GPUs in CUDA's order: numbers ascending, others as they stand; () for all."""
     parts = [name.strip() for name in names]
     if "all" in parts:
@@ -269,7 +269,7 @@ def _in_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(parts, key=int) if all(part.isdecimal() for part in parts) else parts)
 
 
-def device(text: str) -> str:
+def device_path(text: str) -> str:
     """Return the host's path in ``/dev/infiniband/uverbs0:/dev/...:rwm``; a CDI name as it is."""
     return text.partition(":")[0].rstrip("/")
 

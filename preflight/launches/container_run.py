@@ -33,7 +33,7 @@ _ENGINE_OPTIONS = frozenset(
 
 
 class ContainerRun(NamedTuple):
-    """The process of a container, what it finds in its environment, and the words in front."""
+    """The process of a container: its words (``argv``) and variables, and the words in front."""
 
     argv: tuple[Word, ...]
     environment: Mapping[str, Word]
@@ -100,7 +100,7 @@ def container_run(
     options, image = _options(argv, run + 1)
     # Docker reads env files first, wherever they stand, and -e over them.
     files = [word for name, word in options if name == "env-file"]
-    variables, lost = _of_env_files(files, outside, notes)
+    variables, lost = _env_file_variables(files, outside, notes)
     for word in (word for option, word in options if option == "env"):
         name, equals, value = word.text.partition("=")
         if equals:
@@ -140,12 +140,12 @@ def container_run(
         port
         for name, word in options
         if name == "publish" and settings.network != "host"
-        for port in container.published(word.text, owner, str(word.origin), not word.unresolved)
+        for port in container.host_ports(word.text, owner, str(word.origin), not word.unresolved)
     )
     return ContainerRun(inner, variables, wrapper, settings, tuple(ports))
 
 
-def _of_env_files(
+def _env_file_variables(
     files: Iterable[Word], outside: Mapping[str, Word], notes: list[SourceNote]
 ) -> tuple[dict[str, Word], Word | None]:
     """Return the variables of env files, the later over the earlier. The second value is the name
@@ -183,7 +183,7 @@ def settings_of(engine: str, image: str, options: tuple[tuple[str, str], ...]) -
     if engine not in ("docker", "compose"):  # which take one name for each capability
         added = [name for text in added for name in text.split(",")]
     network = [text for name, text in options if name in ("network", "net")]
-    devices = [container.device(text) for text in many.get("device", ())]
+    devices = [container.device_path(text) for text in many.get("device", ())]
     cdi = [text for text in devices if text.startswith(container.CDI_GPU)]
     gpus = container.named_gpus(cdi) if cdi else None
     return ContainerSettings(

@@ -160,7 +160,7 @@ def _unread(name: str, texts: Sequence[str]) -> str | None:
         or (entry.verbs and set(entry.verbs).isdisjoint(near))
         or (entry is _CONTAINER and (len(plain) < 2 or plain[0] == "pull"))
         or (entry is _MANIFEST and not any(map(_FILES.match, texts)))
-        or (entry in (_MADE, _UNREAD["just"]) and _builds(texts))
+        or (entry in (_MADE, _UNREAD["just"]) and _only_builds(texts))
         or (entry is _EACH and _ENDS.match(_IN_FRONT.sub("", " ".join(plain)) or "echo"))
         or (name in TYPISTS and not types_into_pane(texts))
         or (name in ("systemctl", "service") and of_host)
@@ -169,7 +169,7 @@ def _unread(name: str, texts: Sequence[str]) -> str | None:
     return f"{brief(' '.join([name, *texts]))}: what it starts is not read; {entry.give}"
 
 
-def _builds(texts: Sequence[str]) -> bool:
+def _only_builds(texts: Sequence[str]) -> bool:
     """Return whether all targets of a recipe only build: no server runs after them."""
     pairs = zip(("", *texts), texts, strict=False)  # -C takes a folder, -f a file
     named = [text for before, text in pairs if before not in ("-C", "-f")]

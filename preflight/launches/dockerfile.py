@@ -23,7 +23,7 @@ _PAIR = regex(r"""(?<!\w)([A-Za-z_]\w*)=("(?:[^"\\]|\\.)*"|'[^']*'|(?:\\.|[^\s"'
 
 
 class _Stage(NamedTuple):
-    """What a stage has of what runs: the image under it, its variables, its program, its pip."""
+    """A build stage: its base image, variables, program (``entry``, ``command``), pip installs."""
 
     image: str = ""
     variables: Mapping[str, Word] = {}

@@ -120,8 +120,8 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
                 raise SourceError(f"{name}:{line} uses *{event.anchor}, which nothing defines")
             tree, anchor = anchors[event.anchor], None
         elif event_type in ("SequenceEndEvent", "MappingEndEvent"):
-            begun, children = stack.pop()
-            tree, anchor = _collection(begun, children, name), begun.anchor
+            start_event, children = stack.pop()
+            tree, anchor = _collection(start_event, children, name), start_event.anchor
         else:
             continue
         # The children of a collection were counted when they ended.
@@ -134,13 +134,13 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
     return documents
 
 
-def _collection(begun: Any, children: list[Node], name: str) -> Node:
-    """Return the tree of a list, or of a mapping with ``<<`` merged. begun: the event that opened
-    it. children: items, or keys and values in turn. Raises SourceError for a key that is no text or
+def _collection(start_event: Any, children: list[Node], name: str) -> Node:
+    """Return the tree of a list, or of a mapping with ``<<`` merged. start_event: opened it.
+    children: items, or keys and values in turn. Raises SourceError for a key that is no text or
     comes twice."""
     weight = 1 + sum(child.weight for child in children)
-    line = begun.start_mark.line + 1
-    if type(begun).__name__ == "SequenceStartEvent":
+    line = start_event.start_mark.line + 1
+    if type(start_event).__name__ == "SequenceStartEvent":
         return Node(children, line, weight)
     fields: dict[str, Node] = {}
     sources: list[Node] = []

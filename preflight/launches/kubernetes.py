@@ -55,7 +55,7 @@ def read_kubernetes(text: str, name: str) -> Reading:
         if item.at("kind").text == "ConfigMap":
             data_by_kind["configMap"][item.at("metadata", "name").text] = item.at("data").fields
         elif item.at("kind").text == "Secret":
-            data = {**_decoded(item), **item.at("stringData").fields}
+            data = {**_decode(item), **item.at("stringData").fields}
             data_by_kind["secret"][item.at("metadata", "name").text] = data
     left, apart = _MOST_CONTAINERS, 0
     for item in objects:
@@ -100,7 +100,7 @@ def read_kubernetes(text: str, name: str) -> Reading:
     return source.join(readings)
 
 
-def _decoded(secret: Node) -> dict[str, Node]:
+def _decode(secret: Node) -> dict[str, Node]:
     """Return the data of a Secret, decoded from base64; what is no text is left out."""
     decoded = {}
     for key, tree in secret.at("data").fields.items():

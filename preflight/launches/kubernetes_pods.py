@@ -174,8 +174,8 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
                 item._replace(value=_ENGINE.sub(rf"\g<0> {flags}", item.text or "", count=1))
                 for item in args
             ]
-        first = _with(main, args=Node(flagged_args, main.line))
-        spec = _with(pod.spec, containers=Node([first, *others], main.line))
+        first = _with_fields(main, args=Node(flagged_args, main.line))
+        spec = _with_fields(pod.spec, containers=Node([first, *others], main.line))
         made = _pod_of_group(spec, which, _LWS, str(nodes))
         yield made._replace(
             role=(*pod.role, which),
@@ -246,11 +246,11 @@ def _with_variables(pod: Pod, variables: list[Node]) -> Pod:
     containers = []
     for item in pod.spec.at("containers").items:
         env = Node([*variables, *item.at("env").items], item.line)
-        containers.append(_with(item, env=env))
-    return pod._replace(spec=_with(pod.spec, containers=Node(containers, pod.spec.line)))
+        containers.append(_with_fields(item, env=env))
+    return pod._replace(spec=_with_fields(pod.spec, containers=Node(containers, pod.spec.line)))
 
 
-def _with(base: Node, **fields: Node) -> Node:
+def _with_fields(base: Node, **fields: Node) -> Node:
     return Node({**base.fields, **fields}, base.line)
 
 
@@ -261,14 +261,14 @@ def _below(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
     if tree.at("mainContainer").fields:  # Dynamo's extraPodSpec, whose others run beside it
         main = tree.at("mainContainer")
         containers = Node([main, *tree.at("containers").items], main.line)
-        yield Pod(_with(tree, containers=containers), role, open=True)
+        yield Pod(_with_fields(tree, containers=containers), role, open=True)
     elif tree.at("leaderWorkerTemplate").fields:  # a role of a DisaggregatedSet
         for pod in _leader_worker_set(tree.at("leaderWorkerTemplate")):
             yield pod._replace(role=(*role, *pod.role))
     elif tree.at("runner").at("image").text is not None:  # OME's runtimes
         runner = tree.at("runner")
         containers = Node([runner, *tree.at("containers").items], runner.line)
-        yield Pod(_with(tree, containers=containers), role, _OME, open=True)
+        yield Pod(_with_fields(tree, containers=containers), role, _OME, open=True)
     elif tree.at("containers").items:
         yield Pod(tree, role, open=True)
     elif pattern.fields:
@@ -290,7 +290,8 @@ def _below(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
 
 
 def _template(tree: Node, templates: Mapping[str, Node]) -> Node:
-    """Return a pod template: the one written in place, or the one that is named, patched."""
+    """Return a pod template: the one in place, or the one of ``templates`` that is named,
+    patched."""
     reference = tree.at("templateRef")
     if not reference.fields:
         return tree.at("template")

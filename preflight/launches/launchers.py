@@ -233,11 +233,11 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
         word = environment.get(variable)
         return None if word is None or word.unresolved else _whole(word.text)
 
-    nodes_asked = _option(wrapper, "-N", "--nodes")
+    nodes_asked = _option_count(wrapper, "-N", "--nodes")
     nodes = slurm_count("SLURM_NNODES") if nodes_asked is None else nodes_asked
-    each = _option(wrapper, "--ntasks-per-node")
+    each = _option_count(wrapper, "--ntasks-per-node")
     each = slurm_count("SLURM_NTASKS_PER_NODE") if each is None else each
-    number = _option(wrapper, "-n", "--ntasks")
+    number = _option_count(wrapper, "-n", "--ntasks")
     if number is None and nodes_asked is None and each is None:
         number = slurm_count("SLURM_NTASKS")
     if 0 in (nodes_asked, nodes, each, number):
@@ -248,7 +248,7 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
     return Tasks(-(-number // nodes), min(nodes, number))
 
 
-def _option(argv: Sequence[str], *names: str) -> int | None:
+def _option_count(argv: Sequence[str], *names: str) -> int | None:
     """Return the count behind an option: 0 if not known, None without the option."""
     short = tuple(name for name in names if len(name) == 2)
     for name, value in option_values(argv):
@@ -295,7 +295,7 @@ def step_gpus(argv: Sequence[Word], environment: Mapping[str, Word]) -> dict[str
     each = environment.get("SLURM_GPUS_PER_TASK")
     if each is not None and not any(text.startswith(("--gpus", "--gres", "-G")) for text in texts):
         return {"SLURM_GPUS_ON_NODE": each}
-    number = _slurm_gpus(texts, _option(texts, "-N", "--nodes"))
+    number = _slurm_gpus(texts, _option_count(texts, "-N", "--nodes"))
     if number is None:
         return {}
     return {"SLURM_GPUS_ON_NODE": argv[0]._replace(text=str(number), unresolved=())}
@@ -318,8 +318,8 @@ def slurm_variables(text: str) -> dict[str, str]:
             argv += line.removeprefix("#SBATCH").partition(" #")[0].split()
         elif line.strip() and not line.startswith("#"):
             break
-    nodes, number = _option(argv, "-N", "--nodes"), _option(argv, "-n", "--ntasks")
-    each = _option(argv, "--ntasks-per-node")
+    nodes, number = _option_count(argv, "-N", "--nodes"), _option_count(argv, "-n", "--ntasks")
+    each = _option_count(argv, "--ntasks-per-node")
     if number is None and nodes is not None:
         number = nodes * (each or 1)
     values = {
@@ -327,7 +327,7 @@ def slurm_variables(text: str) -> dict[str, str]:
         "SLURM_JOB_NUM_NODES": nodes,
         "SLURM_NTASKS": number,
         "SLURM_NTASKS_PER_NODE": each,
-        "SLURM_GPUS_PER_TASK": _option(argv, "--gpus-per-task"),
+        "SLURM_GPUS_PER_TASK": _option_count(argv, "--gpus-per-task"),
         "SLURM_MEM_PER_NODE": _slurm_mem(argv),
         "SLURM_GPUS_ON_NODE": _slurm_gpus(argv, nodes, each or (number or 1) // (nodes or 1) or 1),
     }

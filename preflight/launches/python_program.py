@@ -84,18 +84,18 @@ class _Program:
                 of = f"{syntax.module}." if isinstance(syntax, ast.ImportFrom) else ""
                 root = each.name if of or each.asname else each.name.partition(".")[0]
                 self.imported[each.asname or root] = of + root
-        self.places = [*self.below(tree, "", ())]
+        self.places = [*self.places_below(tree, "", ())]
         # Where each function of the program is called, by the name alone.
         self.called: dict[str, list[_Place]] = defaultdict(list)
         for place in self.places:
             if isinstance(place.syntax, ast.Call):
                 self.called[ast.unparse(place.syntax.func).rpartition(".")[2]].append(place)
-        self.settings = [*self.changes()]
+        self.settings = [*self.environment_changes()]
 
     def at(self, syntax: ast.AST) -> Origin:
         return Origin(self.path, getattr(syntax, "lineno", None))
 
-    def below(self, syntax: ast.AST, function: str, doubts: Doubts) -> Iterator[_Place]:
+    def places_below(self, syntax: ast.AST, function: str, doubts: Doubts) -> Iterator[_Place]:
         """Yield each call, assignment and ``del`` of ``syntax``, arguments before their call.
         function: the function around, "" for none. doubts: the conditions and loops around."""
         test = getattr(syntax, "test", None)
@@ -109,7 +109,7 @@ class _Program:
             message = f"nothing here decides {shown or 'a choice'}: read as if it were true"
             doubts = (*doubts, SourceNote("condition", message, self.at(syntax)))
         for child in ast.iter_child_nodes(syntax):
-            yield from self.below(child, function, doubts)
+            yield from self.places_below(child, function, doubts)
         if isinstance(syntax, ast.Call | ast.Assign | ast.AugAssign | ast.Delete):
             yield _Place(syntax, function, doubts)
 
@@ -160,7 +160,7 @@ class _Program:
         keywords = {each.arg for each in call.keywords}
         if _ENGINE.fullmatch(full):
             front = [Word(text, self.at(call)) for text in _SERVER]
-            others = [word for each in call.keywords for word in self.argument(each)]
+            others = [word for each in call.keywords for word in self.argument_words(each)]
             return [] if call.args or None in keywords else [*front, *others]
         if not call.args or not {None, "executable", "input"}.isdisjoint(keywords):
             return []
@@ -182,7 +182,7 @@ class _Program:
             return Word("python3", self.at(syntax))
         return Word(text, self.at(syntax), (text,), inside=Inside("program", self.path))
 
-    def argument(self, keyword: ast.keyword) -> Iterator[Word]:
+    def argument_words(self, keyword: ast.keyword) -> Iterator[Word]:
         """Yield a keyword argument as words: the flag and its value, or each item of a list. True
         is the flag alone; False and None are no word."""
         flag = Word(f"--{(keyword.arg or '').replace('_', '-')}", self.at(keyword.value))
@@ -197,7 +197,7 @@ class _Program:
             texts = [json.dumps(x, default=str) if isinstance(x, dict) else str(x) for x in listed]
             yield from (flag._replace(text=text) for text in texts if value is not True)
 
-    def changes(self) -> Iterator[tuple[_Place, str, Word]]:
+    def environment_changes(self) -> Iterator[tuple[_Place, str, Word]]:
         """Yield place, name and value of changes of ``os.environ``; name "" if any may be set."""
         for place in self.places:
             shown = ast.unparse(place.syntax)

@@ -56,7 +56,7 @@ def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int 
     result = 0
     try:
         for part in formula.split(",") if formula.strip() else ():
-            result = _part(part, value, assign)
+            result = _evaluate_part(part, value, assign)
     except (ArithmeticError, SyntaxError, ValueError, MemoryError, RecursionError):
         return None
     return result
@@ -68,13 +68,13 @@ def names_set(formula: str) -> dict[str, bool]:
     return {**{name: False for _, name in _SET_BEFORE.findall(formula)}, **elements}
 
 
-def _part(text: str, value: Value, assign: Assign | None) -> int:
+def _evaluate_part(text: str, value: Value, assign: Assign | None) -> int:
     """Work out a part of a formula, with its assignment. Raises ArithmeticError if not read."""
     match = _SETS.fullmatch(text)
     if match is None or not names_set(text):
         if names_set(text):
             raise ArithmeticError
-        return _sum(text, value)
+        return _evaluate_sum(text, value)
     before, name, behind, by, rest = match.groups()
     if assign is None or (before and (behind or rest is not None)):
         raise ArithmeticError
@@ -82,14 +82,14 @@ def _part(text: str, value: Value, assign: Assign | None) -> int:
         old = _number(name, value)
         result = old + (1 if "+" in (before or behind) else -1)
     else:
-        result = old = _part(rest, value, assign)
+        result = old = _evaluate_part(rest, value, assign)
         if by:
-            result = old = _sum(f"({_number(name, value)}){by}({result})", value)
+            result = old = _evaluate_sum(f"({_number(name, value)}){by}({result})", value)
     assign(name, result)
     return old if behind else result
 
 
-def _sum(text: str, value: Value) -> int:
+def _evaluate_sum(text: str, value: Value) -> int:
     """Work out a formula without assignments."""
     if not _KNOWN.fullmatch(text):
         raise ArithmeticError

@@ -32,7 +32,7 @@ _NOT_COUNTED = "how many times it runs is not known"
 
 
 class ShellBlocks(ShellFlow):
-    """Follows ``if``, ``case`` and loops; each ``on_`` method takes the tree of its name."""
+    """Follows ``if``, ``case`` and loops. Each ``on_`` method takes its tree; returns the truth."""
 
     def on_compound_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through ``{ a; b; }``, or work out ``((...))``. Return whether it succeeds."""
@@ -208,15 +208,15 @@ class ShellBlocks(ShellFlow):
                 if "read" in written.split()[:2]:
                     note = note._replace(text=f"while {brief(written)}: {_NOT_COUNTED}; read once")
                     self.notes[-1] = note
-                self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
+                self.merge([self.branch(note, partial(self.run_turn, text, body)), {}], note)
                 return OPEN
-            if not self.next_turn(text, body):
+            if not self.count_turn(text, body):
                 return OPEN
-            self.turn(text, body)
-            if self.leaves() or constant:
+            self.run_turn(text, body)
+            if self.loop_ends() or constant:
                 return TRUE  # while true: what it starts ends before it is started again
 
-    def turn(self, text: ShellText, body: Node) -> Truth:
+    def run_turn(self, text: ShellText, body: Node) -> Truth:
         """Go through a loop's body once."""
         before = len(self.commands)
         ended = self.run(text, body.children)
@@ -226,7 +226,7 @@ class ShellBlocks(ShellFlow):
             self.stop = ""
         return ended
 
-    def leaves(self) -> bool:
+    def loop_ends(self) -> bool:
         """Return whether a loop ends after this turn; carry out a ``break`` that ends here."""
         if self.stop in ("break", "continue"):
             self.levels -= 1
@@ -235,7 +235,7 @@ class ShellBlocks(ShellFlow):
             return True
         return bool(self.stop)
 
-    def next_turn(self, text: ShellText, body: Node) -> bool:
+    def count_turn(self, text: ShellText, body: Node) -> bool:
         """Count a turn of a loop, and return whether the turn is followed. If not, as some loops
         never end, note that the other turns are not read."""
         self.turns += 1
@@ -268,15 +268,15 @@ class ShellBlocks(ShellFlow):
             head = " ".join([name, *["in"] * bool(values), *map(text.text, values)])
             message = f"for {brief(head)}: {_NOT_COUNTED}; read once, with {name} unknown"
             self.state.lose(name, origin)
-            self.once(text, body, message, origin)
+            self.run_once(text, body, message, origin)
             self.state.assign(name, Word(f"${name}", origin, (f"${name}",)))
             return OPEN
         for word in turns:
-            if not self.next_turn(text, body):
+            if not self.count_turn(text, body):
                 break
             self.state.assign(name, word)
-            self.turn(text, body)
-            if self.leaves():
+            self.run_turn(text, body)
+            if self.loop_ends():
                 break
         return TRUE
 
@@ -292,20 +292,20 @@ class ShellBlocks(ShellFlow):
         while known:
             holds = number(self.state, condition or "1", origin, assigns=True)
             known = holds is not None
-            if not holds or not self.next_turn(text, body):
+            if not holds or not self.count_turn(text, body):
                 break
-            self.turn(text, body)
-            if self.leaves():
+            self.run_turn(text, body)
+            if self.loop_ends():
                 break
             known = number(self.state, step or "0", origin, assigns=True) is not None
         if not known:
             for name, element in names_set(f"{first}, {condition}, {step}").items():
                 self.state.lose(name, origin, element)
             message = f"for (({brief(head[1])})): {_NOT_COUNTED}; read once"
-            self.once(text, body, message, origin)
+            self.run_once(text, body, message, origin)
         return TRUE
 
-    def once(self, text: ShellText, body: Node, message: str, origin: Origin) -> None:
+    def run_once(self, text: ShellText, body: Node, message: str, origin: Origin) -> None:
         """Go through a loop's body once, in doubt. message: the reason, for the note."""
         note = SourceNote("loop-not-counted", message, origin)
-        self.merge([self.branch(note, partial(self.turn, text, body)), {}], note)
+        self.merge([self.branch(note, partial(self.run_turn, text, body)), {}], note)

@@ -199,16 +199,16 @@ class ShellBuiltins(ShellBlocks):
             return PROGRAM
         if is_open and argv[0].text.startswith("$"):
             self.note("script-not-read", f"eval {brief(script)}: what it runs is not known", origin)
-            self.may_set(origin)
+            self.lose_needed(origin)
             return PROGRAM
         if not self.state.budget.spend(nested_cost(script, self.depth + 1)):
             return OPEN
-        return self.within("eval", self.parsed(script, text.source, origin.line))
+        return self.run_inner("eval", self.parse(script, text.source, origin.line))
 
-    def within(self, what: str, inner: ShellText) -> Truth:
-        """Go through a text that this shell itself reads."""
+    def run_inner(self, what: str, inner: ShellText) -> Truth:
+        """Go through a text that this shell itself reads. what: ``eval`` or ``source``."""
         self.active.append(what)
-        ended = self.whole(inner)
+        ended = self.run_whole(inner)
         self.active.pop()
         return ended
 
@@ -225,7 +225,7 @@ class ShellBuiltins(ShellBlocks):
         before = self.state.parameters
         if len(argv) > 1:
             self.state.give_parameters(tuple(argv[1:]))
-        ended = self.within("source", self.parsed(text, name, 1))
+        ended = self.run_inner("source", self.parse(text, name, 1))
         if len(argv) > 1:
             self.state.give_parameters(before)
         if self.stop == "return":

@@ -94,7 +94,7 @@ class Conditions:
         origin = text.origin(tree)
         items: list[_Item] = []
         self.state.asking = True
-        for operand in _flat(text, tree.children[1:-1]):
+        for operand in _flatten(text, tree.children[1:-1]):
             if isinstance(operand, str):
                 items.append(_Item(operand, Word(operand, origin)))
             elif double:
@@ -126,13 +126,14 @@ class Conditions:
         ``-s`` are true if the file lies beside the launch; any other test of a file is
         undecided."""
         if operator in ("-z", "-n"):
-            truth = self.empty(word)
+            truth = self.is_empty(word)
             return truth if operator == "-z" else truth.negated()
         lies = not word.unresolved and operator in _THERE and self.has_file(word.text)
         return Truth(lies or None, doubts=word.doubts if lies or word.unresolved else ())
 
-    def empty(self, word: Word) -> Truth:
-        """Return whether a text is empty; an argument of the script counts softly as empty."""
+    def is_empty(self, word: Word) -> Truth:
+        """Return whether a text is empty; an unknown argument of the script is, with ``soft``
+        set."""
         if not word.unresolved:
             return Truth(not word.text, doubts=word.doubts)
         match = _NEVER_SET.fullmatch(word.text)
@@ -159,7 +160,7 @@ class Conditions:
         elif operator in ("=", "==", "!="):
             for tested, empty_word in ((left, right), (right, left)):
                 if not empty_word.unresolved and not empty_word.text:
-                    truth = self.empty(tested)
+                    truth = self.is_empty(tested)
                     return truth.negated() if operator == "!=" else truth
             if not left.unresolved and not right.unresolved:
                 return Truth((left.text == right.text) != (operator == "!="), doubts=doubts)
@@ -180,7 +181,7 @@ class Conditions:
         if isinstance(compiled, Word):
             return Truth(None, doubts=(*word.doubts, *compiled.doubts))
         if all(piece.type == "text" and not piece.text for piece in pieces):
-            return self.empty(word)
+            return self.is_empty(word)
         if compiled is None or word.unresolved:
             # A lone * takes anything.
             anything = compiled is not None and all(
@@ -190,7 +191,7 @@ class Conditions:
             return TRUE if anything else Truth(None, doubts=word.doubts)
         return Truth(compiled.match(word.text) is not None, doubts=word.doubts)
 
-    def finds(self, word: Word, raw: str) -> Truth:
+    def regex_matches(self, word: Word, raw: str) -> Truth:
         """Return whether the expression ``raw`` matches; undecided if POSIX and Python may
         differ."""
         self.state.lose("BASH_REMATCH", word.origin, array=True)
@@ -211,7 +212,7 @@ class _Reader:
         self.double, self.origin = double, origin
 
     def operator(self, place: int = 0) -> str:
-        """Return the operator at a place; in ``[ ]`` any word may be one."""
+        """Return the operator at a place, "" without one; in ``[ ]`` any word may be one."""
         items = self.items[place : place + 1]
         return next((item.operator if self.double else item.word.text for item in items), "")
 
@@ -273,14 +274,14 @@ class _Reader:
         if not self.double:
             return conditions.binary(first, operator, second)
         if operator == "=~":
-            return conditions.finds(first, right.raw)
+            return conditions.regex_matches(first, right.raw)
         if operator in ("=", "==", "!="):
             truth = conditions.matches(first, right.pieces, self.origin)
             return truth.negated() if operator == "!=" else truth
         return conditions.binary(first, operator, second)
 
 
-def _flat(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:
+def _flatten(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:
     """Return the parts of a condition in order: an operator as text, an operand as its nodes. The
     grammar nests them otherwise."""
     items: list[str | list[Node]] = []

@@ -186,7 +186,7 @@ class _Expansion:
         if self.split:
             self.doubts = []
 
-    def keep(self, text: str, unresolved: Sequence[str] = ()) -> None:
+    def add_text(self, text: str, unresolved: Sequence[str] = ()) -> None:
         """Add a text to the word that is being collected, without splitting. unresolved: names of
         the text's unknown parts."""
         self.texts.append(text)
@@ -199,24 +199,24 @@ class _Expansion:
         elif self.loose and _WILD.search(text):
             self.wild = True
 
-    def fields(self, text: str) -> None:
+    def add_fields(self, text: str) -> None:
         """Add text from an unquoted expansion: characters of IFS in the text end words."""
         if self.split and not text:
             return
         ends = self.state.field_ends() if self.split else ""
         if ends is None:  # a variable that is not known says where words end
-            self.keep(text, ("IFS",))
+            self.add_text(text, ("IFS",))
             return
         place = 0
         for end in _ends_of_fields(ends).finditer(text) if ends else ():
             if end.start() > place:
-                self.keep(text[place : end.start()])
+                self.add_text(text[place : end.start()])
             # A blank ends a word that there is, anything else may end an empty one.
             self.open = self.open or bool(end.group().strip(BLANKS))
             self.close()
             place = end.end()
         if place < len(text) or not ends:
-            self.keep(text[place:])
+            self.add_text(text[place:])
 
     def add(self, pieces: Pieces, inner: bool) -> None:
         """Add pieces. inner: they are an operand's, which is split like the expansion around it."""
@@ -225,32 +225,32 @@ class _Expansion:
             self.loose = not piece.quoted and (outer or not inner)
             if piece.type == "text":
                 if inner and not piece.quoted:
-                    self.fields(piece.text)
+                    self.add_fields(piece.text)
                 elif piece.text or piece.quoted:
-                    self.keep(piece.text)
+                    self.add_text(piece.text)
             elif piece.type == "parameter":
                 try:
-                    self.parameter(piece)
+                    self.add_parameter(piece)
                 except _NotKnownError:
-                    self.keep(*self.unknown(piece))
+                    self.add_text(*self.as_unknown(piece))
             elif piece.type == "arithmetic":
                 text = piece.text
                 formula = text[3:-2] if text.startswith("$((") else text[2:-1]  # or $[...]
                 result = number(self.state, formula, self.origin, assigns=True)
                 if result is None:
-                    self.keep(piece.text, self.open_names(piece.text) or (piece.name,))
+                    self.add_text(piece.text, self.open_names(piece.text) or (piece.name,))
                 else:
-                    self.keep(str(result))
+                    self.add_text(str(result))
             elif piece.type == "output":
                 text = re.sub(r"\\([$`\\])", r"\1", piece.text[1:-1])  # of `...`
                 text = piece.text[2:-1] if piece.text.startswith("$(") else text
                 word = self.state.output(text, self.origin)
                 if word is None or word.unresolved:
-                    self.keep(piece.text, (piece.name,))
+                    self.add_text(piece.text, (piece.name,))
                 else:
-                    self.put(piece, word)
+                    self.add_value(piece, word)
             else:
-                self.keep(piece.text, (piece.name,))
+                self.add_text(piece.text, (piece.name,))
         self.loose = outer
 
     def open_names(self, formula: str) -> tuple[str, ...]:
@@ -266,7 +266,7 @@ class _Expansion:
                 names.append(name)
         return tuple(dict.fromkeys(names))
 
-    def unknown(self, piece: Piece) -> tuple[str, tuple[str, ...]]:
+    def as_unknown(self, piece: Piece) -> tuple[str, tuple[str, ...]]:
         """Return the text and the open names that stand for a parameter whose value is not known.
 
         The text is as written, but an element has its index worked out (``${A[2]}``). The name is
@@ -283,7 +283,7 @@ class _Expansion:
 
     # Parameters
 
-    def parameter(self, piece: Piece) -> None:
+    def add_parameter(self, piece: Piece) -> None:
         """Add the text of ``$A``, ``${A[1]:-x}`` and the like. Raises _NotKnownError if it is not
         known."""
         state, operator = self.state, piece.operator
@@ -294,7 +294,7 @@ class _Expansion:
         if piece.name == "#" and not piece.mark and elements is not None:
             if any(word.several for word in elements) or operator:
                 raise _NotKnownError
-            self.keep(str(len(elements)))
+            self.add_text(str(len(elements)))
             return
         action = operator[-1:] if operator[:1] != "," else ","
         if action in ("-", "=", "+") and not piece.mark:
@@ -306,7 +306,7 @@ class _Expansion:
             if any(word.several for word in elements):
                 raise _NotKnownError
             places = tuple(Word(str(place), self.origin) for place in range(len(elements)))
-            self.list(piece, places)
+            self.add_list(piece, places)
             return
         if not every:
             elements = elements[:1]
@@ -314,13 +314,13 @@ class _Expansion:
             named = state.variables.get(elements[0].text)
             if named is None or elements[0].unresolved:
                 raise _NotKnownError
-            self.put(piece, named)
+            self.add_value(piece, named)
             return
         if piece.mark == "#" and not operator:
             if any(word.several or (word.unresolved and not every) for word in elements):
                 raise _NotKnownError
             texts = [word.text for word in elements]
-            self.keep(str(len(texts) if every else sum(map(len, texts))))
+            self.add_text(str(len(texts) if every else sum(map(len, texts))))
             return
         if piece.mark:
             raise _NotKnownError
@@ -332,17 +332,17 @@ class _Expansion:
             change = self.text_change(piece)
             elements = tuple(word._replace(text=change(word.text)) for word in elements)
         if every:
-            self.list(piece, elements)
+            self.add_list(piece, elements)
         elif elements:
-            self.put(piece, elements[0])
+            self.add_value(piece, elements[0])
         elif action == "?":
             raise _NotKnownError
         else:
             self.open = self.open or piece.quoted
 
     def elements(self, piece: Piece) -> tuple[Word, ...] | None:
-        """Return the values of a parameter: of a variable one, of an array or ``$@`` all that it
-        asks for. () if it is not set, None if it is not known."""
+        """Return the values of a parameter: one of a variable, of an array or ``$@`` all that
+        ``piece`` asks for. () if the parameter is not set, None if it is not known."""
         state, name, key = self.state, piece.name, piece.place
         if name == "BASH_SOURCE" and key in (None, "0") and state.name:
             return (Word(state.name, self.origin),)
@@ -391,15 +391,15 @@ class _Expansion:
             self.add(() if missing else operand, inner=not piece.quoted)
             self.open = self.open or piece.quoted
         elif not missing and every:
-            self.list(piece, some)
+            self.add_list(piece, some)
         elif not missing:
-            self.put(piece, some[0])
+            self.add_value(piece, some[0])
         elif piece.operator[-1] == "=":
             if piece.place is not None or not piece.name.isidentifier():
                 raise _NotKnownError
             word = value(state, operand, self.origin)
             state.assign(piece.name, word)
-            self.put(piece, word)
+            self.add_value(piece, word)
         else:
             self.add(operand, inner=not piece.quoted)
             self.open = self.open or piece.quoted
@@ -441,22 +441,22 @@ class _Expansion:
         change = _replaced if operator[0] == "/" else _without
         return lambda text: change(text, operator, compiled, by.text)
 
-    def put(self, piece: Piece, word: Word) -> None:
+    def add_value(self, piece: Piece, word: Word) -> None:
         """Add the value of a parameter, split if it is known and not quoted. If the budget is
         spent, the parameter stays as written."""
         self.doubts += word.doubts
         if not self.state.budget.spend(len(word.text) + len(word.unresolved)):
-            self.keep(*self.unknown(piece))
+            self.add_text(*self.as_unknown(piece))
             return
         self.several = self.several or (word.several and self.split)
         # What is not known keeps its blanks: ``$(nproc --all)`` is one word until somebody runs it.
         if piece.quoted or word.unresolved:
-            self.keep(word.text, word.unresolved)
+            self.add_text(word.text, word.unresolved)
             self.inside = joined_inside(self.inside, word.inside)
         else:
-            self.fields(word.text)
+            self.add_fields(word.text)
 
-    def list(self, piece: Piece, elements: tuple[Word, ...]) -> None:
+    def add_list(self, piece: Piece, elements: tuple[Word, ...]) -> None:
         """Add the elements of an array or ``$@``: each as a word if words are split, else all as
         one word, joined by blanks. Raises _NotKnownError if the budget is spent.
 
@@ -470,21 +470,21 @@ class _Expansion:
         odd = self.split and not piece.quoted and (ends or "")[:1].strip(BLANKS)
         if star or odd:
             if ends is None:
-                self.keep(piece.text, ("IFS",))
+                self.add_text(piece.text, ("IFS",))
                 return
             text = ends[:1].join(word.text for word in elements)
             names = tuple(name for word in elements for name in word.unresolved)
             doubts = tuple(doubt for word in elements for doubt in word.doubts)
-            self.put(piece, Word(text, self.origin, names, doubts))
+            self.add_value(piece, Word(text, self.origin, names, doubts))
             return
         for index, word in enumerate(elements):
             if index and self.split:
                 self.close()
             elif index:
-                self.keep(" ")
+                self.add_text(" ")
             if not self.texts and word.origin.source == self.origin.source and piece.name != "@":
                 self.element = word.origin
-            self.put(piece, word)
+            self.add_value(piece, word)
 
 
 def _without(text: str, operator: str, compiled: re.Pattern[str], by: str) -> str:

@@ -17,7 +17,7 @@ from preflight.launches.container import ContainerSettings
 from preflight.launches.launch_files import Beside, HostWords
 from preflight.launches.shell_conditions import OPEN, TRUE, Conditions, Truth
 from preflight.launches.shell_expansion import expand, value
-from preflight.launches.shell_state import Changes, ShellState, comparable, doubts_of, either_of
+from preflight.launches.shell_state import Changes, ShellState, comparable, doubts_of, merge_values
 from preflight.launches.shell_text import Node, ShellText, WrittenWord
 from preflight.launches.source import Command, Origin, SourceNote, Word, brief
 from preflight.launches.variables import unknown_needed
@@ -259,7 +259,7 @@ class ShellFlow(ABC):
     def simple(self, text: ShellText, tree: Node, redirections: Sequence[Redirection]) -> Truth:
         """Read a simple command, a declaration or assignments; return whether it succeeds."""
 
-    def parsed(self, text: str, source: str, first_line: int | None) -> ShellText:
+    def parse(self, text: str, source: str, first_line: int | None) -> ShellText:
         """Parse a text; keep notes on it. first_line: None without lines, as on a command line."""
         tree = ShellText(text, source, first_line)
         self.notes += tree.notes
@@ -279,7 +279,7 @@ class ShellFlow(ABC):
         names = {name for pair in _SETS.findall(written) for name in pair if name}
         for name in sorted(names):
             self.state.lose(name, origin)
-        self.may_set(origin)
+        self.lose_needed(origin)
         return OPEN
 
     def not_known(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
@@ -288,9 +288,9 @@ class ShellFlow(ABC):
         message = f"{what} is not read: variables that it sets are unknown{advice}"
         self.note("source-environment" if common else "source-not-read", message, origin)
         if not common:
-            self.may_set(origin)
+            self.lose_needed(origin)
 
-    def may_set(self, origin: Origin) -> None:
+    def lose_needed(self, origin: Origin) -> None:
         """Make the variables unknown that a server needs and nothing has set."""
         for name, word in unknown_needed({}, origin).items():
             if self.state.variables.get(name) is None:
@@ -302,7 +302,7 @@ class ShellFlow(ABC):
 
     # Lists, pipelines, commands
 
-    def whole(self, text: ShellText) -> Truth:
+    def run_whole(self, text: ShellText) -> Truth:
         """Go through a whole text, up to the first part that does not parse. Return whether the
         last command succeeds."""
         nodes = text.root.children
@@ -565,7 +565,7 @@ class ShellFlow(ABC):
             # Alike by different ways: it still hangs on what each way hangs on.
             doubts = doubts_of(values) if same else (*self.doubts, note)
             if not same and note.id == "condition":
-                last = either_of(key, values, last)
+                last = merge_values(key, values, last)
             self.state.change_in_doubt(key, last, doubts)
 
     def undecided_note(

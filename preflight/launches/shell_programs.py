@@ -76,8 +76,8 @@ class ShellPrograms(ShellBuiltins):
     def read(self, text: str, first_line: int | None) -> None:
         """Read the whole text of a script. If it starts nothing of a launch, note each function
         that would and that nothing calls."""
-        parsed = self.parsed(text, self.source, first_line)
-        self.whole(parsed)
+        parsed = self.parse(text, self.source, first_line)
+        self.run_whole(parsed)
         if self.stop == "exit" or self.has_started_launch():
             return
         for name, function in self.functions.items():
@@ -344,8 +344,8 @@ class ShellPrograms(ShellBuiltins):
         inner.files, inner.functions = self.files, dict(self.functions)
         inner.active, inner.nested = [*self.active], self.nested + 1
         inner.output_parts, inner.captures = [], True
-        parsed = self.parsed(text, self.source, origin.line)
-        ended = inner.whole(parsed)
+        parsed = self.parse(text, self.source, origin.line)
+        ended = inner.run_whole(parsed)
         self.state.back_to(mark)
         self.state.output = kept
         unread = {note.origin for note in inner.notes if note.id == "script-not-read"}

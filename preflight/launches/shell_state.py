@@ -195,8 +195,8 @@ class ShellState:
         return word.text if word is not None and known else None
 
     def path(self, name: str) -> str | None:
-        """Return a path relative to the folder in which the script starts. None behind a cd to a
-        folder that is not known."""
+        """Return ``name``, a path in the shell's folder now, as a path from the folder in which the
+        script starts. None behind a cd to a folder that is not known."""
         now = self.variables.get("PWD")
         if now is None or now == self.starts_in or name.startswith(("/", "~")):
             return name
@@ -260,7 +260,7 @@ def doubts_of(value: object) -> tuple[SourceNote, ...]:
     return tuple(dict.fromkeys(doubt for item in value for doubt in doubts_of(item)))
 
 
-def either_of(key: Key, values: Sequence[object], last: object) -> object:
+def merge_values(key: Key, values: Sequence[object], last: object) -> object:
     """Return the one value of a key that stands for all of ``values``; ``last`` if none can.
 
     A variable becomes an unknown word, named by all its values. An array of flags has the flags of
@@ -271,15 +271,15 @@ def either_of(key: Key, values: Sequence[object], last: object) -> object:
         # One that is not quoted may be no word, a flag, a setting or several.
         texts = [word.text for word in choices if word is not None]
         loose = any(not text or re.search(r"\s|^-|^\w+=", text) for text in texts)
-        word = None if loose else _one_of(choices, f"${{{name}}}")
+        word = None if loose else _merge_words(choices, f"${{{name}}}")
         return last if word is None else (word, last[1] if last else True)  # type: ignore[index]
     if value_kind == "array":
-        flags = _flags_of_each(values, name)
+        flags = _merge_flags(values, name)
         return last if flags is None else flags
     return last
 
 
-def _one_of(choices: Sequence[Word | None], written: str, front: str = "") -> Word | None:
+def _merge_words(choices: Sequence[Word | None], written: str, front: str = "") -> Word | None:
     """Return an unknown word with the text ``written`` that stands for all ``choices``, and is
     named ``a or b``. None if a choice is not known, or if they are too many.
 
@@ -304,10 +304,10 @@ def _one_of(choices: Sequence[Word | None], written: str, front: str = "") -> Wo
     return first._replace(text=f"{front}{written}", unresolved=(name,), doubts=first_doubts(doubts))
 
 
-def _flags_of_each(values: Sequence[object], name: str) -> tuple[Word, ...] | None:
+def _merge_flags(values: Sequence[object], name: str) -> tuple[Word, ...] | None:
     """Merge an array of flags over several branches: it has the flags of all, and an unknown value
     if they differ. None if that fails, or if a value is no list of flags. name: of the array."""
-    groups = [_groups(value or ()) for value in values]  # type: ignore[arg-type]
+    groups = [_words_by_flag(value or ()) for value in values]  # type: ignore[arg-type]
     known = [each for each in groups if each is not None]
     if len(known) < len(groups):
         return None
@@ -321,14 +321,14 @@ def _flags_of_each(values: Sequence[object], name: str) -> tuple[Word, ...] | No
         attached = "=" in most[0].text
         place = 0 if attached else 1
         choices = [each[place] if len(each) > place else None for each in each_way]
-        word = _one_of(choices, f"${{{name}[{flag}]}}", f"{flag}=" if attached else "")
+        word = _merge_words(choices, f"${{{name}[{flag}]}}", f"{flag}=" if attached else "")
         if len(most) > place + 1 or (word is None and most[place:]):
             return None
         together += [*most[:place], *filter(None, [word])]
     return tuple(together)
 
 
-def _groups(array: Sequence[Word]) -> dict[str, list[Word]] | None:
+def _words_by_flag(array: Sequence[Word]) -> dict[str, list[Word]] | None:
     """Return flag -> the words of that flag: ``--flag`` itself and the words behind it. None if the
     array does not begin with a flag, if a flag comes twice, or if a word may be several."""
     groups: dict[str, list[Word]] = {}

@@ -235,7 +235,7 @@ class ShellText:
         pieces = self._pieces.get(tree.id)
         if pieces is None:
             collected: list[Piece] = []
-            self._collect(tree, False, collected)
+            self._add_tree(tree, False, collected)
             pieces = self._pieces[tree.id] = tuple(collected)
         return pieces
 
@@ -264,17 +264,17 @@ class ShellText:
                 self.note("placeholder", f"{piece.text} is a placeholder: {takes}; {_NOT_SET}", row)
         return tuple(pieces)
 
-    def _collect(self, tree: Node, quoted: bool, pieces: list[Piece]) -> None:
+    def _add_tree(self, tree: Node, quoted: bool, pieces: list[Piece]) -> None:
         """Add the pieces of a tree to ``pieces``, with the text between its children. A tree of no
         known type becomes one unread piece. quoted: the tree stands in double quotes."""
         tree_type = tree.type
         if tree_type == "$" and self.bytes.startswith(b'"', tree.end_byte):
             return  # $"..." is a text that may be translated
         if not tree.child_count and (tree_type in _LEAVES or not tree.is_named):
-            self._literal(self._raw(tree.start_byte, tree.end_byte), quoted, pieces, tree_type)
+            self._add_text(self._raw(tree.start_byte, tree.end_byte), quoted, pieces, tree_type)
         elif tree_type == "string":
             inner: list[Piece] = []
-            self._inner(tree, tree.start_byte + 1, tree.end_byte - 1, True, inner)
+            self._add_part(tree, tree.start_byte + 1, tree.end_byte - 1, True, inner)
             # An empty "${A[@]}" is no word; any other empty quotes are one.
             first = inner[0] if inner else _EMPTY
             listed = first.type == "parameter" and "@" in (first.name, first.place)
@@ -291,7 +291,7 @@ class ShellText:
             text = self.text(tree)
             start = _IN_FRONT.match(text).end()  # type: ignore[union-attr]
             if start:  # the grammar counts blanks in front as part of it
-                self._literal(text[:start], quoted, pieces, "string_content")
+                self._add_text(text[:start], quoted, pieces, "string_content")
                 text = text[start:]
             simple = {
                 "simple_expansion": Piece("parameter", text, quoted, text[1:]),
@@ -303,12 +303,14 @@ class ShellText:
             text = self.text(tree)
             pieces.append(Piece("unread", text, quoted, f"{text[:1]}(...)"))
         elif tree_type in _INNER:
-            self._inner(tree, tree.start_byte, tree.end_byte, quoted, pieces)
+            self._add_part(tree, tree.start_byte, tree.end_byte, quoted, pieces)
         else:
             text = self.text(tree)
             pieces.append(Piece("unread", text, quoted, beginning(text, 40)))
 
-    def _inner(self, tree: Node, start: int, end: int, quoted: bool, pieces: list[Piece]) -> None:
+    def _add_part(
+        self, tree: Node, start: int, end: int, quoted: bool, pieces: list[Piece]
+    ) -> None:
         """Add to ``pieces`` those of a tree between two of its bytes: the pieces of its children,
         and of the text between these."""
         literal = "heredoc_content" if tree.type == "heredoc_body" else "string_content"
@@ -325,13 +327,13 @@ class ShellText:
                     text = self.text(tree)  # the grammar took several words for one
                     pieces.append(Piece("unread", text, False, beginning(text, 40)))
                     return
-                self._literal(gap, quoted, pieces, literal)
-            self._collect(child, quoted, pieces)
+                self._add_text(gap, quoted, pieces, literal)
+            self._add_tree(child, quoted, pieces)
             place = child.end_byte
         if place < end:
-            self._literal(self._raw(place, end), quoted, pieces, literal)
+            self._add_text(self._raw(place, end), quoted, pieces, literal)
 
-    def _literal(self, text: str, quoted: bool, pieces: list[Piece], tree_type: str) -> None:
+    def _add_text(self, text: str, quoted: bool, pieces: list[Piece], tree_type: str) -> None:
         """Add a text that is not expanded to ``pieces``, without the backslashes that bash takes
         away. A hidden placeholder becomes unread. tree_type: of the node; backslashes in a heredoc
         differ."""
@@ -345,7 +347,7 @@ class ShellText:
         elif "\ue000" in text or "\\" in text:
             fills_in, place = "\ue000" in text, 0
             for match in (_FILL_IN if fills_in else _BARE).finditer(text):
-                self._literal(text[place : match.start()], False, pieces, tree_type)
+                self._add_text(text[place : match.start()], False, pieces, tree_type)
                 shown = _shown(match.group())
                 if fills_in:
                     pieces.append(Piece("unread", shown, True, shown))
@@ -354,7 +356,7 @@ class ShellText:
                 place = match.end()
             rest = text[place:]
             if rest != text:
-                self._literal(rest, False, pieces, tree_type)
+                self._add_text(rest, False, pieces, tree_type)
             else:
                 pieces.append(Piece("text", _shown(text)))
         elif text:
@@ -376,7 +378,7 @@ class ShellText:
         if operator[-1:] in "-+=?" and operator[:1] != ",":
             inner: list[Piece] = []
             start = tree.end_byte - 1 - len(raw.encode(errors="surrogateescape"))
-            self._inner(tree, start, tree.end_byte - 1, quoted, inner)
+            self._add_part(tree, start, tree.end_byte - 1, quoted, inner)
             operand = tuple(inner)
         elif operator[:1] == "/":
             first = _REPLACED.match(raw).end()  # type: ignore[union-attr]

@@ -65,7 +65,7 @@ def _read(launch: LaunchText) -> Reading:
             lines = (line.strip() for line in (text or "").splitlines())
             for line in (line for line in lines if "=" in line and line[:1] not in "#;"):
                 name, _, value_text = line.partition("=")
-                of_files[name.strip()] = Word(_of_file(value_text.strip()), Origin(path))
+                of_files[name.strip()] = Word(_file_value(value_text.strip()), Origin(path))
         elif key in _STARTS:
             starts = starts if value else []
             starts.append((origin, value, key == "ExecStartPre"))
@@ -156,7 +156,7 @@ def _unquoted(text: str) -> str:
     return _QUOTED.sub(lambda match: _unescaped("".join(filter(None, match.groups()))), text)
 
 
-def _of_file(text: str) -> str:
+def _file_value(text: str) -> str:
     """Return a value of an EnvironmentFile without its quotes and escapes."""
 
     def plain(match: re.Match[str]) -> str:
@@ -206,17 +206,17 @@ def _words(text: str, origin: Origin, environment: Layers) -> Iterator[Word]:
     plain = ";" if text == "\\;" else _unquoted(text)
     alone = _ALONE.fullmatch(plain)
     if alone is None:
-        yield _filled(plain, origin, environment)
+        yield _fill_in(plain, origin, environment)
         return
     word = environment.get(alone.group(1))
     if word is None:
         yield Word(plain, origin, (alone.group(1),))
     else:
         parts = (match.group() for match in _WORD.finditer(word.text))
-        yield from (word._replace(text=_of_file(part)) for part in parts)
+        yield from (word._replace(text=_file_value(part)) for part in parts)
 
 
-def _filled(text: str, origin: Origin, environment: Layers) -> Word:
+def _fill_in(text: str, origin: Origin, environment: Layers) -> Word:
     """Fill in ``${NAME}``; a variable that is not set, and a specifier, stay open."""
     unresolved = _SPECIFIER.findall(text)
 

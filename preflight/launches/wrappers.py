@@ -234,11 +234,11 @@ def strip_wrappers(
         wrappers.append(tuple(word.text for word in argv[first:start]))
         run_as, opened = _user_behind(run_as, argv[first:start], ())
         limits += () if in_container else opened
-    shell = has_stdin and start == len(argv) and bool(wrappers) and _is_shell(wrappers[-1])
+    shell = has_stdin and start == len(argv) and bool(wrappers) and _starts_shell(wrappers[-1])
     return stripped(argv[start:])._replace(reads=shell)
 
 
-def _is_shell(wrapper: Sequence[str]) -> bool:
+def _starts_shell(wrapper: Sequence[str]) -> bool:
     """Return whether a wrapper that nothing stands behind starts a shell."""
     name = wrapper[0].rpartition("/")[2]
     letters = "".join(word for word in wrapper[1:] if re.fullmatch(r"-[A-Za-z]+", word))

@@ -12,7 +12,7 @@ import pytest
 from checks.base.finding import Status
 from checks.base.unknown import Unknown
 from preflight.launches.compose import read_compose
-from preflight.launches.container import published
+from preflight.launches.container import host_ports
 from preflight.launches.kubernetes import read_kubernetes
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
@@ -39,7 +39,7 @@ SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --port"
     ],
 )
 def test_a_published_port(text: str, expected: Any) -> None:
-    assert [(each.port, each.address) for each in published(text, "a", "f:1")] == expected
+    assert [(each.port, each.address) for each in host_ports(text, "a", "f:1")] == expected
 
 
 def verdicts(reading: Reading, folder: Path, taken: Mapping[int, str] = {}) -> dict[str, str]:
