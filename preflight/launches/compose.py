@@ -94,8 +94,8 @@ class _ServiceReader:
     def reading(self) -> Reading:
         """Return the commands of the service, with its variables, ports and settings."""
         origin = Origin(self.name, self.tree.line)
-        asked = (self.text("deploy", "replicas"), self.text("scale"))
-        copies = next((int(text) for text in asked if text and _COPIES.fullmatch(text)), 1)
+        counts = (self.text("deploy", "replicas"), self.text("scale"))
+        copies = next((int(text) for text in counts if text and _COPIES.fullmatch(text)), 1)
         if copies == 0:
             message = f"service {self.service} is not started: the file asks for 0 of it"
             return only_note("not-started", message, origin)
@@ -103,16 +103,16 @@ class _ServiceReader:
         argv = [*self.words("entrypoint"), *self.words("command")]
         overrides = self.tree.at("entrypoint").value is not None
         key = "entrypoint" if argv else "command"  # words alone are the entrypoint's arguments
-        started, hidden = source.words_in_image(self.text("image") or "", argv, overrides, origin)
+        run_words, hidden = source.words_in_image(self.text("image") or "", argv, overrides, origin)
         if hidden:
             show = f"which the file does not show: name the program under {key}"
             text = f"service {self.service} runs its image's own {key}, {show}"
-            self.note("image-command", text, started[0].origin.line if started else origin.line)
+            self.note("image-command", text, run_words[0].origin.line if run_words else origin.line)
         for hook in self.tree.at("post_start").items:
             message = f"what post_start of service {self.service} starts is not read"
             self.note("script-not-read", message, hook.line)
-        inner = read_words(started, variables, in_container=True, beside=self.beside())
-        outer = (*started, *variables.values())
+        inner = read_words(run_words, variables, in_container=True, beside=self.beside())
+        outer = (*run_words, *variables.values())
         inner = source.mark_inside(inner, Inside("service", self.service), outer)
         settings = self.settings() if inner.commands else None
         for why in () if settings is None else container.refusals(settings):
@@ -270,8 +270,8 @@ class _ServiceReader:
     def gpus(self) -> GivenGpus | Unknown | None:
         """Return the GPUs that ``gpus``, else a reservation, else a CDI device asks for; None if
         none of these does."""
-        if (asked := self.text("gpus")) is not None:
-            return container.gpu_request(asked)
+        if (wanted := self.text("gpus")) is not None:
+            return container.gpu_request(wanted)
         reserved = self.tree.at("deploy", "resources", "reservations", "devices").items
         for item in (*self.tree.at("gpus").items, *reserved):
             capabilities = [inner.text for inner in item.at("capabilities").items]

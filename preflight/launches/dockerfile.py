@@ -68,8 +68,8 @@ def _read(launch: LaunchText) -> Reading:
         readings.append(only_note("image-command", why, Origin(launch.path)))
     settings = ContainerSettings(image=stage.image)
     left = Layers(variables, stage.variables)
-    started = read_words(argv, left, in_container=True, beside=launch.beside)
-    inside = started.each(
+    reading = read_words(argv, left, in_container=True, beside=launch.beside)
+    inside = reading.each(
         lambda command: command._replace(
             container=settings, wrappers=(("docker", "run", stage.image), *command.wrappers)
         )

@@ -57,7 +57,7 @@ def read_kubernetes(text: str, name: str) -> Reading:
         elif item.at("kind").text == "Secret":
             data = {**_decode(item), **item.at("stringData").fields}
             data_by_kind["secret"][item.at("metadata", "name").text] = data
-    left, apart = _MOST_CONTAINERS, 0
+    left, pod_count = _MOST_CONTAINERS, 0
     for item in objects:
         resource = item.at("kind").text or ""
         called = item.at("metadata", "name").text or ""
@@ -73,7 +73,7 @@ def read_kubernetes(text: str, name: str) -> Reading:
                 at = Origin(name, pod.spec.line or item.line)
                 readings.append(only_note("not-started", message, at))
                 continue
-            apart += bool(others)
+            pod_count += bool(others)
             left -= len(containers)
             if left < 0:
                 raise source.SourceError(f"{name} has more than {_MOST_CONTAINERS} containers")
@@ -92,9 +92,9 @@ def read_kubernetes(text: str, name: str) -> Reading:
             if _STARTS_NOTHING.search(resource):
                 reading = only_note("kind-not-read", f"{resource} {called} starts no process", at)
             readings.append(reading)
-    if apart > 1:
+    if pod_count > 1:
         message = (
-            f"{apart} pods are read as if one of each ran on one host: give only those that do"
+            f"{pod_count} pods are read as if one of each ran on one host: give only those that do"
         )
         readings.append(only_note("pods-together", message, Origin(name)))
     return source.join(readings)
@@ -185,15 +185,15 @@ class _Container:
         ]
         argv = [word._replace(text=self.with_shell_references(word.text)) for word in argv]
         image, entrypoint = self.tree.at("image").text or "", bool(self.tree.at("command").items)
-        started, hidden = source.words_in_image(image, argv, entrypoint, origin)
+        run_words, hidden = source.words_in_image(image, argv, entrypoint, origin)
         if hidden:
             message = f"container {self.place.container} runs its image's own program, which the "
             message += "manifest does not show: name it under command"
-            place = started[0].origin if started else Origin(self.name, self.tree.line)
+            place = run_words[0].origin if run_words else Origin(self.name, self.tree.line)
             self.notes.append(SourceNote("image-command", message, place))
         settings = _settings(self.pod.spec, self.tree)
-        inner = read_words(started, self.variables, in_container=True, beside=self.beside)
-        outer = (*started, *self.variables.values())
+        inner = read_words(run_words, self.variables, in_container=True, beside=self.beside)
+        outer = (*run_words, *self.variables.values())
         inner = source.mark_inside(inner, Inside("pod", self.place.container), outer)
         if (hook := self.tree.at("lifecycle", "postStart")).value is not None:
             message = f"what postStart of container {self.place.container} starts is not read"
@@ -396,9 +396,9 @@ def _refusal_notes(pod: Node, name: str, resource: str) -> Iterator[SourceNote]:
         for key, tree in requests.items():
             reasons.append((_request_error(key, tree.text, limits.get(key, Node(None))), tree.line))
         problems = [(why, line) for why, line in reasons if why]
-        asked = {**requests, **limits}
-        pages = [tree.line for key, tree in asked.items() if key.startswith("hugepages-")]
-        if pages and "cpu" not in asked and "memory" not in asked:
+        either = {**requests, **limits}
+        pages = [tree.line for key, tree in either.items() if key.startswith("hugepages-")]
+        if pages and "cpu" not in either and "memory" not in either:
             alone = ", unless a LimitRange of its namespace does" if resource == "Pod" else ""
             why = f"it has hugepages and neither cpu nor memory: write memory under limits{alone}"
             problems.append((why, pages[0]))
@@ -430,10 +430,10 @@ def _request_error(key: str, text: str | None, limit: Node) -> str | None:
     """Return why Kubernetes refuses a request of resource ``key`` with that limit; None if it does
     not. Devices and huge pages need equal limits."""
     exact = key.startswith("hugepages-") or ("/" in key and "kubernetes.io/" not in key)
-    asked, most = (quantity(text or ""), quantity(limit.text or ""))
+    least, most = (quantity(text or ""), quantity(limit.text or ""))
     if limit.value is None:
         return f"{key} has a request and no limit: write it under limits" if exact else None
-    if asked is None or most is None or not (asked > most or (exact and asked < most)):
+    if least is None or most is None or not (least > most or (exact and least < most)):
         return None
     how = "the same under both" if exact else "no more than the limit"
     return f"{key} is {text} under requests and {limit.text} under limits: write {how}"

@@ -226,8 +226,8 @@ def _component(tree: Node, pod: Pod) -> Pod:
         spec["volumes"] = Node([*pod.spec.at("volumes").items, volume])
         fields["volumeMounts"].items.append(mount)
     if tree.at("resources").fields and not main.at("resources").fields:
-        asked = tree.at("resources").fields.items()
-        named = {key: _container_resources(each) for key, each in asked}
+        groups = tree.at("resources").fields.items()
+        named = {key: _container_resources(each) for key, each in groups}
         fields["resources"] = Node(named, tree.line)
     spec["containers"] = Node([Node(fields, main.line), *others], tree.line)
     return pod._replace(spec=Node(spec, pod.spec.line))

@@ -127,7 +127,7 @@ class _Program:
     def readings(self) -> Iterator[Reading]:
         """Yield the commands of each literal call, and a note on each other call that may start
         something. Also notes on changes of the environment that are not read."""
-        unread_places, started = list[_Place](), False
+        unread_places, has_started = list[_Place](), False
         starred = self.imported.get("*", "")[:-1]
         for place in self.places:
             call = place.syntax
@@ -144,11 +144,11 @@ class _Program:
             if not argv or argv[0].unresolved or environment is None:
                 unread_places.append(place)
                 continue
-            doubts, started = self.doubts(place), True
+            doubts, has_started = self.doubts(place), True
             reading = read_words(argv, environment, beside=self.beside)
             commands = (each._replace(doubts=(*doubts, *each.doubts)) for each in reading.commands)
             yield reading._replace(commands=tuple(commands))
-        unread_places += [where for where, name, _ in self.settings if started and not name]
+        unread_places += [where for where, name, _ in self.settings if has_started and not name]
         for each in unread_places:
             shown = brief(ast.unparse(getattr(each.syntax, "func", each.syntax))[:60])
             message = f"what {shown}(...) starts or sets is not read"

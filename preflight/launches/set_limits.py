@@ -106,9 +106,9 @@ def ulimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
 def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
     """Return the bound that a word behind ``ulimit`` asks for: ``unit`` times its number, None for
     unlimited. ``hard`` or ``$(ulimit -H)`` is a bound in force; an invalid word gives STAYS."""
-    asked = _ASKED.fullmatch(word.text)
-    if asked is not None:
-        return Bound.HARD if "H" in (asked.group(1) or asked.group(2)) else Bound.SOFT
+    printed = _ASKED.fullmatch(word.text)
+    if printed is not None:
+        return Bound.HARD if "H" in (printed.group(1) or printed.group(2)) else Bound.SOFT
     if word.unresolved:
         return Unknown(f"ulimit {word.text} ({word.origin}): {', '.join(word.unresolved)}")
     if word.text in ("hard", "soft", "unlimited"):
@@ -228,8 +228,8 @@ def _user(word: Word) -> str | Unknown:
 
 
 def _user_word(changer: _Changer, argv: Sequence[Word]) -> Word | None:
-    """Return the word of ``sudo -u NAME``, ``su NAME`` and the like that names the user, or
-    None."""
+    """Return the word of ``sudo -u NAME``, ``su NAME`` and the like that names the user; None if no
+    word does."""
     index = 0
     while index < len(argv):
         text, option = argv[index].text, ""

@@ -220,8 +220,8 @@ class ShellBlocks(ShellFlow):
         """Go through a loop's body once."""
         before = len(self.commands)
         ended = self.run(text, body.children)
-        started = [command.words[0].text for command in self.commands[before:] if command.words]
-        self.waited += all(name.rpartition("/")[2] in _WAITS for name in started)
+        programs = [command.words[0].text for command in self.commands[before:] if command.words]
+        self.waited += all(name.rpartition("/")[2] in _WAITS for name in programs)
         if self.stop == "continue" and self.levels <= 1:
             self.stop = ""
         return ended

@@ -376,11 +376,11 @@ class _Expansion:
         _NotKnownError for an unknown array, and for ``${A:-}`` in a condition. elements: of A, None
         if not known. every: all elements are asked for."""
         state, colon = self.state, piece.operator.startswith(":")
-        asked = state.asking and piece.operator[-1] == "-" and not piece.rest
+        in_condition = state.asking and piece.operator[-1] == "-" and not piece.rest
         # The script's own arguments are not given; of an array something known sets it.
         of_script = piece.name.isdecimal() or piece.name in ("@", "*")
         is_array = not of_script and state.array(piece.name) is not None
-        if elements is None and (is_array or (asked and piece.name.isidentifier())):
+        if elements is None and (is_array or (in_condition and piece.name.isidentifier())):
             raise _NotKnownError
         some = elements or ()
         missing = not some or (colon and not any(word.text or word.unresolved for word in some))

@@ -181,8 +181,8 @@ def arms_of(tree: Node) -> list[Arm]:
 
 
 def index_behind(tree: Node, tree_type: str, children: Sequence[Node] | None = None) -> int:
-    """Return the index behind the first child of a type, 0 without one. children: else the
-    tree's."""
+    """Return the index behind the first child of a type; 0 if no child has the type. children:
+    those to search, None for all of the tree."""
     nodes = tree.children if children is None else children
     return next((i for i, child in enumerate(nodes) if child.type == tree_type), -1) + 1
 
@@ -239,14 +239,14 @@ class ShellFlow(ABC):
         self.notes.append(SourceNote(identifier, text, origin))
 
     def text_beside(self, name: str) -> str | None:
-        """Return the text of a file near the script, by the name in the script; None if not
-        known."""
+        """Return the text of a file near the script, by the name that the script uses; None if the
+        file, or the shell's folder, is not known."""
         path = self.state.path(name)
         return None if path is None else self.beside(path)
 
     def text_of_file(self, name: str) -> str | None:
-        """Return the text of a file that the script wrote or that lies near it; None if not
-        known."""
+        """Return the text of a file that the script wrote, or of one near the script; None if the
+        text is not known."""
         word = self.files.get(name)
         if word is None:
             return self.text_beside(name)

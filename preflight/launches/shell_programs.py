@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from checks.base.needs import RunAs
-from preflight.launches.described import STARTERS, is_starter
 from preflight.launches.env_files import env_file_settings
 from preflight.launches.launchers import enters_container, starts_anew, starts_server
 from preflight.launches.set_limits import OWN_SHELL, changed_user, prlimit
@@ -26,6 +25,7 @@ from preflight.launches.shell_flow import (
 )
 from preflight.launches.shell_text import ALONE, Node, Pieces, ShellText
 from preflight.launches.source import Command, Origin, Reading, SourceError, Word, brief
+from preflight.launches.starters import STARTERS, is_starter
 from preflight.launches.variables import may_be_absent
 from preflight.launches.wrappers import SHELLS, is_ordinary, strip_wrappers
 
@@ -253,11 +253,11 @@ class ShellPrograms(ShellBuiltins):
         names = [text.rpartition("/")[2] for text in texts]
         job = names[0] in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])
         runs = names[0] in _NOT_FOLLOWED and STARTED.search(" ".join(texts)) is not None
-        apart = names[0] == "coproc"
-        if job or runs or apart:
+        coprocess = names[0] == "coproc"
+        if job or runs or coprocess:
             message = f"{brief(' '.join(texts))}: what it starts, and when, is not read"
             self.note("script-not-read", f"{message}; give that on its own", origin)
-        return runs or apart
+        return runs or coprocess
 
     def keep_container(self, argv: Sequence[Word], environment: Mapping[str, Word]) -> None:
         """Keep a container's settings by its ``--name``: ``docker exec`` may start more in it."""

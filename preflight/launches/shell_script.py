@@ -18,7 +18,6 @@ from checks.base.regex import regex
 from checks.base.unknown import Inside
 from preflight.launches import launch_files, launchers, source
 from preflight.launches.container_run import ENGINES
-from preflight.launches.described import is_starter, read_starter
 from preflight.launches.env_files import read_small_file
 from preflight.launches.launch_files import Beside, HostWords
 from preflight.launches.set_limits import slurm_memlock
@@ -27,6 +26,7 @@ from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, nested_c
 from preflight.launches.shell_programs import ShellPrograms
 from preflight.launches.shell_state import ExpansionBudget, ShellState
 from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word
+from preflight.launches.starters import is_starter, read_starter
 from preflight.launches.variables import Layers, Variables, environment_words
 from preflight.launches.wrappers import SHELLS, Stripped, shell_call, strip_wrappers
 
@@ -131,9 +131,9 @@ def read_words(
         )
     if stripped.published and reading.commands:
         reading = source.with_published(reading, stripped.published)
-    started = [launchers.tasks(front, stripped.environment) for front in stripped.wrappers]
-    per_host = math.prod(each.per_host for each in started if each)
-    hosts = math.prod(each.hosts for each in started if each)
+    srun_tasks = [launchers.tasks(front, stripped.environment) for front in stripped.wrappers]
+    per_host = math.prod(each.per_host for each in srun_tasks if each)
+    hosts = math.prod(each.hosts for each in srun_tasks if each)
     if per_host * hosts == 1 or len(reading.commands) * per_host > MOST_TURNS:
         return reading
     commands = [command._replace(copies=command.copies * hosts) for command in reading.commands]

@@ -217,7 +217,7 @@ class ShellText:
             yield WrittenWord(self._finish_word(pieces, row), row)
 
     def has_gap(self, tree: Node, behind: Node) -> bool:
-        """Return whether anything but a joined line end stands between two trees of the text."""
+        """Return whether the text between two trees is more than a line that goes on."""
         return self.bytes[tree.end_byte : behind.start_byte].replace(b"\\\n", b"") != b""
 
     def runs_in_background(self, tree: Node) -> bool:
@@ -452,8 +452,8 @@ def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
 
 @lru_cache(maxsize=4096)
 def value_pieces(text: str, quote: str = '"') -> Pieces | None:
-    """Return the pieces of a value, as behind ``NAME=``, in ``quote``; None if it is not one
-    word."""
+    """Return the pieces of ``text``, read as a value behind ``NAME=`` that stands in ``quote``.
+    None if the text is not one word."""
     inner = ShellText(f"v={quote}{text}{quote}\n", "", None)
     nodes = inner.root.named_children
     if inner.root.has_error or len(nodes) != 1 or nodes[0].type != "variable_assignment":

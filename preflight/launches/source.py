@@ -312,8 +312,8 @@ def why_open(word: Word, names: str) -> str:
 
 
 def joined_inside(first: Inside | None, second: Inside | None) -> Inside | None:
-    """Return the place that knows the open names of two joined texts; if they differ, the
-    first's."""
+    """Return the place that knows the open names of two joined texts; None if both are None. If the
+    two differ, it is the first one."""
     if first is None or second is None or first.kind != second.kind or first.kind not in _OF_POD:
         return first or second
     return first._replace(what=" ".join(dict.fromkeys(f"{first.what} {second.what}".split())))

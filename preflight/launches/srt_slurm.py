@@ -106,10 +106,10 @@ def _read(launch: LaunchText) -> Reading:
                 worker_variables |= dict(_store_variables(store, launch.path))
                 if worker_kind != "aggregated" and "disaggregation-mode" not in _names(tree):
                     argv += _flag("--disaggregation-mode", worker_kind, origin)
-            for key, apart in store.fields.items():
-                if "standalone" in key and apart.fields:
+            for key, part in store.fields.items():
+                if "standalone" in key and part.fields:
                     message = f"what {key} of job {called} starts is not read: give its processes"
-                    at = Origin(launch.path, apart.line)
+                    at = Origin(launch.path, part.line)
                     notes.append(SourceNote("resource-not-read", message, at))
             if "vllm" in program and store.fields:
                 worker_variables["MOONCAKE_CONFIG_PATH"] = Word(_STORE_FILE, store_origin)
@@ -166,7 +166,7 @@ def _services(
     first, last = workers[0], workers[-1]
     frontend = job.at("frontend")
     frontend_type = frontend.at("type").text or "dynamo"
-    apart = job.at("infra", "etcd_nats_dedicated_node").text == "true"
+    dedicated = job.at("infra", "etcd_nats_dedicated_node").text == "true"
     origin = Origin(path, (frontend if frontend.fields else job).line)
 
     def started(argv: Sequence[str], place: Place | None, copies: int = 1) -> Command:
@@ -175,7 +175,7 @@ def _services(
         return Command(typed, variables, (), origin, around, place=place, copies=copies)
 
     for argv in () if frontend_type in _WITHOUT_INFRASTRUCTURE else _INFRASTRUCTURE:
-        yield started(argv, Place("job", (name, "infra")) if apart else first.place)
+        yield started(argv, Place("job", (name, "infra")) if dedicated else first.place)
     several = frontend.at("enable_multiple_frontends").text != "false"
     nodes = sum(_number(job.at("resources", f"{short}_nodes"), 0) for short in _WORKERS.values())
     additional = frontend.at("num_additional_frontends")
