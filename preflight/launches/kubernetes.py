@@ -305,7 +305,7 @@ class _Container:
             word = self.variables.get(name)
             if word is not None and len(word.text) <= 2**16:
                 unresolved.extend(word.unresolved)
-                inside = source.joined_inside(inside, word.inside)
+                inside = source.join_inside(inside, word.inside)
                 return word.text
             later = position is not None and self.last.get(name, -1) >= position
             nowhere = position is not None and _NAME.fullmatch(name) and not self.may_be_set(name)

@@ -45,7 +45,7 @@ _CHOOSES = ast.If | ast.IfExp | ast.BoolOp | ast.Match | ast.ExceptHandler
 Doubts = tuple[SourceNote, ...]
 
 
-class _Place(NamedTuple):
+class _CodePlace(NamedTuple):
     """A call or an assignment of a program. function: the one that it stands in, "" for none.
     doubts: the conditions and loops around it, within that function."""
 
@@ -86,7 +86,7 @@ class _Program:
                 self.imported[each.asname or root] = of + root
         self.places = [*self.places_below(tree, "", ())]
         # Where each function of the program is called, by the name alone.
-        self.called: dict[str, list[_Place]] = defaultdict(list)
+        self.called: dict[str, list[_CodePlace]] = defaultdict(list)
         for place in self.places:
             if isinstance(place.syntax, ast.Call):
                 self.called[ast.unparse(place.syntax.func).rpartition(".")[2]].append(place)
@@ -95,7 +95,7 @@ class _Program:
     def at(self, syntax: ast.AST) -> Origin:
         return Origin(self.path, getattr(syntax, "lineno", None))
 
-    def places_below(self, syntax: ast.AST, function: str, doubts: Doubts) -> Iterator[_Place]:
+    def places_below(self, syntax: ast.AST, function: str, doubts: Doubts) -> Iterator[_CodePlace]:
         """Yield each call, assignment and ``del`` of ``syntax``, arguments before their call.
         function: the function around, "" for none. doubts: the conditions and loops around."""
         test = getattr(syntax, "test", None)
@@ -111,9 +111,9 @@ class _Program:
         for child in ast.iter_child_nodes(syntax):
             yield from self.places_below(child, function, doubts)
         if isinstance(syntax, ast.Call | ast.Assign | ast.AugAssign | ast.Delete):
-            yield _Place(syntax, function, doubts)
+            yield _CodePlace(syntax, function, doubts)
 
-    def doubts(self, place: _Place, depth: int = 0) -> Doubts:
+    def doubts(self, place: _CodePlace, depth: int = 0) -> Doubts:
         """Return the doubts of a place: its conditions, and how often its function is called."""
         if not place.function:
             return place.doubts
@@ -127,7 +127,7 @@ class _Program:
     def readings(self) -> Iterator[Reading]:
         """Yield the commands of each literal call, and a note on each other call that may start
         something. Also notes on changes of the environment that are not read."""
-        unread_places, has_started = list[_Place](), False
+        unread_places, has_started = list[_CodePlace](), False
         starred = self.imported.get("*", "")[:-1]
         for place in self.places:
             call = place.syntax
@@ -197,7 +197,7 @@ class _Program:
             texts = [json.dumps(x, default=str) if isinstance(x, dict) else str(x) for x in listed]
             yield from (flag._replace(text=text) for text in texts if value is not True)
 
-    def environment_changes(self) -> Iterator[tuple[_Place, str, Word]]:
+    def environment_changes(self) -> Iterator[tuple[_CodePlace, str, Word]]:
         """Yield place, name and value of changes of ``os.environ``; name "" if any may be set."""
         for place in self.places:
             shown = ast.unparse(place.syntax)
@@ -206,7 +206,7 @@ class _Program:
                 value = self.word(getattr(place.syntax, "value", ast.Constant("")))
                 yield place, "" if match is None else match[1], value
 
-    def environment(self, place: _Place, call: ast.Call) -> dict[str, Word] | None:
+    def environment(self, place: _CodePlace, call: ast.Call) -> dict[str, Word] | None:
         """Return the environment of a call's process; None if ``env=`` is not ``os.environ``."""
         variables = dict(self.variables)
         for where, name, word in self.settings:

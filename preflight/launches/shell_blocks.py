@@ -123,9 +123,9 @@ class ShellBlocks(ShellFlow):
     ) -> Truth:
         """Go through every branch that may run, each doubted by ``note``. Return OPEN.
 
-        tests: the condition of the first arm is tested; else its branch is read. skipped:
-        branches passed over before, which are read too if ``tests``. unset: the condition
-        asks for a variable that nothing sets."""
+        tests: the condition of the first arm is tested; else its branch is read. skipped: branches
+        passed over before, which are read too if ``tests``. unset: the condition depends on a
+        variable that nothing sets."""
         bodies = skipped if tests else ()
         outcomes = [self.branch(note, partial(self.run, text, body)) for body in bodies]
         for condition, body in arms:

@@ -41,7 +41,7 @@ _NAME = regex(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def nested_cost(text: str, depth: int) -> int:
-    """Return the cost of a text for a shell within a shell: such texts can be made to multiply."""
+    """Return the cost of a text for a shell within a shell (depth > 0): such texts can multiply."""
     return NESTED_COSTS * len(text) if depth else 0
 
 
@@ -66,7 +66,7 @@ class SimpleCommand(NamedTuple):
 
 
 class ShellBuiltins(ShellBlocks):
-    """Carries out assignments and the shell's own commands; others leave names unknown."""
+    """Carries out assignments and the shell's own commands; if not followed, names get unknown."""
 
     def builtin(self, command: SimpleCommand, piped: Word | None) -> Truth:
         """Carry out one of the shell's own commands, and return whether it succeeds. piped: its
@@ -164,7 +164,7 @@ class ShellBuiltins(ShellBlocks):
                     self.state.change(("option", name), on)
 
     def leave(self, program: str, arguments: list[str]) -> None:
-        """Carry out exit, return, break or continue."""
+        """Carry out exit, return, break or continue: keep it in ``stop``, with status or levels."""
         known = arguments and re.fullmatch(r"[0-9]{1,3}", arguments[0])
         status = int(arguments[0]) if known else None
         if program == "return":

@@ -14,7 +14,7 @@ from checks.base.unknown import Inside
 from preflight.launches.shell_arithmetic import arithmetic, names_set
 from preflight.launches.shell_state import BLANKS, ELEMENT_COSTS, ShellState, first_doubts
 from preflight.launches.shell_text import Piece, Pieces, WrittenWord, value_pieces, written
-from preflight.launches.source import Origin, SourceNote, Word, joined_inside
+from preflight.launches.source import Origin, SourceNote, Word, join_inside
 
 _ALL_OF_IT = regex(r"\$[@*]|\$\{[@*]|\$\{!?\w+\[@\]")
 # What makes a word a pattern of file names; [...] alone is mostly meant as it stands.
@@ -452,7 +452,7 @@ class _Expansion:
         # What is not known keeps its blanks: ``$(nproc --all)`` is one word until somebody runs it.
         if piece.quoted or word.unresolved:
             self.add_text(word.text, word.unresolved)
-            self.inside = joined_inside(self.inside, word.inside)
+            self.inside = join_inside(self.inside, word.inside)
         else:
             self.add_fields(word.text)
 

@@ -533,8 +533,8 @@ class ShellFlow(ABC):
         take them back.
 
         None if the branch leaves the script or function. A branch that leaves a loop has changes
-        that stay: ``ready=1; break``. unset: the branch runs if a variable that nothing sets is
-        empty. If the script then gives up, ``note`` becomes a doubt on all that follows."""
+        that stay: ``ready=1; break``. unset: the condition depends on a variable that nothing sets.
+        If the script then gives up, ``note`` becomes a doubt on all that follows."""
         mark, kills = self.state.mark(), self.kills
         self.run_in_doubt(note, steps)
         if unset and self.gives_up():

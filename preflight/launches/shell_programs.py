@@ -68,7 +68,7 @@ _DOUBTS = ("condition", "loop-not-counted", "script-not-read")
 
 
 class ShellPrograms(ShellBuiltins):
-    """Takes in each simple command, and what $(...) writes."""
+    """Takes in each simple command, and works out the output of ``$(...)``."""
 
     def reading(self) -> Reading:
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)

@@ -28,7 +28,7 @@ from preflight.launches.shell_state import ExpansionBudget, ShellState
 from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word
 from preflight.launches.starters import is_starter, read_starter
 from preflight.launches.variables import Layers, Variables, environment_words
-from preflight.launches.wrappers import SHELLS, Stripped, shell_call, strip_wrappers
+from preflight.launches.wrappers import SHELLS, StrippedCommand, shell_call, strip_wrappers
 
 # What of a captured word depends on the host that it runs on: ``$A``, ``${A:-x}``, ``$(hostname)``.
 _OPEN_PART = regex(r"\$(?:(\w+)|\{(\w+)(?::?-([^{}$`]*))?\}|\(([^()$`]*)\))")
@@ -156,7 +156,7 @@ def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Rea
 
 def _read_stripped(
     argv: Sequence[Word],
-    stripped: Stripped,
+    stripped: StrippedCommand,
     depth: int,
     budget: ExpansionBudget,
     beside: Beside,
@@ -237,7 +237,7 @@ def _read_stripped(
     return Reading((Command(*process, stripped.container),), notes)
 
 
-def _inside(stripped: Stripped, origin: Origin) -> Inside | None:
+def _inside(stripped: StrippedCommand, origin: Origin) -> Inside | None:
     """Return the place (container, pod, other host, Ray cluster) that alone can set the open
     variables of a wrapped script; None if the script runs beside its caller."""
     for wrapper in reversed(stripped.wrappers):

@@ -311,7 +311,7 @@ def why_open(word: Word, names: str) -> str:
     return f"{names} is {'given by Kubernetes when the pod starts' if of_cluster else 'not set'}"
 
 
-def joined_inside(first: Inside | None, second: Inside | None) -> Inside | None:
+def join_inside(first: Inside | None, second: Inside | None) -> Inside | None:
     """Return the place that knows the open names of two joined texts; None if both are None. If the
     two differ, it is the first one."""
     if first is None or second is None or first.kind != second.kind or first.kind not in _OF_POD:

@@ -14,7 +14,7 @@ from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, type
 from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief
 
 
-class _Unread(NamedTuple):
+class _UnreadProgram(NamedTuple):
     """A program that starts what is not read. give: what to give instead. verbs: the words with
     which it starts something, () for any."""
 
@@ -22,21 +22,21 @@ class _Unread(NamedTuple):
     verbs: tuple[str, ...] = ()
 
 
-_ON_HOSTS = _Unread("give what it runs on one host")
-_EACH = _Unread("write each command that it starts on a line of its own")
-_ITSELF = _Unread("give the command itself")
+_ON_HOSTS = _UnreadProgram("give what it runs on one host")
+_EACH = _UnreadProgram("write each command that it starts on a line of its own")
+_ITSELF = _UnreadProgram("give the command itself")
 _UNITS = ("enable", "reenable", "reload-or-restart", "restart", "start")
-_CONTAINER = _Unread("give the run that made the container", ("start", "restart"))
-_MANIFEST = _Unread(
+_CONTAINER = _UnreadProgram("give the run that made the container", ("start", "restart"))
+_MANIFEST = _UnreadProgram(
     "give the manifest itself, of -k what kubectl kustomize prints", ("apply", "create", "replace")
 )
-_COMPOSE = _Unread(
+_COMPOSE = _UnreadProgram(
     "give the Compose file itself, of several what docker compose config prints",
     ("up", "run", "start", "create", "restart"),
 )
-_SUPERVISED = _Unread("give the lines behind command= as a script")
-_MADE = _Unread("give what make -n prints with these words")
-_UNIT = _Unread("give what systemctl cat UNIT prints", _UNITS)
+_SUPERVISED = _UnreadProgram("give the lines behind command= as a script")
+_MADE = _UnreadProgram("give what make -n prints with these words")
+_UNIT = _UnreadProgram("give what systemctl cat UNIT prints", _UNITS)
 _UNREAD = {
     name: entry
     for names, entry in (
@@ -47,16 +47,16 @@ _UNREAD = {
         (" ".join(SEVERAL_PROGRAMS), _EACH._replace(verbs=("--multi-prog", ":"))),
         ("at batch crontab", _ITSELF),
         (" ".join(TYPISTS), _ITSELF),
-        ("chpst doas setuidgid su-exec unshare", _Unread("put sudo -u NAME in its place")),
+        ("chpst doas setuidgid su-exec unshare", _UnreadProgram("put sudo -u NAME in its place")),
         ("docker nerdctl podman", _CONTAINER),
         ("kubectl oc", _MANIFEST),
         ("docker-compose podman-compose", _COMPOSE),
-        ("sbatch", _Unread("give the script of the job on its own")),
-        ("srtctl", _Unread("give the file of the job on its own", ("apply",))),
+        ("sbatch", _UnreadProgram("give the script of the job on its own")),
+        ("srtctl", _UnreadProgram("give the file of the job on its own", ("apply",))),
         ("make gmake", _MADE),
-        ("just", _Unread("give what just --dry-run prints with these words")),
-        ("systemd-run", _Unread("write it as a unit of its own")),
-        ("helm", _Unread("give what helm template CHART prints", ("install", "upgrade"))),
+        ("just", _UnreadProgram("give what just --dry-run prints with these words")),
+        ("systemd-run", _UnreadProgram("write it as a unit of its own")),
+        ("helm", _UnreadProgram("give what helm template CHART prints", ("install", "upgrade"))),
         ("supervisord", _SUPERVISED),
         (
             "supervisorctl",

@@ -13,7 +13,7 @@ from preflight.launches.source import ASSIGNMENT, Origin, SourceNote, Word, brie
 from preflight.launches.variables import Layers, matching, unknown_needed
 
 
-class Stripped(NamedTuple):
+class StrippedCommand(NamedTuple):
     """A process without its wrappers.
 
     script: the text behind ``bash -c``, with ``argv`` empty, and arguments: its ``$1`` and so on.
@@ -106,7 +106,7 @@ def strip_wrappers(
     environment: Mapping[str, Word],
     in_container: bool = False,
     has_stdin: bool = False,
-) -> Stripped:
+) -> StrippedCommand:
     """Take wrappers off a command, outermost first. Never raises.
 
     in_container: the words run in a container; a container run in them is left as it is. has_stdin:
@@ -124,10 +124,10 @@ def strip_wrappers(
     def variables() -> Mapping[str, Word]:
         return Layers(environment, changes, clear) if changes or clear else environment
 
-    def stripped(left: Sequence[Word] = ()) -> Stripped:
+    def stripped(left: Sequence[Word] = ()) -> StrippedCommand:
         """Return the words that are left, with all wrappers so far."""
         so_far = (tuple(left), variables(), tuple(wrappers), tuple(notes))
-        return Stripped(*so_far, limits=tuple(limits), run_as=run_as)
+        return StrippedCommand(*so_far, limits=tuple(limits), run_as=run_as)
 
     while start < len(argv):
         name = argv[start].text.rpartition("/")[2]
