@@ -27,8 +27,8 @@ class ArchiveError(Exception):
 
 
 class Archive(NamedTuple):
-    """A tar's members by absolute name ("/proc/meminfo"). If one folder held all members, it is cut
-    off the names."""
+    """A tar's members by absolute name ("/proc/meminfo"). If one folder holds all members, as in
+    hwloc's archives, its name is cut off (``_without_top``)."""
 
     files: dict[str, bytes]
     links: dict[str, str]
@@ -41,12 +41,14 @@ _BROKEN = (EOFError, MemoryError, RecursionError, ValueError, tarfile.TarError)
 
 
 def read_archive(path: str) -> Archive:
-    """Read a tar, plain, gzip, bzip2 or xz; extract nothing, skip devices. Raises ArchiveError."""
+    """Read the members of a tar file, whether plain or packed by gzip, bzip2 or xz; nothing is
+    extracted. Raises ArchiveError if the file is not a whole tar, has no files, or is larger than a
+    host's facts."""
     import lzma
     import zlib
 
     try:
-        archive = _members(_unpacked(path))
+        archive = _read_members(_unpack(path))
     except ArchiveError as error:
         raise ArchiveError(f"{path}: {error}") from None
     except OSError as error:
@@ -61,9 +63,9 @@ def read_archive(path: str) -> Archive:
     return _without_top(archive)
 
 
-def _unpacked(path: str) -> bytes:
-    """Read a file and return the tar in it, decompressed. Raises ArchiveError if it is larger than
-    ``MOST_BYTES`` or has a sparse file. Errors of the decompressor are not caught."""
+def _unpack(path: str) -> bytes:
+    """Read a file and return the tar in it, decompressed. Raises ArchiveError if the tar is larger
+    than ``MOST_BYTES`` or has a sparse file. Errors of the decompressor are not caught."""
     import bz2
     import gzip
     import lzma
@@ -115,7 +117,7 @@ class _Bounds:
                 raise ArchiveError(f"{_TOO_MUCH}a header of over {most}, or many")
 
     def member(self, name: str) -> None:
-        """Count a member. Raises ArchiveError for too many, and for a name outside."""
+        """Count a member. Raises ArchiveError for too many members, or a name with ".."."""
         if ".." in name.split("/"):
             raise ArchiveError(f"has a member outside of itself: {name!r}")
         self.entries += 1
@@ -124,9 +126,9 @@ class _Bounds:
             raise ArchiveError(f"{_TOO_MUCH}over {MOST_ENTRIES} files and folders")
 
 
-def _members(content: bytes) -> Archive:
-    """Read the members of a tar into memory; devices and pipes are left out. Raises ArchiveError if
-    it is no whole tar or exceeds the bounds, and the errors of tarfile."""
+def _read_members(content: bytes) -> Archive:
+    """Read the members of the tar ``content``; devices and pipes are left out. Raises ArchiveError
+    if the tar is not whole or exceeds the bounds. Errors of tarfile are not caught."""
     archive = Archive({}, {}, {}, frozenset())
     folders: set[str] = set()
     bounds = _Bounds()
@@ -212,7 +214,7 @@ def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
     """Write a file completely, or not at all. Raises OSError. mode: used if the file is new.
 
     A file that exists keeps its mode, and its owner if that is permitted. A pipe or a device is
-    written to, never replaced. Of a link, the file that it leads to is written."""
+    written to, never replaced. If ``path`` is a link, the file behind the link is written."""
     import tempfile
 
     if is_stream(path):
@@ -227,16 +229,16 @@ def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            _as_before(path, file.fileno(), mode)
+            _keep_owner_and_mode(path, file.fileno(), mode)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
 
 
-def _as_before(path: str, handle: int, mode: int) -> None:
-    """Give a new file the owner and mode of the file at ``path``, which it will replace. handle:
-    the new file's descriptor; mode: used if no file is at ``path``."""
+def _keep_owner_and_mode(path: str, handle: int, mode: int) -> None:
+    """Give a new file the mode, and if permitted the owner, of the file at ``path`` that it
+    replaces. handle: the new file's descriptor. mode: used if no file is at ``path``."""
     from contextlib import suppress
 
     try:
@@ -264,7 +266,7 @@ MOST_LINKS = 40
 
 
 class TreeRoot(Root):
-    """A root in memory: contents by absolute name, what links say, modes, and more folders."""
+    """A root in memory, which answers from the members of an archive."""
 
     def __init__(
         self,
@@ -273,8 +275,8 @@ class TreeRoot(Root):
         modes: Mapping[str, int],
         folders: frozenset[str] = frozenset(),
     ) -> None:
-        """Keep the files, links and modes, all by absolute name, and list the entries of each
-        folder. folders: those that may be empty."""
+        """Keep the members, all by absolute name, and list the entries of each folder. links: the
+        text of each link. folders: needed for empty folders only."""
         super().__init__(NOWHERE)
         self._files = files
         self._links = links

@@ -84,7 +84,8 @@ def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
 
 @or_unknown
 def _read_memberships(root: Root) -> str | Unknown:
-    """Read /proc/self/cgroup, empty if nothing mounted a hierarchy; Unknown if a line is none."""
+    """Read /proc/self/cgroup, which is empty if no hierarchy is mounted. Unknown if a line does not
+    name a cgroup."""
     content = known(root.text(MEMBERSHIPS))
     lines = filter(str.strip, content.splitlines())
     if not all(_MEMBERSHIP.fullmatch(line) for line in lines):
@@ -93,7 +94,7 @@ def _read_memberships(root: Root) -> str | Unknown:
 
 
 def cgroup_limit(root: Root, name: str) -> int | Unknown | None:
-    """Read the limit in a cgroup's file; None for ``max``, and where there is no such file."""
+    """Read the limit in a cgroup's file; None if the file says ``max`` or does not exist."""
     content = root.word(name)
     return None if content == "max" else none_if_absent(root.count(name), None)
 
@@ -104,7 +105,8 @@ def no_limit(name: str) -> str:
 
 
 def _paths_of(memberships: str, controller: str) -> dict[str, str]:
-    """Return the process's path in each hierarchy that can hold the controller, by file system."""
+    """Return the process's path in each hierarchy that can hold the controller, by file system
+    (cgroup, cgroup2). memberships: the text of /proc/self/cgroup."""
     paths = {}
     for line in memberships.splitlines():
         _, _, rest = line.partition(":")
@@ -118,7 +120,7 @@ def _paths_of(memberships: str, controller: str) -> dict[str, str]:
 
 def _mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount | Unknown | None:
     """Read a line of mountinfo; None if it mounts no hierarchy with the controller. Unknown if the
-    process's cgroup lies outside of what is mounted. paths: as ``_paths_of`` returns them."""
+    process's cgroup lies outside of the mounted part. paths: as ``_paths_of`` returns them."""
     before, dash, after = line.partition(" - ")
     fields, filesystem = before.split(), after.split()
     if not dash or len(fields) < 5 or len(filesystem) < 3 or filesystem[0] not in paths:

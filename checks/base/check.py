@@ -71,15 +71,15 @@ def read_page(folder: str, check: str) -> Page:
     _title, asks, *why = _paragraphs(head)
     items = re.split(r"^- ", sections["Outcomes"], flags=re.MULTILINE)[1:]
     outcomes = [" ".join(item.split()).partition(": ") for item in items]
-    consequence, *or_else = _consequences(path, _one(sections["What follows"]))
+    consequence, *or_else = _consequences(path, _one_paragraph(sections["What follows"]))
     return Page(
         asks,
         consequence,
         "\n\n".join(why),
-        tuple((_one_of(Status, name, f"{path}: ## Outcomes"), when) for name, _, when in outcomes),
-        _one(sections["What to do"]),
-        _one(sections["Read or seen in"]),
-        _one(sections[_OPTIONAL]) if _OPTIONAL in sections else "",
+        tuple((_member(Status, name, f"{path}: ## Outcomes"), when) for name, _, when in outcomes),
+        _one_paragraph(sections["What to do"]),
+        _one_paragraph(sections["Read or seen in"]),
+        _one_paragraph(sections[_OPTIONAL]) if _OPTIONAL in sections else "",
         tuple(or_else),
     )
 
@@ -95,15 +95,15 @@ def _page_text(folder: str, check: str) -> str:
 
 
 def _consequences(path: str, text: str) -> list[Consequence]:
-    return [_one_of(Consequence, word, f"{path}: ## What follows") for word in text.split(", or ")]
+    return [_member(Consequence, word, f"{path}: ## What follows") for word in text.split(", or ")]
 
 
-def _one_of(enumeration: type[Kind], word: str, where: str) -> Kind:
+def _member(enumeration: type[Kind], word: str, place: str) -> Kind:
     try:
         return enumeration(word)
     except ValueError:
         known = ", ".join(each.value for each in enumeration)
-        raise PageError(f"{where}: {word!r} is none: write one of {known}") from None
+        raise PageError(f"{place}: {word!r} is none: write one of {known}") from None
 
 
 def _paragraphs(text: str) -> list[str]:
@@ -111,7 +111,7 @@ def _paragraphs(text: str) -> list[str]:
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 
-def _one(text: str) -> str:
+def _one_paragraph(text: str) -> str:
     (paragraph,) = _paragraphs(text)
     return paragraph
 
@@ -137,7 +137,7 @@ class Check(NamedTuple):
 
     @property
     def consequence(self) -> Consequence:
-        """The consequence that the page names first; a start reads 80 and no whole page."""
+        """The consequence that the page names first; a start reads 80 without parsing the pages."""
         if isinstance(self.at, Page):
             return self.at.consequence
         section = _page_text(self.at, self.id).partition("\n## What follows\n")[2]

@@ -17,17 +17,17 @@ NVIDIA = "0x10de"
 
 
 @or_unknown
-def device_nodes(root: Root) -> dict[str, int | None] | Unknown:
+def device_numa_nodes(root: Root) -> dict[str, int | None] | Unknown:
     """Return the NUMA node of every RDMA device; None for those that name none, as soft-RoCE."""
-    return {name: known(device_node(root, name)) for name in known(device_names(root))}
+    return {name: known(device_numa_node(root, name)) for name in known(device_names(root))}
 
 
 def device_names(root: Root) -> tuple[str, ...] | Unknown:
-    """Return the names of all RDMA devices; empty where the kernel has none."""
+    """Return the names of all RDMA devices; () if the kernel has none."""
     return root.entries(RDMA_DEVICES)
 
 
-def device_node(root: Root, name: str) -> int | Unknown | None:
+def device_numa_node(root: Root, name: str) -> int | Unknown | None:
     """Return an RDMA device's NUMA node as Mooncake reads it (topology.cpp); None without one."""
     number = root.integer(f"{RDMA_DEVICES}/{name}/device/numa_node")
     return None if isinstance(number, int) and number < 0 else none_if_absent(number, None)
@@ -39,7 +39,8 @@ def driver_gpus(root: Root) -> frozenset[str]:
 
 
 def pci_addresses(root: Root) -> tuple[str, ...] | Unknown:
-    """Return the address of every PCI function and of the driver's GPUs, in PCI order."""
+    """Return the address of every PCI function and of the driver's GPUs, in PCI order. If sysfs
+    cannot be read, the driver's GPUs alone; Unknown if the driver has none either."""
     addresses, driven = root.entries(PCI_DEVICES), driver_gpus(root)
     if isinstance(addresses, Unknown):
         return tuple(sorted(driven)) or addresses
@@ -47,21 +48,21 @@ def pci_addresses(root: Root) -> tuple[str, ...] | Unknown:
 
 
 @or_unknown
-def gpu_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
+def gpu_numa_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
     """Return the NUMA node of each NVIDIA GPU, in PCI order; None for a GPU without a node. Unknown
     if a PCI device cannot be read."""
     nodes: list[int | None] = []
     driven = driver_gpus(root)
     for address in known(pci_addresses(root)):
         folder = f"{PCI_DEVICES}/{address}"
-        vendor, code = (_if_there(root.word(f"{folder}/{name}")) for name in ("vendor", "class"))
+        vendor, code = (_if_exists(root.word(f"{folder}/{name}")) for name in ("vendor", "class"))
         shown = vendor == NVIDIA and code is not None and code[:6] in DISPLAY_CLASSES
         if shown or address in driven:
-            number = _if_there(root.integer(f"{folder}/numa_node"))
+            number = _if_exists(root.integer(f"{folder}/numa_node"))
             nodes.append(number if number is not None and number >= 0 else None)
     return tuple(nodes)
 
 
-def _if_there(fact: T | Unknown) -> T | None:
+def _if_exists(fact: T | Unknown) -> T | None:
     """Return a file's content, None if there is no file. Raises UnknownFactError else."""
     return known(none_if_absent(fact, None))

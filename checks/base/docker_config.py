@@ -25,7 +25,7 @@ def read_docker_config(root: Root) -> dict[str, Any] | Unknown:
 
 
 def docker_text(config: dict[str, Any] | Unknown, name: str) -> str | Unknown:
-    """Return a text of the configuration, "" if it is not set."""
+    """Return the text ``name`` of the configuration, "" if it is not set."""
     if isinstance(config, Unknown):
         return config
     value = config.get(name, "")

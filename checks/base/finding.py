@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Status(Enum):
-    """Ordered as they are shown, the worst first. Unknown never passes."""
+    """The result of judging one subject. Results are shown in this order, the worst first."""
 
     FAIL = "fail"
     UNKNOWN = "unknown"
@@ -27,7 +27,7 @@ class Status(Enum):
 
 
 class Consequence(Enum):
-    """What happens when nobody fixes it."""
+    """What happens to a launch if nobody fixes a failure."""
 
     WILL_NOT_START = "will not start"
     DIES_LATER = "dies later"
@@ -36,7 +36,7 @@ class Consequence(Enum):
 
 
 class Kind(Enum):
-    """What a setting is: which dialects can say it follows from this."""
+    """What a setting changes; each output format (Docker, systemd) can express some of these."""
 
     SYSCTL = "sysctl"  # vm.max_map_count
     BOOT_SYSCTL = "boot_sysctl"  # the same, in a drop-in alone: in force from the next boot on
@@ -62,7 +62,7 @@ class Kind(Enum):
 
 
 class Fill(Enum):
-    """A word of a command that is known only where it is run: a shell fills it in."""
+    """A word of a command that only the shell which runs the command can fill in."""
 
     USER_ID = "$(id -u)"  # of the user who types the command, not of root behind sudo
     SHELL_PID = "$$"  # of the shell itself
@@ -89,7 +89,8 @@ class Setting(NamedTuple):
 
 
 def command(*argv: str | Fill, name: str = "", now: str = "", as_root: bool = False) -> Setting:
-    """Return a command to run. name: what it sets; by default the command itself."""
+    """Return a setting that is a command to run. name: what the command sets; by default the
+    command itself. now: the value before."""
     label = name or " ".join(word if isinstance(word, str) else word.value for word in argv)
     return Setting(Kind.COMMAND, label, "", now, words=argv, as_root=as_root)
 
@@ -135,27 +136,28 @@ class Finding(NamedTuple):
     def failed(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
     ) -> "Finding":
-        """Return the same subject as a failure."""
-        return self._judged(Status.FAIL, text, advice, settings, more)
+        """Return the same subject as a failure. more: other fields to replace."""
+        return self._with_status(Status.FAIL, text, advice, settings, more)
 
     def warned(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
     ) -> "Finding":
         """Return the same subject as a warning."""
-        return self._judged(Status.WARN, text, advice, settings, more)
+        return self._with_status(Status.WARN, text, advice, settings, more)
 
     def unknown(self, why: str | Unknown, **more: Any) -> "Finding":
-        """Return that the same subject could not be judged, and what stood in the way."""
+        """Return the same subject as unknown. why: what stood in the way; an Unknown also gives the
+        advice, the cause and the variables to set."""
         why = Unknown(why) if isinstance(why, str) else why
         more.setdefault("cause", why.cause)
         more.setdefault("sets", why.sets)
-        return self._judged(Status.UNKNOWN, why.reason, why.advice, (), more)
+        return self._with_status(Status.UNKNOWN, why.reason, why.advice, (), more)
 
     def skipped(self, text: str, **more: Any) -> "Finding":
         """Return that there is nothing to judge of the same subject, and why."""
-        return self._judged(Status.SKIP, text, "", (), more)
+        return self._with_status(Status.SKIP, text, "", (), more)
 
-    def _judged(
+    def _with_status(
         self,
         status: Status,
         text: str,
@@ -183,7 +185,7 @@ class UnjudgedError(Exception):
 
 
 def or_unjudged(function: Callable[P, Finding]) -> Callable[P, Finding]:
-    """Decorate a function that judges one subject: what ``Finding.known`` raises is returned."""
+    """Decorate a function that judges one subject: it returns the finding of an UnjudgedError."""
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> "Finding":
@@ -199,17 +201,17 @@ NO_LAUNCH = "no launch was given"
 
 
 def passed(subject: str, have: str = "", need: str = "", formula: str = "", **more: Any) -> Finding:
-    """Return a pass of the check that is being made; the runner writes the check's id into it."""
+    """Return a finding that passes; the runner adds the id of the check. more: other fields."""
     return Finding("", Status.PASS, subject, have, need, formula, **more)
 
 
 def skip(text: str = NO_LAUNCH, subject: str = "host") -> Finding:
-    """Return that there is nothing to judge here, and why."""
+    """Return a finding that says why nothing is judged here."""
     return Finding("", Status.SKIP, subject, text=text)
 
 
 def unknown(
     subject: str, why: str | Unknown, have: str = "", need: str = "", *, check: str = ""
 ) -> Finding:
-    """Return that a subject could not be judged, and why. check: its id, if no runner writes it."""
+    """Return a finding that says why a subject is unknown. check: its id, if no runner adds it."""
     return Finding(check, Status.PASS, subject, have, need).unknown(why)

@@ -1,4 +1,4 @@
-"""Many names as few words: what counts up is a range; and findings that differ in a name alone."""
+"""Join many names into a short text, and findings that differ in their subject alone into one."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def fold(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def fold_names(names: Sequence[str]) -> Subject:
-    """Return ``rank 0-7 (each of 8)`` as one subject for eight ranks."""
+    """Join names into one subject: eight ranks become ``rank 0-7 (each of 8)``."""
     known = [name for name in names if isinstance(name, Subject)]
     kinds = {name.kind for name in known} if len(known) == len(names) else {""}
     ranks = tuple(dict.fromkeys(rank for name in known for rank in name.ranks))
-    text = f"{folded(names)} (each of {len(names)})"
+    text = f"{join_names(names)} (each of {len(names)})"
     return Subject(text, kinds.pop() if len(kinds) == 1 else "", ranks)
 
 
-def folded(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Return the names as one text, in their order: ``mlx5_0-3, mlx5_8, rank 0``. Neighbours whose
     number at the end counts up by one become a range; equal parts are written once."""
     runs: list[tuple[str, list[int]]] = []  # what stands before the number, and the numbers
@@ -48,8 +48,9 @@ def folded(names: Iterable[str]) -> str:
 
 
 def fold_alike(names: Sequence[str], most: int) -> str:
-    """Fold names that differ in one number, ``mlx5_0-3,8 port 1``; else name the first ``most``."""
-    folded_names = one_of(names)
+    """Join names that differ in one number: ``mlx5_0-3,8 port 1``. Of other names the first
+    ``most`` are written, then how many follow."""
+    folded_names = fold_one_number(names)
     if folded_names is not None:
         return folded_names
     if len(names) <= most:
@@ -57,7 +58,7 @@ def fold_alike(names: Sequence[str], most: int) -> str:
     return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
-def one_of(names: Sequence[str]) -> str | None:
+def fold_one_number(names: Sequence[str]) -> str | None:
     """Return ``mlx5_0-3,8 port 1`` for names that differ in exactly one number. None if they differ
     otherwise or not at all, or if such a number has leading zeros."""
     split = [re.split(r"(\d+)", name) for name in names]

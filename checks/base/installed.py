@@ -46,8 +46,8 @@ def _installed(
     wanted: Callable[[str], bool], search_path: Iterable[str] | None
 ) -> tuple[tuple[str, str], ...]:
     """Return (name, version) of the distributions whose name ``wanted`` accepts, in the order of
-    the path (``sys.path`` for None). Of one name the first counts; unreadable folders are left out.
-    """
+    the path (``sys.path`` for None). If a name occurs twice, the first counts. Unreadable folders
+    are left out."""
     versions: dict[str, str] = {}
     for folder in sys.path if search_path is None else search_path:
         try:
@@ -75,7 +75,8 @@ def _distributions(folder: str, changed: tuple[int, int, int]) -> list[tuple[str
 
 def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | None:
     """Return ``(name, version)`` of a ``.dist-info`` entry; None for any other entry. beside: the
-    folder's entries with "editable" in their names: such an install is ``0.5.12+editable``."""
+    folder's entries with "editable" in their names; if one is of this distribution, the version is
+    ``0.5.12+editable``."""
     stem, dot, suffix = name.rpartition(".")
     distribution, _, version = stem.rpartition("-")
     if not dot or suffix != "dist-info" or not distribution:

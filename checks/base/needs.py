@@ -36,7 +36,8 @@ class RunAs(NamedTuple):
     origin: str = ""  # where it is written, "" if nothing of it is
 
     def then(self, other: "RunAs") -> "RunAs":
-        """Return who runs what is started through both: through this one first, then ``other``."""
+        """Return who runs a program that is started through both, first this one, then ``other``.
+        If ``other`` names no user, the user and the capabilities of this one stay."""
         if other.user == "":
             other = other._replace(user=self.user, gained=(*self.gained, *other.gained))
         return other._replace(origin=other.origin or self.origin)
@@ -70,7 +71,7 @@ LIMIT_NAMES = ("memlock", "nofile", "nproc", "as", "data", "fsize", "stack", "cp
 
 
 class NamedNodes(NamedTuple):
-    """NUMA nodes that a launch binds to in so many words: ``numactl --cpunodebind=1``."""
+    """NUMA nodes that a launch binds to by their numbers: ``numactl --cpunodebind=1``."""
 
     what: str
     nodes: frozenset[int]
@@ -124,19 +125,20 @@ class ContainerLimits(NamedTuple):
     own_network: bool = False  # it certainly has its own network, into which nothing is moved
 
 
-class Started(Protocol):
-    """What a launch starts. waited: what follows in it runs only once this has ended."""
+class LaunchStep(Protocol):
+    """A command or process of a launch. waited: the next steps begin only once it has ended."""
 
     @property
     def waited(self) -> bool: ...
 
 
-T = TypeVar("T", bound=Started)
+T = TypeVar("T", bound=LaunchStep)
 
 
-def running_with_last(started: Sequence[T]) -> list[T]:
-    """Return the last of what is started in this order, with what still runs beside it."""
-    return [*(command for command in started[:-1] if not command.waited), *started[-1:]]
+def running_with_last(steps: Sequence[T]) -> list[T]:
+    """Return the last of ``steps`` with the earlier ones that still run beside it. steps: in the
+    order of their start."""
+    return [*(command for command in steps[:-1] if not command.waited), *steps[-1:]]
 
 
 def is_root(user: str) -> bool:
@@ -195,8 +197,9 @@ class ProcessNeeds(NamedTuple):
 _SIZED = ("sglang", "store_service", "mooncake_client")
 
 
-def sizes_taken(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
-    """Name the sizes that a person may lower: those on huge pages if ``huge``, else regular."""
+def sizes_to_lower(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
+    """Name the sizes that a person may lower, as text: ``--hicache-size or the segment``. huge: the
+    sizes on huge pages, else those on regular pages."""
     sizes = ((p.program, p.hugetlb_bytes if huge else p.regular_bytes) for p in processes)
     taking = dict.fromkeys(program for program, size in sizes if size != 0)
     parts = ["--hicache-size"] * ("sglang" in taking)

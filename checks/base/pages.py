@@ -26,7 +26,7 @@ class Spot(NamedTuple):
 
     @property
     def where(self) -> str:
-        """``" on node 1"``, ``" on nodes 0, 2"`` or nothing, as words after the pages."""
+        """Text that follows a count of pages: ``" on node 1"``, ``" on nodes 0, 2"`` or ""."""
         listed = ", ".join(map(str, self.nodes))
         return f" on node{'s' * (len(self.nodes) > 1)} {listed}" if listed else ""
 
@@ -71,7 +71,7 @@ class MemoryKind(str, Enum):
 
 
 class ProcessId(NamedTuple):
-    """Which process of a launch, set once: the number of its command, and which of its ranks."""
+    """Identifies a process of a launch: the number of its command, and the rank within that."""
 
     command: int = 0
     rank: int = 0
@@ -88,6 +88,6 @@ class Region(NamedTuple):
 
 
 class Default(str):
-    """An origin that nobody wrote: the words that say whose default a value is."""
+    """The origin of a value that nobody wrote: a text that says whose default the value is."""
 
     __slots__ = ()

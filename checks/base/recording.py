@@ -64,22 +64,22 @@ class RecordingRoot(Root):
         return self._inner.locate(name)
 
     def text(self, name: str) -> str | Unknown:
-        return _once(self.answers.texts, name, lambda name: self._told(name, self._inner.text))
+        return _once(self.answers.texts, name, lambda name: self._ask(name, self._inner.text))
 
     def names(self, name: str) -> tuple[str, ...] | Unknown:
-        return _once(self.answers.folders, name, lambda name: self._told(name, self._inner.names))
+        return _once(self.answers.folders, name, lambda name: self._ask(name, self._inner.names))
 
     def link(self, name: str) -> str | Unknown:
-        return _once(self.answers.links, name, lambda name: self._told(name, self._inner.link))
+        return _once(self.answers.links, name, lambda name: self._ask(name, self._inner.link))
 
     def mode(self, name: str) -> int | Unknown:
-        return _once(self.answers.modes, name, lambda name: self._told(name, self._inner.mode))
+        return _once(self.answers.modes, name, lambda name: self._ask(name, self._inner.mode))
 
     def call(self, name: str, *arguments: str | int) -> Any | Unknown:
         key = call_key(name, *arguments)
         return _once(self.answers.calls, key, lambda _: self._inner.call(name, *arguments))
 
-    def _told(self, name: str, ask: Callable[[str], Answer | Unknown]) -> Answer | Unknown:
+    def _ask(self, name: str, ask: Callable[[str], Answer | Unknown]) -> Answer | Unknown:
         """Return the answer to ``ask(name)``; ask: a method of the inner root.
 
         In a folder of files, an answer "does not exist" may only mean that a whole part was not

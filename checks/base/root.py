@@ -114,7 +114,8 @@ class Root:
         return [] if isinstance(content, Unknown) else content.splitlines()
 
     def link(self, name: str) -> str | Unknown:
-        """Return the path to which the links of ``name`` lead, below this root."""
+        """Return the path to which the links of ``name`` lead, below this root. Unknown if the path
+        does not exist or leads out of this root."""
         try:
             real = os.path.realpath(self.locate(name), strict=True)
         except (OSError, ValueError) as error:
@@ -126,7 +127,7 @@ class Root:
 
     @cached_property
     def _real_prefix(self) -> str:
-        """Without the links in it; "" of the live machine. Each link of a host asks for it."""
+        """The root's path without links, "" for the live machine; kept for every ``link``."""
         return os.path.realpath(self._prefix) if self._prefix else ""
 
     def mode(self, name: str) -> int | Unknown:
@@ -162,7 +163,7 @@ class Root:
 
 
 def without_waiting(path: str, flags: int) -> int:
-    """Open a file, as ``open``'s opener: a pipe that nobody writes to is opened too, and seen."""
+    """Open a file, as an ``opener`` of ``open``, without waiting for the writer of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -192,7 +193,7 @@ _OF_UNKNOWN = {"unknown", "absent", "cause", "advice"}
 
 
 def live_call(name: str, *arguments: str | int) -> Any | Unknown:
-    """Call a function on this machine; an error becomes the reason of an Unknown."""
+    """Call ``topic.function`` on this machine; any error becomes the reason of an Unknown."""
     from importlib import import_module
 
     topic, _, function = name.partition(".")

@@ -15,7 +15,7 @@ GIGABYTE = 10**9
 
 
 class Quantity(str):
-    """An amount as a person reads it, which knows its number; within another text it is a text."""
+    """An amount as text for a person, which also knows its number."""
 
     def __new__(
         cls, text: str, value: float | None = None, unit: str = "", least: bool = False
@@ -31,7 +31,7 @@ class Quantity(str):
 
 
 def or_more(amount: str) -> str:
-    """Return ``"8.22 GiB or more"``."""
+    """Return ``"8.22 GiB or more"``; an amount that says so already is returned unchanged."""
     if not isinstance(amount, Quantity):
         return f"{amount} or more"
     if amount.least:
@@ -53,7 +53,8 @@ def format_bytes(size_bytes: int, template: str = "{}") -> Quantity:
 
 
 def format_need(need_bytes: int, have_bytes: int, template: str = "{}") -> Quantity:
-    """Return a need; if it prints as ``have_bytes``, with the rest: ``"5 GiB (3 MiB more)"``."""
+    """Return a need as text. If ``have_bytes`` would print the same, the text adds the difference:
+    ``"5 GiB (3 MiB more)"``."""
     if need_bytes > have_bytes and format_bytes(need_bytes) == format_bytes(have_bytes):
         template = template.replace("{}", f"{{}} ({format_bytes(need_bytes - have_bytes)} more)")
     return format_bytes(need_bytes, template)
@@ -127,7 +128,7 @@ def parse_size(text: str, *, bare_bytes: bool = False) -> int:
 
 
 def bare_number(text: str, number: str) -> str:
-    """Return why a number without a unit is refused, with both spellings."""
+    """Return why ``text``, a number without a unit, is refused. number: ``text`` as digits."""
     spellings = f"write {number}b for {number} bytes, or {number}gb for {number} GiB"
     return f"{text!r} has no unit: {spellings}"
 

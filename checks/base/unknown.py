@@ -90,7 +90,7 @@ class _MissingError(Exception):
 
 
 class UnknownFactError(_MissingError):
-    """A fact that was needed is ``fact``; ``or_unknown`` and the runner of checks catch it."""
+    """A fact was needed and is Unknown; ``or_unknown`` and the runner of checks catch this."""
 
 
 def known(fact: T | Unknown) -> T:
@@ -107,7 +107,7 @@ def none_if_absent(fact: T | Unknown, nothing: N) -> T | N | Unknown:
 
 
 def or_unknown(function: Callable[P, T]) -> Callable[P, T | Unknown]:
-    """Decorate a function: the Unknown on which ``known`` raised is returned."""
+    """Decorate a function: if ``known`` raises inside, the Unknown fact becomes the result."""
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> T | Unknown:

@@ -19,7 +19,7 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.needs import LaunchNeeds, sizes_taken
+from checks.base.needs import LaunchNeeds, sizes_to_lower
 from checks.base.pages import Pages, Spot
 from checks.base.units import (
     GIB,
@@ -377,7 +377,7 @@ def reservation(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     if not short:
         yield skip("no page is missing")
     for spot, target in short.items():
-        yield _reservable(spot, target, hugetlb, sizes_taken(wanted.needs.processes, huge=True))
+        yield _reservable(spot, target, hugetlb, sizes_to_lower(wanted.needs.processes, huge=True))
 
 
 @or_unjudged

@@ -18,7 +18,7 @@ from checks.base.finding import (
     command,
     passed,
 )
-from checks.base.needs import LaunchNeeds, ProcessNeeds, sizes_taken
+from checks.base.needs import LaunchNeeds, ProcessNeeds, sizes_to_lower
 from checks.base.units import GIB, MIB, counted, format_bytes, format_need, format_page_size
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.memory.facts import MAX_MAP_COUNT, OVERCOMMIT, READ_ONLY, SHM, MemoryFacts
@@ -62,7 +62,7 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
         evidence=(Evidence(table.source, f"MemAvailable {available} bytes"),),
     )
     ranks = any(process.program == "sglang" for process in needs.processes)
-    advice = f"lower {sizes_taken(needs.processes)}, or free memory{_unused_pool(needs, table)}"
+    advice = f"lower {sizes_to_lower(needs.processes)}, or free memory{_unused_pool(needs, table)}"
     if need_bytes > available:
         refused = "a rank is refused, or " * ranks
         text = f"there is not enough memory: {refused}the kernel kills a process"
@@ -106,7 +106,7 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
             slow, headroom = False, killing
         evidence = (Evidence(headroom.source, f"{headroom.left_bytes} bytes left"),)
         setting = Setting(Kind.CGROUP, headroom.source, no_limit(headroom.source))
-        sizes = sizes_taken(needs.processes)
+        sizes = sizes_to_lower(needs.processes)
         left = headroom.left_bytes
         finding = _limited("cgroup", left, need_bytes, formula, evidence, (setting,), sizes)
         if slow and finding.status is Status.FAIL:
@@ -164,7 +164,7 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
     for (origin, limit_bytes), processes in inside.items():
         need_bytes = sum(known(each.regular_bytes) for each in processes)
         evidence = (Evidence(origin, f"memory limit {limit_bytes} bytes"),)
-        sizes = sizes_taken(processes)
+        sizes = sizes_to_lower(processes)
         yield _limited(origin, limit_bytes, need_bytes, _formula(processes), evidence, (), sizes)
 
 
@@ -182,7 +182,7 @@ def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
         finding = passed("Slurm job", have, need, _formula(inside), evidence=evidence)
         if given_bytes < need_bytes:
             text = "where cgroup.conf has ConstrainRAMSpace=yes, a job that takes more is killed"
-            sizes = sizes_taken(inside)
+            sizes = sizes_to_lower(inside)
             advice = f"raise --mem of the job (0 is all of a node), or lower {sizes}"
             finding = finding.warned(text, advice)
         yield finding

@@ -21,7 +21,7 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.fold import fold_names, folded
+from checks.base.fold import fold_names, join_names
 from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.base.unknown import Unknown, known
 from checks.rdma.facts import ERDMA_MODE, Nic, RdmaFacts
@@ -65,7 +65,7 @@ def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, those: list[ProcessNeeds]) -
     there = [nic.name for nic in rdma.present]
     who = fold_names([process.name for process in those])
     named = passed(who).known(use.devices)
-    finding = passed(who, folded(there) or "no RDMA device", folded(named), use.origin)
+    finding = passed(who, join_names(there) or "no RDMA device", join_names(named), use.origin)
     gone = ", ".join(name for name in named if name not in there)
     advice = f"name devices of this host in {use.origin}: {', '.join(there)}"
     return _ends(finding, gone, advice) if gone else finding
@@ -91,7 +91,7 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
         why = devices.names.reason if isinstance(devices.names, Unknown) else devices.how
         return skip(f"no name to look up: {why}", use.who)
     evidence = (_listing(rdma),)
-    have, need = folded(there) or "no RDMA device", folded(named)
+    have, need = join_names(there) or "no RDMA device", join_names(named)
     finding = passed(use.who, have, need, devices.how, evidence=evidence)
     left = [name for name in named if name in there]
     if len(left) == len(named):
@@ -177,9 +177,10 @@ def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
         advice = "load the NIC's driver, give the container the host's devices, or set protocol tcp"
         if rdma.nodes_alone:
             advice = (
-                f"{NODES} has {folded(rdma.nodes_alone)}: the nodes are given, and {RDMA_DEVICES}, "
-                "in which devices are looked for, shows none: run in the host's network namespace "
-                "(--network host), or share RDMA devices (rdma system set netns shared)"
+                f"{NODES} has {join_names(rdma.nodes_alone)}: the nodes are given, and "
+                f"{RDMA_DEVICES}, in which devices are looked for, shows none: run in the host's "
+                "network namespace (--network host), or share RDMA devices (rdma system set netns "
+                "shared)"
             )
         text = f"this host (or container) has no RDMA device{becomes}"
         return ends_at_start(finding.failed(text, advice), use)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from checks.base.device_nodes import PCI_DEVICES, RDMA_DEVICES, device_names, device_node
+from checks.base.device_nodes import PCI_DEVICES, RDMA_DEVICES, device_names, device_numa_node
 from checks.base.docker_config import docker_text, read_docker_config
 from checks.base.needs import LaunchNeeds
 from checks.base.record import NamedTuple
@@ -158,7 +158,7 @@ def _read_nic(
         root.word(f"{folder}/fw_ver"),
         root.word(f"{folder}/hca_type"),
         _last(root.link(f"{folder}/device")),
-        device_node(root, name),
+        device_numa_node(root, name),
         uverb,
         opened,
         read_ports(root, name, pkeys, gids),

@@ -18,7 +18,7 @@ from checks.base.finding import (
     passed,
     unknown,
 )
-from checks.base.fold import fold, folded
+from checks.base.fold import fold, join_names
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import leading_integer
@@ -218,7 +218,7 @@ def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Findin
     container = process.container
     assert container is not None
     wanted = [f"{NODES}/{nic.uverbs}" for nic in use.nics if nic.uverbs is not None]
-    finding = passed(process.name, need=f"{folded(wanted)} in its container")
+    finding = passed(process.name, need=f"{join_names(wanted)} in its container")
     if _exclusive(rdma) and not container.host_network:
         finding = finding._replace(
             need="the host's network: RDMA devices are exclusive to a network namespace here",
@@ -250,14 +250,14 @@ def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Findin
         return finding.unknown(Unknown(given_nodes.reason, advice=advice), settings=settings)
     places = [f"{place.rstrip('/')}/" for place in given_nodes]
     lost = [path for path in wanted if not f"{path}/".startswith(tuple(places))]
-    shown = folded([path for path in wanted if path not in lost]) or "no device"
-    evidence = (Evidence(container.origin, folded(given_nodes) or "no device of RDMA"),)
+    shown = join_names([path for path in wanted if path not in lost]) or "no device"
+    evidence = (Evidence(container.origin, join_names(given_nodes) or "no device of RDMA"),)
     finding = finding._replace(have=f"{shown} given", evidence=evidence)
     if not lost:
         return finding
     settings = tuple(setting for setting in settings if setting.name in lost)
     if len(lost) < len(wanted):
-        text = f"Mooncake leaves out what it cannot open: {folded(lost)}"
+        text = f"Mooncake leaves out what it cannot open: {join_names(lost)}"
         return finding.warned(text, advice, settings)
     end = "Mooncake finds none and ends with an error"
     if use.devices.without is Transport.TCP:

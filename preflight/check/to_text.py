@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from checks.base.finding import Kind, Status
-from checks.base.fold import fold_alike, one_of
+from checks.base.fold import fold_alike, fold_one_number
 from checks.base.record import NamedTuple
 from checks.base.units import Quantity
 from preflight.base.one_line import clean, shortened, with_last_name, with_short_paths
@@ -327,7 +327,7 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
         for row in wanted:
             mine.setdefault(advised(row), []).append(row)
         mine = {each: its for each, its in mine.items() if each or any(row.commands for row in its)}
-        few = 1 < len(mine) <= _MOST_OWN and one_of(list(mine)) is None
+        few = 1 < len(mine) <= _MOST_OWN and fold_one_number(list(mine)) is None
         advice = "" if few else _folded(map(advised, wanted))
         for each, of_it in (mine if few else {advice: wanted}).items():
             if each or any(row.commands for row in of_it):

@@ -7,7 +7,7 @@ stands for them all.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from checks.base.device_nodes import device_nodes, gpu_nodes
+from checks.base.device_nodes import device_numa_nodes, gpu_numa_nodes
 from checks.base.record import NamedTuple
 from checks.base.root import Root
 from checks.base.unknown import Unknown
@@ -51,7 +51,7 @@ def place_nics(
         return NicPlacement((), "not used with tcp")
     if stated is not None:
         return NicPlacement(stated, "--nic-numa-nodes")
-    devices = device_nodes(root)
+    devices = device_numa_nodes(root)
     if isinstance(devices, Unknown):
         text = f"the NICs cannot be read ({devices.reason}): give --nic-numa-nodes 0,1, or none"
         note = Note("nic-nodes-unknown", text)
@@ -105,7 +105,7 @@ def place_ranks(
 
     SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node of its GPU, on
     a host with a second node and numactl (utils/numa_utils.py)."""
-    gpus = gpu_nodes(root)
+    gpus = gpu_numa_nodes(root)
     if len(numa_nodes(root)) > 1 and not isinstance(gpus, Unknown):
         nodes = gpus[first_gpu : first_gpu + ranks]
         if len(nodes) == ranks and None not in nodes:

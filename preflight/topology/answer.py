@@ -8,7 +8,7 @@ from importlib import import_module
 
 from checks.base.check import Check, Judge
 from checks.base.finding import Finding, Status
-from checks.base.fold import fold_names, folded, ranges
+from checks.base.fold import fold_names, join_names, ranges
 from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.record import NamedTuple
 from checks.base.root import Root
@@ -247,7 +247,7 @@ def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]
     use."""
     for cause in dict.fromkeys(lost.cause for lost in seen.devices.lost):
         lost = [device for device in seen.devices.lost if device.cause is cause]
-        names = folded(device.name for device in lost)
+        names = join_names(device.name for device in lost)
         yield f"{names}: not used by Mooncake ({cause.value}: {lost[0].why})"
     used = seen.devices.names
     if isinstance(seen.view, Unknown) or isinstance(used, Unknown) or len(used) < 2:
@@ -258,7 +258,7 @@ def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]
     idle = [name for name in used if name not in taken]
     if idle and len(nics_of) == len(first):
         yield (
-            f"{folded(idle)}: preferred for no memory, so used only when a transfer is tried "
+            f"{join_names(idle)}: preferred for no memory, so used only when a transfer is tried "
             "again; everything is registered there all the same"
         )
     of_gpus = [nics for name, nics in nics_of.items() if name.startswith("cuda:")]
@@ -273,7 +273,7 @@ def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]
             and each.memory_bytes != 0
         ):
             memory = f"memory on node {each.numa_node} has no NIC in use there"
-            yield f"{memory}: its transfers take any of {folded(used)}"
+            yield f"{memory}: its transfers take any of {join_names(used)}"
 
 
 def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
@@ -293,11 +293,11 @@ def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
         used = min((levels[name] for name in names if name in levels), default=None)
         best = min(levels.values(), default=None)
         if used is not None and best is not None and best < used:
-            nearest = folded(name for name in levels if levels[name] is best)
+            nearest = join_names(name for name in levels if levels[name] is best)
             gpus_of.setdefault((nearest, best.name, used.name), []).append(gpu.name)
     for (nearest, best_name, used_name), gpus in gpus_of.items():
         yield (
-            f"{folded(gpus)}: {nearest} ({best_name}) is nearer than {folded(names)} "
+            f"{join_names(gpus)}: {nearest} ({best_name}) is nearer than {join_names(names)} "
             f"({used_name}), and {seen.devices.how} leaves it out"
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Any
 
 from checks.base.finding import Finding, Status
-from checks.base.fold import fold, folded
+from checks.base.fold import fold, join_names
 from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.placement.mooncake_topology import Location, View
@@ -94,7 +94,7 @@ def _mooncake(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
     lines: list[str] = []
     for seen in answer.views:
         rule = f"Mooncake {seen.release}" if seen.release else "the newest Mooncake known"
-        who = clean(folded(seen.processes))
+        who = clean(join_names(seen.processes))
         lines += wrapped(f"{who}: the NICs that {rule} prefers, and those for another try", width)
         if isinstance(seen.view, Unknown):
             lines += wrapped(f"  not known: {clean(seen.view.reason)}", width)
@@ -109,7 +109,7 @@ def _places(view: View, width: int) -> list[str]:
     groups: dict[Location, list[str]] = {}
     for place in view.locations:
         groups.setdefault(place._replace(name=""), []).append(place.name)
-    rows = [(folded(names), place) for place, names in groups.items()]
+    rows = [(join_names(names), place) for place, names in groups.items()]
     first = max((len(name) for name, _ in rows), default=0)
     lines = [line for name, place in rows for line in _place(name.ljust(first), place, width)]
     if isinstance(view.gpus, Unknown):
@@ -130,7 +130,7 @@ def _place(name: str, place: Location, width: int) -> list[str]:
 
 
 def _nics(names: Iterable[str]) -> str:
-    return clean(folded(sorted(names, key=natural)))
+    return clean(join_names(sorted(names, key=natural)))
 
 
 def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: int) -> list[str]:
@@ -286,7 +286,7 @@ def _columns(devices: Sequence[TopologyDevice], width: int) -> tuple[int, int, i
 def _row(device: TopologyDevice, gaps: tuple[int, int, int]) -> str:
     cells = (device.name, device.address, device.what)
     texts = [shortened(clean(cell), gap).ljust(gap) for cell, gap in zip(cells, gaps, strict=True)]
-    return "  ".join((*texts, clean(folded(device.used_by)))).rstrip()
+    return "  ".join((*texts, clean(join_names(device.used_by)))).rstrip()
 
 
 def box(title: str, rows: Sequence[str], width: int, strokes: tuple[str, ...]) -> list[str]:
@@ -356,9 +356,9 @@ def matrix(
     columns = [[nic] for nic in nics]
     if many:
         columns = _grouped(nics, lambda nic: tuple(cells[gpu, nic] for gpu in gpus))
-    names = [clean(folded(group)) for group in rows]
+    names = [clean(join_names(group)) for group in rows]
     heads = [
-        max(clean(folded(group)), *(cells[row[0], group[0]] for row in rows), key=len)
+        max(clean(join_names(group)), *(cells[row[0], group[0]] for row in rows), key=len)
         for group in columns
     ]
     first = max(map(len, names))
@@ -366,7 +366,7 @@ def matrix(
     for part in chunks(heads, first, width):
         if lines:
             lines.append("")
-        titles = [clean(folded(columns[at])).ljust(len(heads[at])) for at in part]
+        titles = [clean(join_names(columns[at])).ljust(len(heads[at])) for at in part]
         lines.append("  ".join((" " * first, *titles)).rstrip())
         for row, name in zip(rows, names, strict=True):
             shown = [cells[row[0], columns[at][0]] for at in part]

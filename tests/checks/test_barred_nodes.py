@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from checks.base.device_nodes import gpu_nodes
+from checks.base.device_nodes import gpu_numa_nodes
 from checks.base.finding import Status
 from checks.base.pages import Spot
 from checks.base.root import Root
@@ -140,7 +140,7 @@ def test_what_the_driver_has_is_a_gpu_whatever_pci_shows() -> None:
     root = _grace()
     (found,) = read_accelerators(root) or ()
     assert (found.address, found.vendor) == ("0009:01:00.0", "0x10de")
-    assert gpu_nodes(root) == (None,)
+    assert gpu_numa_nodes(root) == (None,)
 
 
 @pytest.mark.parametrize(

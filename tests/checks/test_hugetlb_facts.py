@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from checks.base.device_nodes import device_nodes, gpu_nodes
+from checks.base.device_nodes import device_numa_nodes, gpu_numa_nodes
 from checks.base.pages import Spot
 from checks.base.recording import Answers
 from checks.base.root import Root
@@ -184,10 +184,10 @@ def test_what_is_no_node_list(text: str) -> None:
 
 def test_nics_and_gpus_and_their_nodes() -> None:
     root = Host(nodes=(0, 1), nics={"mlx5_0": 1, "mlx5_1": -1, "rxe0": None}, gpus=(1, 0)).root()
-    assert device_nodes(root) == {"mlx5_0": 1, "mlx5_1": None, "rxe0": None}
-    assert gpu_nodes(root) == (1, 0)
+    assert device_numa_nodes(root) == {"mlx5_0": 1, "mlx5_1": None, "rxe0": None}
+    assert gpu_numa_nodes(root) == (1, 0)
     nothing = in_memory({})
-    assert (device_nodes(nothing), gpu_nodes(nothing)) == ({}, ())
+    assert (device_numa_nodes(nothing), gpu_numa_nodes(nothing)) == ({}, ())
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_recorded_host_with_pools_on_four_nodes() -> None:
     pool = pool_of(root, 2 * MIB)
     assert sorted(pool.nodes) == [0, 1, 2, 3]
     assert pool.total_pages == sum(share.total_pages for share in pool.nodes.values())
-    assert device_nodes(root) == {"qib0": 2}
+    assert device_numa_nodes(root) == {"qib0": 2}
 
 
 def test_recorded_host_without_numa() -> None:
