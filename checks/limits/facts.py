@@ -20,7 +20,7 @@ from checks.limits.runtimes import (
     Limit,
     RuntimeLimits,
     limit_of_file,
-    limit_of_words,
+    limit_of_pair,
     read_runtime_limits,
 )
 from checks.numa.nodes import STATUS, read_allowed, read_whole_meminfo
@@ -65,7 +65,8 @@ def _system_threads(root: Root) -> tuple[Ceiling, ...] | Unknown:
 
 
 def field(answer: object, name: str) -> Any:
-    """Return a field of a call's answer, None without. Raises UnknownFactError."""
+    """Return the field ``name`` of a call's answer, None if the answer has none. Raises
+    UnknownFactError."""
     answer = known(answer)
     return answer.get(name) if isinstance(answer, dict) else None
 
@@ -73,7 +74,7 @@ def field(answer: object, name: str) -> Any:
 @or_unknown
 def _pids_cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
     """Return the ceilings of threads that this process's cgroup and its ancestors set, from the
-    cgroup up. Those without a limit are left out."""
+    cgroup up. Cgroups without a limit are left out."""
     mount = own_mount(root, "pids")
     if mount is None or isinstance(mount, Unknown):
         return () if mount is None else mount
@@ -107,7 +108,7 @@ DAEMONS = ("containerd", "dockerd", "crio", "cri-dockerd", "slurmd", "kubelet", 
 def identity() -> dict[str, Any]:
     """Read the user namespace, sudo's caller, and the names of user 0."""
     sudo_uid = os.environ.get("SUDO_UID", "")
-    rows = (line.split(":") for line in _content("/etc/passwd", 1 << 20).decode().splitlines())
+    rows = (line.split(":") for line in _read_start("/etc/passwd", 1 << 20).decode().splitlines())
     return {
         "user_namespace": os.readlink("/proc/self/ns/user"),
         "sudo_uid": int(sudo_uid) if sudo_uid.isdecimal() else None,
@@ -123,24 +124,25 @@ def processes() -> dict[str, Any]:
     user_threads = 0
     # Reading one status takes about 30 us.
     for pid in sorted(map(int, filter(str.isdecimal, os.listdir("/proc"))), reverse=True):
-        content = _content(f"/proc/{pid}/status")
+        content = _read_start(f"/proc/{pid}/status")
         name = content[6 : content.find(b"\n")].decode(errors="replace")
-        if _row(content, b"\nUid:") == uid:
-            user_threads += int(_row(content, b"\nThreads:") or b"0")
+        if _first_word(content, b"\nUid:") == uid:
+            user_threads += int(_first_word(content, b"\nThreads:") or b"0")
         if name in DAEMONS:
-            daemons.append({"name": name, **_limits(pid)})
+            daemons.append({"name": name, **_limits_of_process(pid)})
     return {"daemons": daemons, "user_threads": user_threads}
 
 
-def _row(content: bytes, name: bytes) -> bytes:
-    """Return the first word of a row of /proc/PID/status; of Uid, the user the kernel counts."""
+def _first_word(content: bytes, name: bytes) -> bytes:
+    """Return the first word of a row of /proc/PID/status, b"" if the row is missing. name: of the
+    row, behind a line break. For Uid that is the user whose threads the kernel counts."""
     start = content.find(name)
     fields = content[start + len(name) : start + 60].split() if start >= 0 else []
     return fields[0] if fields else b""
 
 
-def _content(path: str, most_bytes: int = 1 << 14) -> bytes:
-    """Read a file of /proc; b"" if the process is gone or hidden."""
+def _read_start(path: str, most_bytes: int = 1 << 14) -> bytes:
+    """Read the first bytes of a file; b"" if its process is gone or hidden."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(most_bytes)
@@ -148,10 +150,10 @@ def _content(path: str, most_bytes: int = 1 << 14) -> bytes:
         return b""
 
 
-def _limits(pid: int) -> dict[str, list[str]]:
+def _limits_of_process(pid: int) -> dict[str, list[str]]:
     """Return memlock and nofile of a process, each [soft, hard] as ``/proc/PID/limits`` writes
     them. A limit that cannot be read is left out."""
-    rows = _content(f"/proc/{pid}/limits").decode(errors="replace").splitlines()
+    rows = _read_start(f"/proc/{pid}/limits").decode(errors="replace").splitlines()
     titles = (("memlock", "Max locked memory"), ("nofile", "Max open files"))
     return {
         key: row[len(title) :].split()[:2]
@@ -185,10 +187,10 @@ SIZE_ROWS = {
 class LimitFacts(NamedTuple):
     """The limits of this process and of the daemons that start others; its capability masks.
 
-    initial_user_namespace: its capabilities count with the kernel's ``capable()``. sudo_uid: who
-    called sudo, None without. root_names: users of number 0. sizes: those of ``SIZE_ROWS``, bytes
-    or seconds. mappable_bytes: the most that one mapping may be, if the kernel guesses
-    (vm.overcommit_memory 0)."""
+    initial_user_namespace: this process is in the kernel's first one, so that capabilities count.
+    sudo_uid: the user who called sudo, None without sudo. root_names: the users with number 0.
+    sizes: the limits of ``SIZE_ROWS``, in bytes or seconds. mappable_bytes: the most that one
+    mapping may be, if the kernel guesses (vm.overcommit_memory 0)."""
 
     memlock: Limit | Unknown
     nofile: Limit | Unknown
@@ -238,7 +240,7 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
 
 @or_unknown
 def _mappable(root: Root) -> int | Unknown:
-    """Return all memory and swap: no mapping is larger (mm/util.c, seen on 6.18)."""
+    """Return the most bytes of one mapping: all memory and swap (mm/util.c, seen on 6.18)."""
     table = known(read_whole_meminfo(root))
     return known(table.value("MemTotal")) + known(table.value("SwapTotal"))
 
@@ -269,7 +271,8 @@ def _mask(status: dict[str, str] | Unknown, name: str) -> int | Unknown:
 
 @or_unknown
 def _initial_namespace(root: Root, identity: object) -> bool | Unknown:
-    """Tell whether this process is in the kernel's first user namespace."""
+    """Tell whether this process is in the kernel's first user namespace, by the namespace's number.
+    Without the number, by whether uid_map maps all users."""
     if isinstance(identity, dict) and isinstance(identity.get("user_namespace"), str):
         return bool(identity["user_namespace"] == INITIAL_USER_NAMESPACE)
     lines = [line.split() for line in known(root.text(UID_MAP)).splitlines() if line.strip()]
@@ -300,6 +303,6 @@ def _daemons(processes: object) -> dict[str, Daemon] | Unknown:
         return Unknown("limits.processes: not a list of processes")
     daemons: dict[str, Daemon] = {}
     for row in (row for row in rows if isinstance(row, dict)):
-        limits = [limit_of_words(row.get(key)) for key in _DAEMON_LIMITS]
+        limits = [limit_of_pair(row.get(key)) for key in _DAEMON_LIMITS]
         daemons.setdefault(str(row.get("name")), Daemon(*limits))
     return daemons

@@ -35,7 +35,7 @@ from checks.limits.facts import (
     Ceiling,
     LimitFacts,
 )
-from checks.limits.launch_limits import is_superuser, may, not_started, start_limit
+from checks.limits.launch_limits import has_capability, is_superuser, not_started, start_limit
 from checks.limits.runtimes import UNBOUNDED, Limit, daemon_of
 from checks.numa.nodes import STATUS
 from checks.system.facts import SystemFacts
@@ -86,7 +86,7 @@ def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> I
 def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     """Judge the limit of open files of one process. Fail if the hard limit is too low for its
     start; warn if it is below SGLang's 65535, or the usual 1024 of other programs."""
-    limit, source = _files_of(system, limits, process.container)
+    limit, source = _files_limit(system, limits, process.container)
     after = start_limit("nofile", limit, process, limits, system)
     limit = after.limit
     if after.by is not None:
@@ -128,10 +128,10 @@ def _files_setting(process: ProcessNeeds, now: str) -> Setting:
     return Setting(Kind.ULIMIT, "nofile", str(SGLANG_FILES), now, described_by=process.runtime)
 
 
-def _files_of(
+def _files_limit(
     system: SystemFacts, limits: LimitFacts, container: ContainerLimits | None
 ) -> tuple[Limit | Unknown, str]:
-    """Return the limit of open files that a process begins with, and its source. It is the
+    """Return ``(limit, source)`` for the open files of a process at its start. That is the
     container's setting, this process's limit, or that of the daemon that starts containers."""
     if container is not None and container.nofile is not None:
         count = None if container.nofile == UNLIMITED else container.nofile
@@ -295,7 +295,7 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
         yield skip("the launch has no process on this host")
         return
     facts = limits.threads
-    yield _judged("kernel", facts.kernel, _need(needs.processes, facts.cpus))
+    yield _judge_ceilings("kernel", facts.kernel, _threads_needed(needs.processes, facts.cpus))
     inside = system.container.inside
     groups: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
@@ -310,17 +310,17 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
             text = "the container's own limit is set when it starts: run this check inside it too"
             yield skip(text, subject)
             continue
-        need = _need(members, facts.cpus)
-        yield _judged(subject, facts.cgroups, need)
+        need = _threads_needed(members, facts.cpus)
+        yield _judge_ceilings(subject, facts.cgroups, need)
         after = [
             (start_limit("nproc", limits.nproc, each, limits, system).limit, each.run_as)
             for each in members
         ]
-        first = min(after, key=lambda at: (_tightest(at[0]), is_superuser(at[1], limits) is True))
-        yield _of_user(limits, system, subject, need, *first)
+        first = min(after, key=lambda at: (_tightness(at[0]), is_superuser(at[1], limits) is True))
+        yield _judge_user_threads(limits, system, subject, need, *first)
 
 
-def _need(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
+def _threads_needed(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
     """Add up the threads that processes start for certain (least), and an estimate of those that
     they have under load (usual)."""
     count = _USUAL_CPUS if isinstance(cpus, Unknown) else cpus
@@ -355,7 +355,7 @@ def _has_store(process: ProcessNeeds) -> bool:
     return process.program == "store_service" or (process.program == "sglang" and segment)
 
 
-def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:
+def _judge_ceilings(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:
     """Judge by the ceiling that leaves the fewest threads; pass if ``ceilings`` is (). Fail if the
     launch cannot start; warn if too few remain under load."""
     wanted = counted(
@@ -366,8 +366,8 @@ def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) 
     finding = passed(subject, "no limit", wanted, f"{need.formula}, to start")
     if not ceilings:
         return finding
-    tightest = min(ceilings, key=_left)
-    left = _left(tightest)
+    tightest = min(ceilings, key=_threads_left)
+    left = _threads_left(tightest)
     in_use = f"{tightest.limit - left} of {tightest.limit} in use beside this check"
     finding = finding._replace(
         have=counted(left, "threads", f"{{}} left ({in_use})"),
@@ -384,7 +384,7 @@ def _judged(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) 
     return finding.warned(text, consequence=Consequence.DIES_LATER)
 
 
-def _left(ceiling: Ceiling) -> int:
+def _threads_left(ceiling: Ceiling) -> int:
     return max(0, ceiling.limit - max(0, ceiling.used - OWN_THREADS))
 
 
@@ -405,11 +405,11 @@ def _remedy(ceiling: Ceiling, need: _Need) -> tuple[str, Setting]:
     return f"raise {name} on the host", Setting(Kind.SYSCTL, name, wanted, now)
 
 
-def _tightest(limit: Limit | Unknown) -> float:
+def _tightness(limit: Limit | Unknown) -> float:
     return -1 if isinstance(limit, Unknown) else math.inf if limit.soft is None else limit.soft
 
 
-def _of_user(
+def _judge_user_threads(
     limits: LimitFacts,
     system: SystemFacts,
     subject: str,
@@ -424,12 +424,12 @@ def _of_user(
         return unknown(subject, nproc)
     most = nproc.soft
     if most is None:
-        return _judged(subject, (), need)
+        return _judge_ceilings(subject, (), need)
     exempt = _is_exempt(run_as, limits, system)
     if isinstance(exempt, Unknown):
         return unknown(subject, exempt)
     if exempt:
-        finding = _judged(subject, (), need)
+        finding = _judge_ceilings(subject, (), need)
         return finding._replace(have=counted(most, "threads", "{}, from which this user is exempt"))
     used = limits.threads.user_threads
     if run_as.user != "" and not (limits.euid == 0 and is_root(str(run_as.user))):
@@ -440,7 +440,7 @@ def _of_user(
         if most - all_of >= need.usual:
             used = all_of
     seen = 0 if isinstance(used, Unknown) else used
-    judged = _judged(subject, (Ceiling(LIMITS, most, seen),), need)
+    judged = _judge_ceilings(subject, (Ceiling(LIMITS, most, seen),), need)
     if isinstance(used, Unknown) and judged.status is not Status.FAIL:
         return unknown(subject, used, counted(most, "threads"), judged.need)
     return judged
@@ -455,5 +455,5 @@ def _is_exempt(run_as: RunAs, limits: LimitFacts, system: SystemFacts) -> bool |
         return False
     root = is_superuser(run_as, limits)
     names = () if root is True else ("SYS_RESOURCE", "SYS_ADMIN")
-    effective = (may(run_as, name, None, limits, system) for name in names)
+    effective = (has_capability(run_as, name, None, limits, system) for name in names)
     return next((each for each in effective if each is not False), root)

@@ -39,59 +39,61 @@ def start_limit(
     limits: LimitFacts,
     system: SystemFacts,
 ) -> StartLimit:
-    """Apply the launch's own limit settings, in order, to ``limit`` (that of the host or
-    container), and give what the process starts with. name: of LIMIT_NAMES. Stops at a refused
-    setting without which the program is not started (``must``)."""
+    """Return the limit ``name`` (of LIMIT_NAMES) that a process starts with.
+
+    limit: that of the host or container. The launch's own settings are applied to it in order. A
+    refused setting with ``must`` ends this: the program is then not started."""
     state = StartLimit(limit)
     elsewhere = process.container is not None and not system.container.inside
-    for asked in process.limits:
-        if asked.name != name or (elsewhere and asked.soft is Bound.LOGIN):
+    for setting in process.limits:
+        if setting.name != name or (elsewhere and setting.soft is Bound.LOGIN):
             continue  # the image's own files are not seen
-        raises = asked.raises or may(
-            asked.setter, "SYS_RESOURCE", process.container, limits, system
+        raises = setting.raises or has_capability(
+            setting.setter, "SYS_RESOURCE", process.container, limits, system
         )
-        state = _after(state, asked, raises, limits)
-        if asked.must and state.refused is asked:
+        state = _apply_setting(state, setting, raises, limits)
+        if setting.must and state.refused is setting:
             break
     return state
 
 
 @or_unknown
-def may(
+def has_capability(
     run_as: RunAs,
-    name: str,
+    capability: str,
     container: ContainerLimits | None,
     limits: LimitFacts,
     system: SystemFacts,
 ) -> bool | Unknown:
-    """Tell whether ``run_as`` has a capability in effect, in the initial user namespace. name: of
-    CAPABILITIES.
+    """Tell whether ``run_as`` has a capability that acts on the host (in the initial user
+    namespace). capability: of CAPABILITIES.
 
-    container: the container of the process, if the launch describes one. If this check does not run
-    in it, its user namespace is not looked at."""
-    bit = CAPABILITIES[name]
+    container: that of the process, None without one. If this check does not run in that container,
+    the container's settings decide, and its user namespace is ignored."""
+    bit = CAPABILITIES[capability]
     if container is not None and not system.container.inside:
-        return _may_there(run_as, name, container)
+        return _has_in_container(run_as, capability, container)
     if run_as.user == "":
         return limits.effective(bit)
-    if name not in run_as.gained and not (
+    if capability not in run_as.gained and not (
         known(is_superuser(run_as, limits)) and known(limits.bounding_capabilities) >> bit & 1
     ):
         return False
     return limits.initial_user_namespace
 
 
-def _may_there(run_as: RunAs, name: str, container: ContainerLimits) -> bool | Unknown:
-    """Tell whether a capability acts in a container to come; user namespaces are not looked at."""
-    if not container.privileged and not added(container) & {name, "ALL"}:
+def _has_in_container(run_as: RunAs, capability: str, container: ContainerLimits) -> bool | Unknown:
+    """Tell whether ``run_as`` has a capability in a container that this check does not run in. User
+    namespaces are ignored. Unknown if only the image says which user runs."""
+    if not container.privileged and not added_capabilities(container) & {capability, "ALL"}:
         return False
     user = container.user if run_as.user == "" else run_as.user
     if user is None:
         return Unknown("which user its image runs as")
-    return user if isinstance(user, Unknown) else name in run_as.gained or is_root(user)
+    return user if isinstance(user, Unknown) else capability in run_as.gained or is_root(user)
 
 
-def added(container: ContainerLimits) -> set[str]:
+def added_capabilities(container: ContainerLimits) -> set[str]:
     """Return the capabilities that a container is given, as IPC_LOCK."""
     return {each.upper().removeprefix("CAP_") for each in container.capabilities}
 
@@ -118,45 +120,48 @@ def not_started(finding: Finding, refused: SetLimit) -> Finding:
     )
 
 
-def _after(
-    before: StartLimit, asked: SetLimit, raises: bool | Unknown, limits: LimitFacts
+def _apply_setting(
+    before: StartLimit, setting: SetLimit, raises: bool | Unknown, limits: LimitFacts
 ) -> StartLimit:
-    """Return the limit after one setting ``asked`` of the launch. raises: whether its setter may
-    raise the hard limit."""
+    """Return the limit after one setting of the launch. raises: whether its setter may raise the
+    hard limit."""
     now = before.limit
-    if asked.soft is Bound.SYSTEMD:
-        return StartLimit(limits.runtimes.systemd_default(asked.name), asked)
-    if asked.soft is Bound.LOGIN:
-        login_limit = limits.runtimes.of_login(asked.name, asked.setter.user, now)
+    if setting.soft is Bound.SYSTEMD:
+        return StartLimit(limits.runtimes.systemd_default(setting.name), setting)
+    if setting.soft is Bound.LOGIN:
+        login_limit = limits.runtimes.login_limit(setting.name, setting.setter.user, now)
         kept = isinstance(login_limit, Limit) and login_limit == now
-        return before if kept else StartLimit(login_limit, asked)
-    soft, hard = _bound(asked.soft, now, 0), _bound(asked.hard, now, 1)
+        return before if kept else StartLimit(login_limit, setting)
+    soft, hard = _bound_value(setting.soft, now, 0), _bound_value(setting.hard, now, 1)
     if isinstance(soft, Unknown):
-        return StartLimit(soft, asked)
+        return StartLimit(soft, setting)
     if isinstance(hard, Unknown):
-        return StartLimit(hard, asked)
+        return StartLimit(hard, setting)
     if isinstance(now, Unknown):
-        why = now.of(f"{asked.origin} sets it, upon a limit that is not known: ")
-        return StartLimit(Limit(soft, hard) if raises is True else why, asked)
+        why = now.of(f"{setting.origin} sets it, upon a limit that is not known: ")
+        return StartLimit(Limit(soft, hard) if raises is True else why, setting)
     if _above(soft, hard):
-        return before._replace(refused=asked)
+        return before._replace(refused=setting)
     if _above(hard, now.hard):
-        files = asked.name == "nofile" and not asked.raises
+        files = setting.name == "nofile" and not setting.raises
         if raises is False or (files and hard is None):
-            return before._replace(refused=asked)
+            return before._replace(refused=setting)
         if isinstance(raises, Unknown):
-            return StartLimit(raises.of(f"{asked.origin} raises it, which only root may: "), asked)
+            return StartLimit(
+                raises.of(f"{setting.origin} raises it, which only root may: "), setting
+            )
         if files and _above(hard, DEFAULT_NR_OPEN):
             return StartLimit(
-                Unknown(f"{asked.origin} raises it: whether fs.nr_open allows that"), asked
+                Unknown(f"{setting.origin} raises it: whether fs.nr_open allows that"), setting
             )
-    return StartLimit(Limit(soft, hard), asked)
+    return StartLimit(Limit(soft, hard), setting)
 
 
-def _bound(
+def _bound_value(
     bound: int | Bound | Unknown | None, now: Limit | Unknown, part: int
 ) -> int | Unknown | None:
-    """Return the soft (``part`` 0) or hard (1) bound that a setting makes of the limit ``now``."""
+    """Return the soft (``part`` 0) or hard (1) value of a setting. A value that is relative is
+    taken from ``now``, the limit in force."""
     if not isinstance(bound, Bound):
         return bound
     if isinstance(now, Unknown):

@@ -31,7 +31,8 @@ def daemon_of(unit: str) -> str:
 
 
 def runtime_units(runtime: str) -> tuple[str, ...]:
-    """Name the daemons that may hand their limit to a container without a limit."""
+    """Name the daemons that may hand their limit to a container without a limit. () for pyxis,
+    whose containers have the limit of the job."""
     # Docker's containers are children of containerd's shims; a dockerd without containerd.service
     # starts a containerd of its own, which has dockerd's limit.
     if runtime == "pyxis":
@@ -59,8 +60,8 @@ class Daemon(NamedTuple):
 class UnitLimit(NamedTuple):
     """A daemon that starts containers or jobs.
 
-    running: its process's limits, None if it does not run or was not seen. configured: what its
-    unit says of memlock, None if it says nothing. source: the file that says so, or ""."""
+    running: the limits of its process, None if none was seen to run. configured: the memlock in its
+    unit, None if the unit sets none. source: the unit's file that sets memlock, or ""."""
 
     name: str
     running: Daemon | None
@@ -85,11 +86,12 @@ _SYSTEMD_DEFAULTS = {"memlock": Limit(8 * MIB, 8 * MIB), "nofile": Limit(1024, 5
 
 
 class RuntimeLimits(NamedTuple):
-    """What is handed on. docker_default: daemon.json's ``default-ulimits``, None without.
+    """The limits that daemons, Docker, systemd, logins and Slurm hand on.
 
-    userns_remap: daemon.json's, "" without. slurm_propagates: whether jobs inherit the memlock of
-    the shell that submits them, None without Slurm. systemd: the ``DefaultLimit*`` of its files, by
-    limit. init_nproc: of process 1. pam: the rows of limits.conf and limits.d."""
+    docker_default: memlock of daemon.json's ``default-ulimits``, None if not set. userns_remap: of
+    daemon.json, "" if not set. slurm_propagates: whether jobs inherit the memlock of the shell that
+    submits them, None without Slurm. systemd: the ``DefaultLimit*`` of its files, by limit.
+    init_nproc: of process 1. pam: the rows of limits.conf and limits.d."""
 
     units: tuple[UnitLimit, ...]
     docker_default: Limit | Unknown | None
@@ -114,23 +116,25 @@ class RuntimeLimits(NamedTuple):
         return self.init_nproc if name == "nproc" else _SYSTEMD_DEFAULTS.get(name, UNBOUNDED)
 
     @or_unknown
-    def of_login(self, name: str, user: str | Unknown, now: Limit | Unknown) -> Limit | Unknown:
-        """Return ``now``, the limit before a login of ``user``. Unknown if a row of limits.conf may
-        change it, or if the rows, the user or ``now`` are unknown and a row sets this limit."""
+    def login_limit(self, name: str, user: str | Unknown, now: Limit | Unknown) -> Limit | Unknown:
+        """Return the limit ``name`` after a login of ``user``: ``now``, that before the login.
+        Unknown if a row of limits.conf may change it, or if the rows could not be read. Also if
+        rows set this limit, and the user or ``now`` is unknown."""
         rows = [row for row in known(self.pam) if row.name == name]
         if not rows:
             return now
         who = known(user)
         for part, bound in zip(("soft", "hard"), known(now), strict=True):
             for row in rows:
-                if row.kind in (part, "-") and row.most != bound and _may_mean(row.domain, who):
+                if row.kind in (part, "-") and row.most != bound and _may_apply(row.domain, who):
                     why = f"{row.source} sets {name} for {row.domain}"
                     return Unknown(f"{why}: what a login gets of it is not worked out")
         return now
 
 
-def _may_mean(domain: str, user: str) -> bool:
-    """Tell whether a row may be of ``user``; for root only rows of its name (limits.conf(5))."""
+def _may_apply(domain: str, user: str) -> bool:
+    """Tell whether a row of limits.conf may apply to ``user``. domain: the first word of the row.
+    For root only rows with its name do; groups and ranges may for all others (limits.conf(5))."""
     if is_root(user):
         return domain == "root"
     return domain in (user, "*") or user.isdecimal() or domain[:1] in "@%" or ":" in domain
@@ -139,14 +143,14 @@ def _may_mean(domain: str, user: str) -> bool:
 def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> RuntimeLimits:
     """Read the limits that daemons, Docker, systemd, logins and Slurm hand on. daemons: those that
     run, by process name."""
-    docker_default, userns_remap = _docker(root)
+    docker_default, userns_remap = _read_docker(root)
     return RuntimeLimits(
-        units=tuple(_units(root, {} if isinstance(daemons, Unknown) else daemons)),
+        units=tuple(_read_units(root, {} if isinstance(daemons, Unknown) else daemons)),
         docker_default=docker_default,
         userns_remap=userns_remap,
-        systemd=_systemd_defaults(root),
-        pam=_pam(root),
-        slurm_propagates=_slurm(root),
+        systemd=_read_systemd_defaults(root),
+        pam=_read_pam(root),
+        slurm_propagates=_read_slurm(root),
         init_nproc=limit_of_file(root.text("/proc/1/limits"), "Max processes", "/proc/1/limits"),
     )
 
@@ -168,26 +172,26 @@ def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unk
     for line in known(content).splitlines():
         values = line[len(name) :].split() if line.startswith(name) else []
         if len(values) >= 2:
-            return _limit(values[0], values[1], source)
+            return _parse_pair(values[0], values[1], source)
     return Unknown(f"{source}: has no row {name!r}")
 
 
-def limit_of_words(pair: object) -> Limit | Unknown:
+def limit_of_pair(pair: object) -> Limit | Unknown:
     """Return the limit of [soft, hard], two words of the answer of ``limits.processes``."""
     if not isinstance(pair, list) or len(pair) != 2:
         return Unknown("limits.processes: has no pair of limits")
-    return _limit(str(pair[0]), str(pair[1]), "limits.processes")
+    return _parse_pair(str(pair[0]), str(pair[1]), "limits.processes")
 
 
-def _limit(soft: str, hard: str, source: str) -> Limit | Unknown:
-    """Parse the two texts of a limit. source: the file, for the reason of an Unknown."""
+def _parse_pair(soft: str, hard: str, source: str) -> Limit | Unknown:
+    """Parse a soft and a hard limit. source: the file, for the reason of an Unknown."""
     try:
         return Limit(known(parse_limit(soft)), known(parse_limit(hard)))
     except UnknownFactError as error:
         return Unknown(f"{source}: {error.fact.reason}")
 
 
-def _units(root: Root, daemons: Mapping[str, Daemon]) -> Iterator[UnitLimit]:
+def _read_units(root: Root, daemons: Mapping[str, Daemon]) -> Iterator[UnitLimit]:
     """Yield the limits of each daemon that starts containers or jobs. A daemon that neither runs
     nor has a unit file is left out. daemons: those that run, by process name."""
     for name in RUNTIME_UNITS:
@@ -218,7 +222,8 @@ def _drop_ins(root: Root, folders: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def conf_files(root: Root, folders: Sequence[str]) -> list[str]:
-    """Sort the paths of drop-ins by file name; of one name, take that of the first folder."""
+    """Return the paths of drop-ins (``*.conf``), sorted by file name. If several of ``folders``
+    have the same name, the file of the first folder is taken."""
     chosen = {
         name: f"{folder}/{name}"
         for folder in reversed(folders)
@@ -240,11 +245,11 @@ def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unkno
     if not value:
         return None, ""
     soft, colon, hard = value.partition(":")
-    return _limit(soft, hard if colon else soft, source), source
+    return _parse_pair(soft, hard if colon else soft, source), source
 
 
-def _systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
-    """Read the DefaultLimit rows of systemd's configuration."""
+def _read_systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
+    """Read the DefaultLimit rows of systemd's configuration, by limit; only those that are set."""
     folders = [f"{folder}/systemd/system.conf" for folder in ("/etc", "/run", "/usr/lib")]
     files = [(folders[0], "\n".join(root.lines(folders[0])))]
     files += _drop_ins(root, [f"{folder}.d" for folder in folders])
@@ -252,7 +257,7 @@ def _systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
     return {name: limit for name, limit in limits.items() if limit is not None}
 
 
-def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
+def _read_docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
     """Return memlock of Docker's default-ulimits, None if not set, and the user-namespace
     remapping, "" if not set. Each is Unknown if it cannot be read."""
     config = read_docker_config(root)
@@ -266,11 +271,11 @@ def _docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
     if not isinstance(memlock, dict):
         return Unknown(f"{DOCKER_CONFIG}: default-ulimits.memlock is no object"), remapped
     soft, hard = memlock.get("Soft", memlock.get("Hard")), memlock.get("Hard", memlock.get("Soft"))
-    return _limit(str(soft), str(hard), DOCKER_CONFIG), remapped
+    return _parse_pair(str(soft), str(hard), DOCKER_CONFIG), remapped
 
 
 @or_unknown
-def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
+def _read_pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
     """Read the rows of limits.conf and limits.d for LIMIT_NAMES, in the order of pam_limits; a
     later row wins. Malformed rows are left out."""
     names = (name for name in known(root.entries(PAM_FOLDER)) if name.endswith(".conf"))
@@ -288,7 +293,7 @@ def _pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
 
 
 @or_unknown
-def _slurm(root: Root) -> bool | Unknown | None:
+def _read_slurm(root: Root) -> bool | Unknown | None:
     """Tell whether jobs of Slurm get the memlock of the submitting shell, which is Slurm's default.
     None if no slurm.conf exists."""
     texts = (known(none_if_absent(root.text(path), None)) for path in SLURM_CONFIGS)

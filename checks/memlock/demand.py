@@ -25,7 +25,7 @@ from checks.base.record import NamedTuple
 from checks.base.units import MIB, Quantity, format_bytes, round_up
 from checks.base.unknown import RUN_INSIDE, Unknown, known, or_unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, UID_MAP, LimitFacts
-from checks.limits.launch_limits import added, may, start_limit
+from checks.limits.launch_limits import added_capabilities, has_capability, start_limit
 from checks.limits.runtimes import PAM_FOLDER, Limit, daemon_of, runtime_units
 from checks.numa.nodes import STATUS
 from checks.rdma.per_device import rdma_launch
@@ -188,7 +188,7 @@ def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None)
 
 def _run_by(run_as: RunAs, base: Grant, limits: LimitFacts, system: SystemFacts) -> Grant:
     """Return ``base`` with the capability of the user that runs the process."""
-    void = may(run_as, "IPC_LOCK", None, limits, system)
+    void = has_capability(run_as, "IPC_LOCK", None, limits, system)
     user = run_as.user
     who = user.reason if isinstance(user, Unknown) else f"run by {user or 'whoever starts it'}"
     evidence = (*base.evidence[:1], Evidence(run_as.origin, who), *base.evidence[2:])
@@ -308,4 +308,4 @@ def _outside_initial_namespace(
 
 def declares_ipc_lock(container: ContainerLimits) -> bool:
     """Return whether the container's settings add the capability, in effect or not."""
-    return container.privileged or bool(added(container) & {"IPC_LOCK", "ALL"})
+    return container.privileged or bool(added_capabilities(container) & {"IPC_LOCK", "ALL"})

@@ -292,7 +292,7 @@ def test_a_login_is_unknown_where_a_row_may_change_its_limit(user: str, known_li
     """The row of ``*`` is not root's; a row with the limit that is there changes nothing."""
     files = {"/etc/security/limits.conf": "* - nofile 5\nother - memlock 1\n@gpu - nproc 7\n"}
     runtimes = read(in_memory(files, calls={})).runtimes
-    found = runtimes.of_login("nofile", user, Limit(9, 9))
+    found = runtimes.login_limit("nofile", user, Limit(9, 9))
     assert found == Limit(9, 9) if known_limit else isinstance(found, Unknown)
-    assert runtimes.of_login("nofile", user, Limit(5, 5)) == Limit(5, 5)
-    assert runtimes.of_login("memlock", "llm", Limit(9, 9)) == Limit(9, 9)
+    assert runtimes.login_limit("nofile", user, Limit(5, 5)) == Limit(5, 5)
+    assert runtimes.login_limit("memlock", "llm", Limit(9, 9)) == Limit(9, 9)

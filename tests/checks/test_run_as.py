@@ -23,7 +23,7 @@ from checks.base.root import Root
 from checks.base.units import MIB
 from checks.base.unknown import Unknown
 from checks.limits.facts import SIZE_ROWS, Ceiling, ThreadFacts, read_limits
-from checks.limits.launch_limits import may, start_limit
+from checks.limits.launch_limits import has_capability, start_limit
 from checks.limits.runtimes import Limit
 from checks.system.facts import read_system
 from preflight.cli.main import run
@@ -278,7 +278,7 @@ def compare(folder: str) -> list[str]:
         process = of(command)
         mask = int(re.findall(r"CapEff:\s+(\w+)", told)[0], 16)
         said: dict[str, Any] = {
-            name: may(command.run_as, name, None, facts, system) for name in CAPABILITIES
+            name: has_capability(command.run_as, name, None, facts, system) for name in CAPABILITIES
         }
         real: dict[str, Any] = {name: bool(mask >> CAPABILITIES[name] & 1) for name in said}
         for name, row in ROWS.items():
