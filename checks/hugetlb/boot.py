@@ -45,8 +45,9 @@ class SysctlFile(NamedTuple):
 
 
 def read_sysctl_files(root: Root, *, lasting: bool = False) -> tuple[SysctlFile, ...]:
-    """Read the sysctl files in the order in which they act; of one name only the one that counts.
-    lasting: without those of /run, which are gone after a boot that does not write them again."""
+    """Read the sysctl files in the order in which they act. Of several files with one name only the
+    one that counts is read. lasting: leave out /run, whose files are gone after a boot that does
+    not write them again."""
     folders = [folder for folder in SYSCTL_FOLDERS if not (lasting and folder == RUN)]
     files = []
     for path in (*conf_files(root, folders), SYSCTL_CONF):
@@ -83,19 +84,20 @@ def acts_before_drop_in(path: str) -> bool:
     return folder in SYSCTL_FOLDERS and name <= DROP_IN.rpartition("/")[2]
 
 
-def drop_in(files: Sequence[SysctlFile], last: str = "") -> tuple[str, str]:
-    """Return the file to add a line to, and the file to copy to that path first, or "".
+def choose_sysctl_file(files: Sequence[SysctlFile], last: str = "") -> tuple[str, str]:
+    """Choose the sysctl file that a line is added to. Return its path, and the file to copy to that
+    path first, or "".
 
-    last: the file that would overrule our drop-in, or "". A file of a package or of the boot is
-    copied to /etc first, to last."""
+    files: those of ``read_sysctl_files``. last: the file that would overrule our drop-in, or "". If
+    that lies outside of /etc, it is copied to /etc first, so that its other lines stay."""
     if last == SYSCTL_CONF:
         return SYSCTL_CONF, ""
     name = (last or DROP_IN).rpartition("/")[2]
     path = f"{SYSCTL_FOLDERS[0]}/{name}"
-    there = next((file for file in files if file.path.rpartition("/")[2] == name), None)
-    if there is None or (there.path == path and not there.masked):
+    same_name = next((file for file in files if file.path.rpartition("/")[2] == name), None)
+    if same_name is None or (same_name.path == path and not same_name.masked):
         return path, ""
-    return path, "/dev/null" if there.masked else there.path
+    return path, "/dev/null" if same_name.masked else same_name.path
 
 
 GRUB_FOLDERS = ("/boot/grub", "/boot/grub2")
@@ -112,7 +114,8 @@ class BootEntry(NamedTuple):
 
 
 def read_next_words(root: Root) -> tuple[str, ...] | Unknown:
-    """Return the kernel command line of the next boot; Unknown if no menu says it."""
+    """Return the words of the kernel command line of the next boot. Unknown if no menu of GRUB can
+    be read, or its default entry is missing."""
     missing = Unknown("")
     for folder in GRUB_FOLDERS:
         path = f"{folder}/grub.cfg"
@@ -123,8 +126,8 @@ def read_next_words(root: Root) -> tuple[str, ...] | Unknown:
         text = root.text(f"{folder}/grubenv")
         lines = [] if isinstance(text, Unknown) else text.splitlines()
         saved = dict(x.split("=", 1) for x in lines if "=" in x and not x.startswith("#"))
-        entries = _bls(root, saved) if "blscfg" in menu else parse_menu(menu)
-        return _chosen(entries, _default(menu, saved), path)
+        entries = _read_bls_entries(root, saved) if "blscfg" in menu else parse_menu(menu)
+        return _entry_words(entries, _default_entry(menu, saved), path)
     return Unknown(f"no menu of a boot loader is read here: {missing.reason}", missing.absent)
 
 
@@ -161,8 +164,9 @@ def _words(line: str) -> list[str]:
         return []
 
 
-def _default(menu: str, saved: dict[str, str]) -> str:
-    """Return the entry that the menu starts by default, as ``_chosen`` takes it."""
+def _default_entry(menu: str, saved: dict[str, str]) -> str:
+    """Return the name of the entry that the menu starts by default: a number, id or title, or
+    ``1>2`` for an entry of a submenu. saved: the variables of grubenv."""
     if "next_entry" in menu and saved.get("next_entry"):
         return saved["next_entry"]
     defaults = [each for each in re.findall(r'set default="([^"]*)"', menu) if "next_" not in each]
@@ -170,7 +174,7 @@ def _default(menu: str, saved: dict[str, str]) -> str:
     return saved.get("saved_entry", "0") if "saved_entry" in default else default
 
 
-def _chosen(entries: list[BootEntry], default: str, source: str) -> tuple[str, ...] | Unknown:
+def _entry_words(entries: list[BootEntry], default: str, source: str) -> tuple[str, ...] | Unknown:
     """Return the kernel's words of the entry that ``default`` names ("1>2" or an id). Unknown if no
     entry has that name."""
     wanted = default.split(">")
@@ -181,7 +185,7 @@ def _chosen(entries: list[BootEntry], default: str, source: str) -> tuple[str, .
     return Unknown(f"{source}: no entry is {default!r}")
 
 
-def _bls(root: Root, saved: dict[str, str]) -> list[BootEntry]:
+def _read_bls_entries(root: Root, saved: dict[str, str]) -> list[BootEntry]:
     """Read the entries that have a file each, the newest version first, as in GRUB's blscfg. saved:
     the variables of grubenv."""
     entries = []
@@ -208,7 +212,7 @@ _UNIT_SCALE = {"K": KIB, "M": MIB, "G": GIB}
 
 class PoolWriter(NamedTuple):
     """One thing that sets a pool at boot. page_size_bytes: None for the kernel's default size.
-    node: None for all. pages: None if it writes the pool by a script whose number is not read."""
+    node: None for the whole pool. pages: None if a script writes a number that is not read."""
 
     source: str
     page_size_bytes: int | None
@@ -217,15 +221,15 @@ class PoolWriter(NamedTuple):
 
 
 def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWriter, ...]:
-    """Read everything that sets pools at boot, in the order of the boot. That is: the kernel
-    command line, sysctl, TuneD, systemd units."""
+    """Read everything that sets pools at boot, in the order of the boot: the kernel command line,
+    the sysctl ``files``, TuneD, systemd units."""
     words = read_next_words(root)  # this boot's own words, if no menu is read
     content = root.text("/proc/cmdline") if isinstance(words, Unknown) else " ".join(words)
     return (
         *(() if isinstance(content, Unknown) else parse_command_line(content, COMMAND_LINE)),
-        *(writer for file in files for writer in _of_settings(file.settings, file.path)),
-        *_tuned(root),
-        *_units(root),
+        *(writer for file in files for writer in _writers_of_settings(file.settings, file.path)),
+        *_read_tuned(root),
+        *_read_units(root),
     )
 
 
@@ -236,7 +240,7 @@ def pages_after_boot(
 
     They are the last writer's; if single NUMA nodes were written after it, the sum over those.
     Writers whose number could not be read do not count."""
-    last, nodes = _last_writers(_of_size(writers, page_size_bytes, default_page_bytes))
+    last, nodes = _last_writers(_writers_of_size(writers, page_size_bytes, default_page_bytes))
     if nodes:
         sources = sorted({source for _, source in nodes.values()})
         return sum(pages for pages, _ in nodes.values()), ", ".join(sources)
@@ -249,13 +253,14 @@ def shares_after_boot(
     default_page_bytes: int | Unknown,
     nodes: Sequence[int],
 ) -> dict[int, int]:
-    """Return the pages of each of ``nodes``; the kernel spreads a whole pool evenly over them."""
-    last, by_node = _last_writers(_of_size(writers, page_size_bytes, default_page_bytes))
+    """Return the pages that each of ``nodes`` has after the boot. The kernel spreads a whole pool
+    evenly; if single nodes are written after that, the others count as 0."""
+    last, by_node = _last_writers(_writers_of_size(writers, page_size_bytes, default_page_bytes))
     even = 0 if last is None or not nodes or by_node else last[0] // len(nodes)
     return {node: by_node[node][0] if node in by_node else even for node in nodes}
 
 
-def _of_size(
+def _writers_of_size(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> list[PoolWriter]:
     sizes = (page_size_bytes, None if default_page_bytes == page_size_bytes else page_size_bytes)
@@ -283,15 +288,15 @@ def unread_after_boot(
     writers: tuple[PoolWriter, ...], page_size_bytes: int, default_page_bytes: int | Unknown
 ) -> str:
     """Return the source of a pool's last writer if its number could not be read, else ""."""
-    last = _of_size(writers, page_size_bytes, default_page_bytes)[-1:]
+    last = _writers_of_size(writers, page_size_bytes, default_page_bytes)[-1:]
     return last[0].source if last and last[0].pages is None else ""
 
 
-def overruling(
+def overruling_writers(
     writers: Sequence[PoolWriter], pages: int, default_page_bytes: int | Unknown
 ) -> tuple[PoolWriter, ...]:
-    """Return the writers of the default pool, after our drop-in, that set fewer than ``pages``.
-    Those whose number could not be read count too; the kernel command line and our unit do not."""
+    """Return the writers that set the default pool to fewer than ``pages`` after our drop-in. Those
+    whose number was not read count too; the kernel command line and our unit do not."""
     return tuple(
         writer
         for writer in writers
@@ -303,8 +308,8 @@ def overruling(
 
 
 def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
-    """Read the pools of a kernel command line. As ``default_hugepagesz=1G hugepagesz=2M
-    hugepages=512`` or ``hugepages=0:256,1:256``."""
+    """Read the pools that a kernel command line sets: ``default_hugepagesz=1G hugepagesz=2M
+    hugepages=512``, or by NUMA node ``hugepages=0:256,1:256``."""
     writers: list[PoolWriter] = []
     size: int | None = None
     for word in text.split():
@@ -323,16 +328,16 @@ def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
 
 def parse_sysctl(text: str, source: str) -> Iterator[PoolWriter]:
     """Yield a writer for each line of a file that sets the pool of the default page size."""
-    return _of_settings(parse_settings(text), source)
+    return _writers_of_settings(parse_settings(text), source)
 
 
-def _of_settings(settings: Iterable[tuple[str, str]], source: str) -> Iterator[PoolWriter]:
+def _writers_of_settings(settings: Iterable[tuple[str, str]], source: str) -> Iterator[PoolWriter]:
     for name, value in settings:
         if name in ("vm.nr_hugepages", "vm.nr_hugepages_mempolicy"):
             yield PoolWriter(source, None, None, int(value) if value.isdecimal() else None)
 
 
-def _tuned(root: Root) -> Iterator[PoolWriter]:
+def _read_tuned(root: Root) -> Iterator[PoolWriter]:
     """Read the sysctl lines of tuned's active profiles."""
     active = root.word("/etc/tuned/active_profile")
     for profile in () if isinstance(active, Unknown) else active.split():
@@ -344,7 +349,7 @@ def _tuned(root: Root) -> Iterator[PoolWriter]:
                 break
 
 
-def _units(root: Root) -> Iterator[PoolWriter]:
+def _read_units(root: Root) -> Iterator[PoolWriter]:
     """Read systemd units whose Exec lines write a pool: a sysctl, or an echo into a file."""
     for path in (f"{_UNITS}/{name}" for name in root.listed(_UNITS) if name.endswith(".service")):
         content = root.text(path)

@@ -25,14 +25,14 @@ THP = "/sys/kernel/mm/transparent_hugepage"
 
 
 class HugetlbFacts(NamedTuple):
-    """What bears on huge pages.
+    """All facts about the huge pages of a host.
 
     limits: what the hugetlb cgroup leaves, by page size; None if nothing limits. free_blocks: by
     node, how many free blocks of each order (2^order base pages) the kernel holds, zones together.
     node_free_bytes: free memory by node. writers: who sets the pools at boot. thp_*: the setting in
     force, the word in brackets. sysctl_files: those that are applied at boot, in their order.
-    boot_unread: why what sets the pools at boot is not known; None if it was looked at. lasting:
-    ``writers`` without the files of /run/sysctl.d, None if there are none."""
+    boot_unread: why it is not known what sets the pools at boot; None if that was read. lasting:
+    ``writers`` without the files of /run/sysctl.d; None if /run has no such file."""
 
     hugetlb: HugeTlb
     meminfo: Meminfo | Unknown
@@ -78,8 +78,8 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
         _free_blocks(root),
         read_node_free(root),
         read_pool_writers(root, sysctl_files),
-        _chosen(root, f"{THP}/enabled"),
-        _chosen(root, f"{THP}/shmem_enabled"),
+        _word_in_brackets(root, f"{THP}/enabled"),
+        _word_in_brackets(root, f"{THP}/shmem_enabled"),
         sysctl_files,
         next((fact for fact in at_boot if isinstance(fact, Unknown) and not fact.absent), None),
         read_pool_writers(root, lasting) if of_run else None,
@@ -105,7 +105,7 @@ def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
 
 
 @or_unknown
-def _chosen(root: Root, name: str) -> str | Unknown:
+def _word_in_brackets(root: Root, name: str) -> str | Unknown:
     _, opening, rest = known(root.text(name)).partition("[")
     word, closing, _ = rest.partition("]")
     return word if opening and closing else Unknown(f"{name}: no choice in brackets")

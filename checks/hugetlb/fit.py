@@ -21,8 +21,8 @@ HEADROOM = "while a split segment is mapped"
 class Stock(NamedTuple):
     """Pages available, between two bounds; equal if they are known exactly.
 
-    kills: a mapping of more is granted all the same, and a bus error ends the process that touches
-    it. So it is with a cgroup's hugetlb limit that is not ``rsvd``: nothing falls back."""
+    kills: a mapping of more pages is granted all the same, and a bus error ends the process that
+    touches them; nothing falls back. A cgroup's hugetlb limit does so unless it is ``rsvd``."""
 
     least_pages: int
     most_pages: int
@@ -48,6 +48,8 @@ class Shortage(NamedTuple):
 
 
 class FitVerdict(NamedTuple):
+    """What ``judge_fit`` answers."""
+
     fit: Fit
     needs: Pages  # per pool and per node with pages bound to it: what ``FITS`` takes
     start: Pages  # the same for a certain start, with arenas dropped where that is enough
@@ -57,7 +59,7 @@ class FitVerdict(NamedTuple):
 def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) -> FitVerdict:
     """Judge whether ``stock`` holds all ``usages`` together. A spot missing from it is unknown."""
     needs = fit_needs(usages)
-    start = start_needs([_as_it_can_map(usage, stock) for usage in usages])
+    start = start_needs([_drop_large_arena(usage, stock) for usage in usages])
     missing = Unknown("not read")
     available = {spot: stock.get(spot, missing) for spot in needs.keys() | start.keys()}
     for spot, have in available.items():
@@ -90,8 +92,9 @@ def touched_pages(usages: Sequence[Usage], spot: Spot) -> int:
     return usages[0].touched.get(spot, 0) if len(usages) == 1 else 0
 
 
-def _as_it_can_map(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage:
-    """Return a usage, without its arena if the pool is smaller: that is dropped in every order."""
+def _drop_large_arena(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage:
+    """Return a usage, without its arena if that is larger than the pool: in no order of starts can
+    such an arena be mapped."""
     for spot, pages in usage.arena.items():
         every = (stock.get(at) for at in (spot, Spot(spot.page_size_bytes, None)))
         if any(isinstance(have, Stock) and have.most_pages < pages for have in every):
@@ -102,7 +105,7 @@ def _as_it_can_map(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage
 def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
     """Return the pages with which every mapping succeeds, in whatever order processes start."""
     return {
-        spot: sum(_at(spot, usage.mapped) for usage in usages)
+        spot: sum(_pages_at(spot, usage.mapped) for usage in usages)
         + max(usage.headroom.get(spot, 0) for usage in usages)
         for spot in _spots(pages for usage in usages for pages in (usage.mapped, usage.headroom))
     }
@@ -114,7 +117,7 @@ def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
     needs: dict[Spot, int] = {}
     every = [(usage.mapped, usage.dropped, usage.headroom) for usage in usages]
     for spot in _spots(pages for three in every for pages in three):
-        both = [(_at(spot, usage.mapped), _at(spot, usage.dropped)) for usage in usages]
+        both = [(_pages_at(spot, usage.mapped), _pages_at(spot, usage.dropped)) for usage in usages]
         everything = sum(map(max, both)) + max(usage.headroom.get(spot, 0) for usage in usages)
         for usage, three, (mapped, dropped) in zip(usages, every, both, strict=True):
             peak = max(mapped, dropped)
@@ -147,7 +150,7 @@ def _spots(every: Iterable[Pages]) -> list[Spot]:
     return sorted(used | pools, key=spot_order)
 
 
-def _at(spot: Spot, pages: Pages) -> int:
+def _pages_at(spot: Spot, pages: Pages) -> int:
     """Return the most pages that may lie on ``spot``: those bound to it, and unbound ones."""
     return sum(
         count

@@ -34,9 +34,9 @@ from checks.base.units import (
 )
 from checks.base.unknown import Unknown, known, unread
 from checks.hugetlb.boot import (
-    drop_in,
+    choose_sysctl_file,
     is_sysctl_file,
-    overruling,
+    overruling_writers,
     pages_after_boot,
     shares_after_boot,
     unread_after_boot,
@@ -69,8 +69,8 @@ from checks.system.facts import SystemFacts
 NO_PAGES = "the launch takes no huge pages"
 
 
-class Wanted:
-    """The launch's huge pages.
+class PageNeed:
+    """The huge pages of a launch.
 
     taken: the most that are in use at one time if all goes well. everything, start: what to set the
     pools to, for all that the launch asks for, and for a certain start."""
@@ -83,21 +83,22 @@ class Wanted:
         self.start: Pages = pool_needs(start_needs(needs.usages)) if needs.usages else {}
 
     def spots(self, bound: bool) -> list[Spot]:
+        """Return the spots that pages are bound to, or else the whole pools, in order."""
         spots = (spot for spot in {*self.everything, *self.start} if bool(spot.nodes) is bound)
         return sorted(spots, key=spot_order)
 
 
-def wanted_pages(needs: LaunchNeeds | None) -> Wanted:
+def wanted_pages(needs: LaunchNeeds | None) -> PageNeed:
     """Return the huge pages of a launch. Raises UnjudgedError if it takes none."""
     launch = the_launch(needs)
     passed("launch").known(launch.usages)
-    wanted = Wanted(launch)
+    wanted = PageNeed(launch)
     if not any(wanted.everything.values()):
         raise UnjudgedError(skip(NO_PAGES))
     return wanted
 
 
-def pool_terms(wanted: Wanted, spot: Spot) -> str:
+def pool_terms(wanted: PageNeed, spot: Spot) -> str:
     """Return, as text, the sum that gives the pages needed at ``spot``."""
     terms = page_terms(wanted.needs, spot)
     taken, pages = wanted.taken.get(spot, 0), wanted.everything.get(spot, 0)
@@ -131,7 +132,7 @@ def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
 CHECKS = CheckSet()
 
 
-def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Target]:
+def _unmet_targets(facts: HugetlbFacts, wanted: PageNeed, spot: Spot) -> dict[Spot, Target]:
     """Return the targets that are not met at one spot, or at the nodes of a whole pool."""
     return {
         at: target
@@ -140,7 +141,7 @@ def _targets(facts: HugetlbFacts, wanted: Wanted, spot: Spot) -> dict[Spot, Targ
     }
 
 
-def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
+def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: PageNeed) -> Finding:
     """Judge whether a pool, or one or several NUMA nodes, has the pages that the launch takes from
     it."""
     if spot.node is None:  # a closed node that it binds to fails by itself, and is to be opened
@@ -159,7 +160,7 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
         have = "" if total is None else f"{total} pages in the pool"
         return unknown(subject, stock, have, need)
     formula = pool_terms(wanted, spot)
-    barred = tuple(_barred(facts, hugepages, spot))
+    barred = tuple(_bar_evidence(facts, hugepages, spot))
     evidence = (*_evidence(hugepages, spot), *barred)
     finding = passed(subject, _have(stock, hugepages, spot), need, formula, evidence=evidence)
     if barred and spot.node is not None:
@@ -167,7 +168,7 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: Wanted) -> Finding:
         return finding.failed(text, "allow the process this node, or bind no memory there")
     if stock.least_pages >= everything:
         return finding
-    targets = _targets(facts, wanted, spot)
+    targets = _unmet_targets(facts, wanted, spot)
     refused = why_refused(targets, facts.memory_available_bytes, facts.node_free_bytes)
     settings = () if refused else reserve_settings(targets, facts.hugetlb.default_page_size_bytes)
     advice = _advice(bool(targets), refused, hugepages)
@@ -203,7 +204,7 @@ def _consequence(spot: Spot) -> str:
 
 
 def _advice(short: bool, refused: str, hugepages: Pool | Unknown) -> str:
-    """Say how to get the missing pages."""
+    """Say how to get missing pages. short: a pool has to grow. refused: why it cannot, or ""."""
     if refused:
         return f"cannot be reserved now ({refused})"
     if not short:
@@ -249,7 +250,7 @@ def _evidence(hugepages: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
     )
 
 
-def _barred(facts: HugetlbFacts, hugepages: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
+def _bar_evidence(facts: HugetlbFacts, hugepages: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
     """Return the evidence that NUMA nodes of a pool are barred; empty if none is, or not known."""
     barred = facts.hugetlb.barred
     if isinstance(hugepages, Unknown) or isinstance(barred, Unknown):
@@ -259,14 +260,14 @@ def _barred(facts: HugetlbFacts, hugepages: Pool | Unknown, spot: Spot) -> Itera
 
 
 @CHECKS.check("hugetlb.shortage", wanted_pages)
-def shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
-    """Judge each page size, over all nodes."""
+def shortage(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
+    """Judge whether each page size has the pages of the launch, over all nodes."""
     for spot in wanted.spots(bound=False):
         yield _judge_spot(spot, hugetlb, wanted)
 
 
 @CHECKS.check("hugetlb.node-shortage", wanted_pages)
-def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
+def node_shortage(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Judge whether each NUMA node, or set of nodes, has the pages that are bound to it."""
     spots = wanted.spots(bound=True)
     for spot in spots:
@@ -276,7 +277,7 @@ def node_shortage(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 
 
 @CHECKS.check("hugetlb.page-size", wanted_pages)
-def page_size(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
+def page_size(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Judge whether the kernel has each page size of the launch."""
     host = hugetlb.hugetlb
     for size in sorted({spot.page_size_bytes for spot in wanted.everything}):
@@ -299,7 +300,7 @@ def page_size(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 
 
 @CHECKS.check("hugetlb.cgroup-limit", wanted_pages)
-def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
+def cgroup_limit(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Judge each page size by this process's cgroup and what the launch's containers ask for."""
     for spot in wanted.spots(bound=False):
         need_bytes = wanted.taken.get(spot, 0) * spot.page_size_bytes
@@ -307,7 +308,7 @@ def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
         hugepages = hugetlb.hugetlb.pool(spot.page_size_bytes)
         unread_pool = hugepages if isinstance(hugepages, Unknown) else None
         limit = hugetlb.limits.get(spot.page_size_bytes, unread_pool)
-        finding = _limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
+        finding = _judge_limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
         touched = touched_pages(known(wanted.needs.usages), spot)
         left = limit.left_bytes if isinstance(limit, HugeTlbLimit) and not limit.refuses else 0
         if finding.status is Status.FAIL and 0 < touched * spot.page_size_bytes <= left:
@@ -320,7 +321,7 @@ def cgroup_limit(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     yield from _container_limits(wanted.needs)
 
 
-def _limit(
+def _judge_limit(
     subject: str, limit: HugeTlbLimit | Unknown | None, need_bytes: int, formula: str
 ) -> Finding:
     """Hold the bytes needed against the tightest hugetlb limit of the cgroup."""
@@ -371,17 +372,17 @@ _BASE_PAGE_BYTES = 4 * KIB
 
 
 @CHECKS.check(RESERVATION, wanted_pages)
-def reservation(wanted: Wanted, hugetlb: HugetlbFacts) -> Iterator[Finding]:
+def reservation(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Judge each pool, or NUMA node, that must grow: whether memory for it is free."""
     short = reserve_targets(hugetlb.hugetlb, wanted.everything)
     if not short:
         yield skip("no page is missing")
     for spot, target in short.items():
-        yield _reservable(spot, target, hugetlb, sizes_to_lower(wanted.needs.processes, huge=True))
+        yield _judge_room(spot, target, hugetlb, sizes_to_lower(wanted.needs.processes, huge=True))
 
 
 @or_unjudged
-def _reservable(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> Finding:
+def _judge_room(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> Finding:
     """Judge whether free memory can become the missing pages of one pool, or of one NUMA node.
     sizes: the flags that set the launch's memory, for the advice."""
     page = spot.page_size_bytes
@@ -443,14 +444,14 @@ def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
 
 
 @CHECKS.check("hugetlb.after-reboot", wanted_pages)
-def after_reboot(wanted: Wanted, hugetlb: HugetlbFacts, system: SystemFacts) -> Iterator[Finding]:
+def after_reboot(wanted: PageNeed, hugetlb: HugetlbFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge whether the pools are set at boot as large as the launch needs."""
     contained = unread(system) is None and system.container.inside
     for spot in wanted.spots(bound=False):
-        yield _set_at_boot(spot.page_size_bytes, wanted, hugetlb, contained)
+        yield _judge_boot(spot.page_size_bytes, wanted, hugetlb, contained)
 
 
-def _set_at_boot(page: int, wanted: Wanted, hugetlb: HugetlbFacts, contained: bool) -> Finding:
+def _judge_boot(page: int, wanted: PageNeed, hugetlb: HugetlbFacts, contained: bool) -> Finding:
     """Judge whether the boot makes the pool of one page size as large as the launch needs. page:
     the page size in bytes. contained: this is a container, which does not see the host's boot."""
     default = hugetlb.hugetlb.default_page_size_bytes
@@ -509,25 +510,24 @@ def _set_at_boot(page: int, wanted: Wanted, hugetlb: HugetlbFacts, contained: bo
     refused = why_refused(mine, hugetlb.memory_available_bytes, hugetlb.node_free_bytes)
     if refused:
         return finding.warned(text, f"cannot be reserved now ({refused})", asks=FIT)
-    return finding.warned(text, *_in_sysctl(hugetlb, pages, later))
+    return finding.warned(text, *_sysctl_remedy(hugetlb, pages, later))
 
 
-def _in_sysctl(
+def _sysctl_remedy(
     facts: HugetlbFacts, pages: int, later: tuple[int, str] | None
 ) -> tuple[str, tuple[Setting, ...]]:
-    """Return ``(advice, settings)`` to set the default pool at boot, never to fewer pages than
-    today.
+    """Return ``(advice, settings)`` to set the default pool at boot, to no fewer pages than now.
 
-    later: pages and source that the boot sets now, None if nobody does. Without a setting if
-    something other than a sysctl file overrules it."""
+    later: pages and source that the boot sets now, None if nothing does. The settings are () if
+    something other than a sysctl file would overrule them."""
     wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
     default = facts.hugetlb.default_page_size_bytes
-    after = overruling((*(facts.lasting or ()), *facts.writers), wanted, default)
+    after = overruling_writers((*(facts.lasting or ()), *facts.writers), wanted, default)
     others = [writer.source for writer in after if not is_sysctl_file(writer.source)]
     if others:
         return f"set {wanted} pages where it is last set at boot: {others[-1]}", ()
     last = after[-1].source if after else ""
-    path, origin = drop_in(facts.sysctl_files, last)
+    path, origin = choose_sysctl_file(facts.sysctl_files, last)
     advice = f"write vm.nr_hugepages into {path}" + f", as {last} is read last at boot" * bool(last)
     advice += f", made of {origin} first" * bool(origin)
     line = Setting(Kind.BOOT_SYSCTL, "vm.nr_hugepages", str(wanted), now, file=path, origin=origin)
@@ -535,7 +535,7 @@ def _in_sysctl(
 
 
 def _boot_advice(page: int, even: bool) -> str:
-    """Say how to set a pool at boot that vm.nr_hugepages cannot set."""
+    """Say how to set a pool at boot if vm.nr_hugepages cannot. even: all nodes have as much."""
     if page >= GIB:
         return f"add hugepagesz={page // GIB}G hugepages=N to the kernel command line"
     if not even:

@@ -60,7 +60,8 @@ class Pool(NamedTuple):
 
     @or_unknown
     def available_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
-        """Return the pages for a new mapping: free, not reserved, and surplus out of memory."""
+        """Return the pages that a new mapping can get: those free and not reserved, and the surplus
+        pages that the kernel may still make."""
         free = max(0, self.free_pages - self.reserved_pages)
         return free + known(self.surplus_allowance_pages(memory_available_bytes))
 
@@ -69,7 +70,7 @@ class Pool(NamedTuple):
         memory.
 
         0 for gigantic pages, or if the available memory is not known. Unknown if the overcommit
-        limit is."""
+        limit is not known."""
         if self.page_size_bytes >= GIGANTIC_BYTES:
             return 0
         if isinstance(self.overcommit_pages, Unknown):
@@ -119,7 +120,7 @@ def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
     """Read every pool from sysfs, or the default one from ``meminfo`` if sysfs's folder cannot be
     read."""
     default = meminfo if isinstance(meminfo, Unknown) else meminfo.value("Hugepagesize")
-    folders, barred = root.names(POOLS), _barred(root)
+    folders, barred = root.names(POOLS), _barred_nodes(root)
     if not isinstance(folders, Unknown):
         kib = (name[len("hugepages-") : -2] for name in folders if name.startswith("hugepages-"))
         sizes = sorted(int(size) * KIB for size in kib if size.isdecimal())
@@ -132,8 +133,9 @@ def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
     return HugeTlb(default, {default: _meminfo_pool(root, default, meminfo)}, False, barred)
 
 
-def _barred(root: Root) -> Mapping[int, Evidence] | Unknown:
-    """Return the NUMA nodes outside of the cpuset or of a GPU's memory: they give no pages."""
+def _barred_nodes(root: Root) -> Mapping[int, Evidence] | Unknown:
+    """Return the NUMA nodes that give no pages, each with the evidence: nodes outside of the
+    cpuset, and nodes that are a GPU's memory. Unknown if the cpuset is not known."""
     allowed, gpus = read_allowed(root), gpu_memory_nodes(root)
     if isinstance(allowed.mems, Unknown):
         return allowed.mems
@@ -180,7 +182,8 @@ def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Un
 
 @or_unknown
 def _meminfo_pool(root: Root, page_size_bytes: int, meminfo: Meminfo) -> Pool | Unknown:
-    """Read the default pool from /proc/meminfo."""
+    """Read the pool of the default page size: its counts from /proc/meminfo, the overcommit limit
+    from /proc/sys/vm, each node's share from sysfs. page_size_bytes: the default size."""
     total, free, reserved = (
         known(meminfo.value(f"HugePages_{row}")) for row in ("Total", "Free", "Rsvd")
     )

@@ -36,8 +36,8 @@ class HugeTlbLimit(NamedTuple):
 
 @or_unknown
 def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
-    """Return the tightest hugetlb limit of this process's cgroup and its ancestors; None without
-    any."""
+    """Return the tightest hugetlb limit of this process's cgroup and its ancestors; None if no
+    cgroup sets one."""
     mount = own_mount(root, "hugetlb")
     if mount is None or isinstance(mount, Unknown):
         return mount
@@ -46,7 +46,7 @@ def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | 
     for folder in mount.folders:
         for part in ("", "rsvd."):
             stem = f"{folder}/hugetlb.{kernel_size(page_size_bytes)}B.{part}"
-            left = known(_left(root, stem + limit_name, stem + used_name))
+            left = known(_bytes_left(root, stem + limit_name, stem + used_name))
             if left is None:
                 continue
             if tightest is None or left < tightest.left_bytes:
@@ -57,7 +57,7 @@ def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | 
 
 
 @or_unknown
-def _left(root: Root, limit_file: str, used_file: str) -> int | Unknown | None:
+def _bytes_left(root: Root, limit_file: str, used_file: str) -> int | Unknown | None:
     limit = known(cgroup_limit(root, limit_file))
     if limit is None or limit >= V1_UNLIMITED_BYTES:
         return None
@@ -80,10 +80,11 @@ def read_stock(
 def stock_of(
     hugetlb: HugeTlb, limits: Limits, memory_available_bytes: int | Unknown, spots: Iterable[Spot]
 ) -> dict[Spot, Stock | Unknown]:
-    """Return the pages available at each of ``spots``: free, not reserved, within ``limits``.
+    """Return the pages that each of ``spots`` can give: free, not reserved, on NUMA nodes that this
+    process may use and no GPU owns.
 
-    limits: by page size. Only NUMA nodes count that this process may use and that are not a GPU's.
-    """
+    limits: of the cgroup, by page size; they narrow a whole pool, not a spot of NUMA nodes.
+    memory_available_bytes: bounds the surplus pages that the kernel may still add."""
 
     @or_unknown
     def at(spot: Spot) -> Stock | Unknown:

@@ -28,7 +28,7 @@ class Target(NamedTuple):
 
 
 def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
-    """Return a target for each pool that must grow (by NUMA node if bound); others' pages count."""
+    """Return the targets of ``all_targets`` whose pool is too small or cannot be read."""
     return {
         spot: target
         for spot, target in all_targets(hugetlb, needs).items()
@@ -38,7 +38,8 @@ def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 
 def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
     """Return a target for every pool that is needed, those that are large enough included. If pages
-    are bound, or some nodes are barred, the targets are by NUMA node."""
+    are bound, or some nodes are barred, the targets are by NUMA node. Pages that others hold are
+    added to those of the launch."""
     targets: dict[Spot, Target] = {}
     hugetlb = hugetlb.once_allowed(needs)
     for size in sorted({spot.page_size_bytes for spot, pages in needs.items() if pages}):
@@ -53,18 +54,19 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
         for spot in needs:
             if spot.page_size_bytes == size and spot.among:
                 allowed = [Spot(size, number) for number in spot.among if number not in barred]
-                _grow(wanted, hugepages, needs[spot], allowed)
-        every: Pages = wanted or _spread(hugetlb, hugepages, size, needs)
+                _add_shares(wanted, hugepages, needs[spot], allowed)
+        every: Pages = wanted or _spread_unbound(hugetlb, hugepages, size, needs)
         for spot, pages in every.items():
             now, others = now_and_held(hugepages, spot.node)
             targets[spot] = Target(pages + others, now, others)
     return targets
 
 
-def _grow(
+def _add_shares(
     wanted: dict[Spot, int], hugepages: Pool | Unknown, pages: int, nodes: list[Spot]
 ) -> None:
-    """Spread the pages of a set of NUMA nodes: each keeps what it has, the missing go evenly."""
+    """Add to ``wanted`` the shares of pages that any of ``nodes`` may give. Each node keeps what it
+    has for the launch; the missing pages are spread evenly."""
     for at in nodes:
         now, others = now_and_held(hugepages, at.node)
         wanted[at] = max(wanted.get(at, 0), (now or 0) - others, 0)
@@ -73,9 +75,9 @@ def _grow(
         wanted[at] += missing // len(nodes) + (index < missing % len(nodes))
 
 
-def _spread(hugetlb: HugeTlb, hugepages: Pool | Unknown, size: int, needs: Pages) -> Pages:
-    """Return unbound pages as those of the whole pool, or evenly over its nodes if some are
-    barred."""
+def _spread_unbound(hugetlb: HugeTlb, hugepages: Pool | Unknown, size: int, needs: Pages) -> Pages:
+    """Return the pages that are bound to no node: of the whole pool or, if some of its nodes are
+    barred, evenly on the others. size: of a page, in bytes."""
     pages = needs[Spot(size, None)]
     if isinstance(hugepages, Unknown):
         return {Spot(size, None): pages}
@@ -87,7 +89,8 @@ def _spread(hugetlb: HugeTlb, hugepages: Pool | Unknown, size: int, needs: Pages
 
 
 def now_and_held(hugepages: Pool | Unknown, numa_node: int | None) -> tuple[int | None, int]:
-    """Return ``(pages now, pages that others keep)`` of a pool, or of one NUMA node."""
+    """Return ``(pages now, pages that others keep)`` of a pool, or of one NUMA node. The pages now
+    are 0 if the kernel has no such pool, and None if they cannot be read."""
     if isinstance(hugepages, Unknown):
         return (0 if hugepages.absent else None), 0
     if numa_node is None:

@@ -18,7 +18,7 @@ from checks.capture.secrets import is_secret, public
 from checks.gpu.hardware_use import splits_segment
 from checks.hugetlb.boot import PoolWriter
 from checks.hugetlb.facts import HugetlbFacts
-from checks.hugetlb.pool_checks import Wanted, page_terms
+from checks.hugetlb.pool_checks import PageNeed, page_terms
 from checks.hugetlb.pools import POOLS
 from checks.hugetlb.targets import all_targets, reserve_settings
 from checks.limits.runtimes import Limit
@@ -185,7 +185,7 @@ def pools(
         return (), [], []
     if isinstance(needs.usages, Unknown):
         return (), [], [Gap("pages", needs.usages.reason)]
-    wanted = Wanted(needs)
+    wanted = PageNeed(needs)
     if not any(wanted.everything.values()):
         return (), [], []
     if isinstance(hugetlb, Unknown):
@@ -386,7 +386,7 @@ def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[
     """Yield the bytes of huge pages and of memory that a pod of Kubernetes is to ask for. A gap
     comes in place of the memory if it is not known."""
     if not isinstance(needs.usages, Unknown):
-        taken = Wanted(needs).taken
+        taken = PageNeed(needs).taken
         asked = {} if container is None else container.hugepages_bytes
         for spot, pages in taken.items():
             size = spot.page_size_bytes

@@ -10,7 +10,7 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.boot import (
     COMMAND_LINE,
     PoolWriter,
-    overruling,
+    overruling_writers,
     pages_after_boot,
     shares_after_boot,
 )
@@ -104,7 +104,7 @@ def overruled(plan: Plan) -> list[str]:
     if pages is None:
         return []
     notes = []
-    for writer in overruling(plan.writers, pages, plan.default_page_bytes):
+    for writer in overruling_writers(plan.writers, pages, plan.default_page_bytes):
         how = f"wins over {SYSCTL_FILE}: it is read later and sets {writer.pages} pages"
         how = f"sets the pool after {SYSCTL_FILE}, by a script" if writer.pages is None else how
         notes.append(f"{writer.source} {how}")
