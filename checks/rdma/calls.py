@@ -109,7 +109,7 @@ def _entries(command: int, device: bytes, table: int) -> Iterator[dict[int, byte
 
 def verbs(name: str) -> dict[str, Any]:
     """Ask libibverbs for one device: its limits, its ports, or why the device cannot be opened.
-    Mooncake opens the same library: a device whose provider is missing is not listed to either."""
+    Mooncake asks the same library: it does not see a device that is not listed here."""
     from checks.rdma.libibverbs import SONAME, library, query
 
     try:

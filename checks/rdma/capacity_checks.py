@@ -41,7 +41,7 @@ from checks.rdma.registration import (
     nic_loads,
     objects_of,
     registration_of,
-    row_of,
+    table_row,
     takers,
 )
 from checks.rdma.use import Transport, Use, uses
@@ -70,17 +70,17 @@ def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     short = set()  # the devices that not all processes that would open them can open
     for nic, need, cgroup in limited:
         used = cgroup.use(nic.name)
-        left = None if isinstance(used, Unknown) else _left(cgroup.limit(nic.name), used).handles
+        left = None if isinstance(used, Unknown) else _rest(cgroup.limit(nic.name), used).handles
         if left is not None and left < need.contexts:
             short.add(nic.name)
     findings = [
-        _judge_cgroup(nic, need, cgroup, _refused(nic, launch_uses, short))
+        _judge_cgroup(nic, need, cgroup, _finding_without_handle(nic, launch_uses, short))
         for nic, need, cgroup in limited
     ]
     return findings or [passed("cgroup", "no limit on any device used")]
 
 
-def _refused(nic: Nic, launch_uses: Iterable[Use], short: set[str]) -> Finding:
+def _finding_without_handle(nic: Nic, launch_uses: Iterable[Use], short: set[str]) -> Finding:
     """Return the worst finding for a process of the launch that gets no handle of ``nic``. short:
     names of the devices that have fewer handles left than processes need."""
     finding = passed(Subject(nic.name, "device")).warned(
@@ -116,7 +116,7 @@ def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding)
         f"domains and completion queues; + {need.queue_pairs} queue pairs",
     )
     used, limit = finding.known(cgroup.use(nic.name)), cgroup.limit(nic.name)
-    handles, objects = _left(limit, used)
+    handles, objects = _rest(limit, used)
     limits = ["max" if most is None else str(most) for most in limit]
     line, wanted = (
         f"{nic.name} hca_handle={handles_word} hca_object={objects_word}"
@@ -150,7 +150,7 @@ def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding)
     return finding
 
 
-def _left(limit: CgroupLimit, used: CgroupLimit) -> CgroupLimit:
+def _rest(limit: CgroupLimit, used: CgroupLimit) -> CgroupLimit:
     """Subtract what is in use from a limit, at least to 0; None without a limit."""
     pairs = zip(limit, used, strict=True)
     return CgroupLimit(
@@ -181,8 +181,8 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
     most_of_each = f"max_mr {limits.max_mr} max_qp {limits.max_qp}"
     attributes = Evidence(f"ibv_query_device {nic.name}", most_of_each)
     finding = finding._replace(
-        have=f"{regions} of {_bound(limits.max_mr)} memory regions, {pairs} of "
-        f"{_bound(limits.max_qp)} queue pairs in use",
+        have=f"{regions} of {_bound_text(limits.max_mr)} memory regions, {pairs} of "
+        f"{_bound_text(limits.max_qp)} queue pairs in use",
         need=f"{'unknown' if isinstance(need.regions, Unknown) else need.regions} regions, up to "
         f"{need.queue_pairs} queue pairs",
         evidence=(Evidence(f"rdma resource, {nic.name}", f"mr {regions} qp {pairs}"), attributes),
@@ -217,7 +217,7 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
     return finding
 
 
-def _bound(most: int) -> str:
+def _bound_text(most: int) -> str:
     return str(most) if most > 0 else "unbounded"
 
 
@@ -289,7 +289,7 @@ def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
     """Judge whether one NIC's translation table holds all regions that the launch registers. nics:
     the number of NICs in use, for the advice to spread processes over them."""
     finding = passed(load.nic.name)
-    row = finding.known(row_of(load.nic))
+    row = finding.known(table_row(load.nic))
     if row is not None and not row.holds_entries:
         return finding._replace(
             have=f"no limit of its own ({row.name})",
@@ -321,12 +321,12 @@ def _judge_bound(
         best = max(mine, key=lambda each: (each.page_bytes, each.holds_bytes))
         fits = _holds(load, best, row)
         if fits is not None:
-            return _as_measured(finding, load, best, fits, nics)
+            return _judge_by_measurement(finding, load, best, fits, nics)
     if row is None:
         text = f"how much a device of {load.nic.provider} can hold is unknown: only a measurement "
         advice = f"run: mooncake-preflight measure --only registration --device {shlex.quote(name)}"
         return finding.unknown(f"{text}tells it", advice=advice)
-    return _as_the_table_has_it(finding, load, row, nics)
+    return _judge_by_table(finding, load, row, nics)
 
 
 def _formula(load: NicLoad) -> str:
@@ -359,11 +359,10 @@ def _holds(load: NicLoad, measured: Measured, row: DeviceRow | None) -> bool | N
     return False if exact and measured.met == DEVICE_TABLE else None
 
 
-def _as_measured(
+def _judge_by_measurement(
     finding: Finding, load: NicLoad, measured: Measured, fits: bool, nics: int
 ) -> Finding:
-    """Judge by a measurement on this host. fits: the measurement shows that the device holds the
-    load."""
+    """Judge a load by a measurement on this host. fits: whether the device was shown to hold it."""
     page = format_page_size(measured.page_bytes)
     source = measured.file or "mooncake-preflight measure --only registration"
     met = f"{measured.holds_regions} regions, then: {measured.met or 'as much as was asked'}"
@@ -374,11 +373,12 @@ def _as_measured(
     if fits:
         return finding
     text = "registration fails: this device was measured to hold less"
-    return _over(finding.failed(text), load, measured.holds_bytes // measured.page_bytes, nics)
+    return _advise(finding.failed(text), load, measured.holds_bytes // measured.page_bytes, nics)
 
 
-def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) -> Finding:
-    """Judge by the table of devices: what is vouched for, worked, or failed for others."""
+def _judge_by_table(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) -> Finding:
+    """Judge a load by the table of devices. Above what the row vouches for, warn and tell whether
+    others succeeded or failed."""
     have = counted(row.holds_entries, "entries")
     finding = finding._replace(have=have, evidence=_evidence(row))
     if load.entries <= row.holds_entries:
@@ -391,12 +391,12 @@ def _as_the_table_has_it(finding: Finding, load: NicLoad, row: DeviceRow, nics: 
         seen = "no report of a success at this size is known"
     error = "Input/output error [5]" if row.errno == 5 else "Cannot allocate memory [12]"
     text = f"registration may fail with '{error}': {seen}"
-    return _over(finding.warned(text), load, row.holds_entries, nics)
+    return _advise(finding.warned(text), load, row.holds_entries, nics)
 
 
-def _over(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
-    """Add the advice to bring a NIC's entries down to ``most``. The ways are huge pages, less
-    memory, and processes that use one of the ``nics`` NICs each."""
+def _advise(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
+    """Add the advice to bring a NIC's entries down to ``most``: huge pages, less memory, or
+    processes that use one of the ``nics`` NICs each."""
     ways = []
     settings: tuple[Setting, ...] = ()
     small = load.by_page.get(BASE_PAGE_BYTES, 0)

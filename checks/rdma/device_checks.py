@@ -42,7 +42,7 @@ def device_missing(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
             others.setdefault(lookup, []).append(process)
     return [
         *(_judge_names(rdma, use) for use in uses(rdma, needs)),
-        *(_judge_looked_up(rdma, use, those) for use, those in others.items()),
+        *(_judge_looked_up(rdma, use, processes) for use, processes in others.items()),
     ]
 
 
@@ -53,25 +53,28 @@ LOOKED_UP = (
 
 
 def _looks_up_all(process: ProcessNeeds) -> bool:
-    """Return whether SGLang itself looks up the very devices that are judged by name."""
+    """Tell whether SGLang's engine looks up the same devices that the process names for
+    Mooncake."""
     lookup, used = process.looked_up, process.rdma
     return lookup is not None and used is not None and lookup.devices == used.devices
 
 
 @or_unjudged
-def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, those: list[ProcessNeeds]) -> Finding:
-    """Judge devices of SGLang's own engine beside a store with others."""
+def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, processes: list[ProcessNeeds]) -> Finding:
+    """Judge whether the host has the devices that SGLang's engine looks up, if the store of the
+    processes names others."""
     known(rdma.nics)
     there = [nic.name for nic in rdma.present]
-    who = fold_names([process.name for process in those])
+    who = fold_names([process.name for process in processes])
     named = passed(who).known(use.devices)
     finding = passed(who, join_names(there) or "no RDMA device", join_names(named), use.origin)
     gone = ", ".join(name for name in named if name not in there)
     advice = f"name devices of this host in {use.origin}: {', '.join(there)}"
-    return _ends(finding, gone, advice) if gone else finding
+    return _fail(finding, gone, advice) if gone else finding
 
 
-def _ends(finding: Finding, gone: str, advice: str, settings: tuple[Setting, ...] = ()) -> Finding:
+def _fail(finding: Finding, gone: str, advice: str, settings: tuple[Setting, ...] = ()) -> Finding:
+    """Return a failure: SGLang ends at its start. gone: names of the devices that are missing."""
     ending = Consequence.WILL_NOT_START
     return finding.failed(f"{gone}: {LOOKED_UP}", advice, settings, consequence=ending)
 
@@ -90,7 +93,7 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
     if not named:
         why = devices.names.reason if isinstance(devices.names, Unknown) else devices.how
         return skip(f"no name to look up: {why}", use.who)
-    evidence = (_listing(rdma),)
+    evidence = (_device_listing(rdma),)
     have, need = join_names(there) or "no RDMA device", join_names(named)
     finding = passed(use.who, have, need, devices.how, evidence=evidence)
     left = [name for name in named if name in there]
@@ -103,7 +106,7 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
         advice = "make the devices visible here (host's driver, container's /dev/infiniband)"
     settings = names_setting(use, left or good)
     if _looks_up_all(process):
-        return _ends(finding, gone, advice, settings)
+        return _fail(finding, gone, advice, settings)
     if left:
         text = f"{gone}: no such device here, so it runs on {', '.join(left)} alone"
         return finding.warned(text, advice, settings)
@@ -113,10 +116,10 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
     return ends_at_start(finding.failed(f"{gone}: no such device here", advice, settings), use)
 
 
-def _listing(rdma: RdmaFacts) -> Evidence:
+def _device_listing(rdma: RdmaFacts) -> Evidence:
     """Return the devices that the kernel lists, as evidence."""
     names = " ".join(nic.name for nic in rdma.present)
-    return Evidence(RDMA_DEVICES, names if rdma.class_there else "no such folder")
+    return Evidence(RDMA_DEVICES, names if rdma.class_exists else "no such folder")
 
 
 def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
@@ -145,11 +148,11 @@ def no_device(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
             there = there or "no RDMA device"
         nothing = skip() if needs is None else skip(NO_RDMA, "launch")
         return [nothing._replace(have=there)]
-    return [_judge_left(rdma, use) for use in uses(rdma, needs)]
+    return [_judge_devices_left(rdma, use) for use in uses(rdma, needs)]
 
 
 @or_unjudged
-def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
+def _judge_devices_left(rdma: RdmaFacts, use: Use) -> Finding:
     """Judge the devices that are left to one use, and name the settings that leave none."""
     devices = use.devices
     finding = passed(use.who, need="at least 1 device", formula=devices.how)
@@ -171,7 +174,7 @@ def _judge_left(rdma: RdmaFacts, use: Use) -> Finding:
         becomes = ": setup returns 0 and everything goes over TCP, without a message"
     if not rdma.present:
         functions = rdma.erdma.functions
-        finding = finding._replace(evidence=(_listing(rdma),))
+        finding = finding._replace(evidence=(_device_listing(rdma),))
         if not isinstance(functions, Unknown) and functions:
             return finding.skipped("judged by rdma.erdma-driver: an eRDMA card without a device")
         advice = "load the NIC's driver, give the container the host's devices, or set protocol tcp"
@@ -214,7 +217,7 @@ _GO_BY_EFA = (
 
 @CHECKS.check("rdma.node-type", any_launch)
 def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    """Judge whether Mooncake can connect a device of this type: no iWARP, no EFA."""
+    """Judge whether each device is of a type that Mooncake can connect: neither iWARP nor EFA."""
     mode = rdma.erdma.compat_mode
 
     @or_unjudged

@@ -58,7 +58,8 @@ KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 
 
 class Identity(NamedTuple):
-    """What a result is kept under. hardware: ``1ded:107f``, or what sysfs calls the device."""
+    """The key of a saved result: it counts for a device while all of this is the same. hardware:
+    ``1ded:107f``, or what sysfs calls the device."""
 
     hardware: str
     firmware: str
@@ -85,12 +86,12 @@ OF_DEVICE = (DEVICE_TABLE, MEMORY_KEYS)
 def identity_of(root: Root, name: str, driver: str) -> Identity:
     """Return the key under which results of the device ``name`` are kept."""
     folder = f"{RDMA_DEVICES}/{name}"
-    hardware = function_of(root, name) or _word(root, f"{folder}/hca_type")
+    hardware = pci_id_of(root, name) or _word(root, f"{folder}/hca_type")
     version = _word(root, f"/sys/module/{driver}/version") or _word(root, KERNEL_RELEASE)
     return Identity(hardware, _word(root, f"{folder}/fw_ver"), driver, version)
 
 
-def function_of(root: Root, name: str) -> str | None:
+def pci_id_of(root: Root, name: str) -> str | None:
     """Return the PCI id of a device's function, ``1ded:107f``; None if it cannot be read."""
     parts = [root.word(f"{RDMA_DEVICES}/{name}/device/{part}") for part in ("vendor", "device")]
     known = [part.removeprefix("0x") for part in parts if isinstance(part, str)]

@@ -22,7 +22,7 @@ _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 
 
 class Gid(NamedTuple):
-    """One used entry of a port's GID table. netdev: "" if none is behind it."""
+    """One used entry of a port's GID table. netdev: its network interface, "" if it has none."""
 
     number: int
     raw: bytes
@@ -80,7 +80,8 @@ class Netdev(NamedTuple):
 def read_ports(
     root: Root, device: str, pkeys: Iterable[int], gids: Iterable[int]
 ) -> tuple[Port, ...] | Unknown:
-    """Read every port of ``device``, with these partition keys, and these GIDs behind any gap."""
+    """Read every port of ``device``. pkeys: indices of the partition keys to read. gids: indices of
+    GIDs to read wherever they are in the table."""
     folder = f"{RDMA_DEVICES}/{device}/ports"
     numbers = _numbers(known(root.names(folder)))
     keys, entries = sorted(set(pkeys)), set(gids)
@@ -91,8 +92,8 @@ def _numbers(names: Iterable[str]) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal() and len(name) < 6)
 
 
-def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: set[int]) -> Port:
-    """Read one port. pkeys: indices of the partition keys to read. asked: see ``_read_gids``."""
+def _read_port(root: Root, folder: str, number: int, pkeys: list[int], wanted: set[int]) -> Port:
+    """Read one port. pkeys: indices of the partition keys to read. wanted: see ``_read_gids``."""
     layer, indices = root.word(f"{folder}/link_layer"), root.entries(f"{folder}/gids")
     gids: tuple[Gid, ...] | Unknown
     table: int | Unknown
@@ -100,7 +101,7 @@ def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: se
         gids = table = indices
     else:
         numbers = _numbers(indices)
-        gids, table = _read_gids(root, folder, layer, numbers, asked), len(numbers)
+        gids, table = _read_gids(root, folder, layer, numbers, wanted), len(numbers)
     return Port(
         number,
         numbered_word(root, f"{folder}/state"),
@@ -115,16 +116,16 @@ def _read_port(root: Root, folder: str, number: int, pkeys: list[int], asked: se
 
 @or_unknown
 def _read_gids(
-    root: Root, folder: str, layer: str | Unknown, numbers: list[int], asked: set[int]
+    root: Root, folder: str, layer: str | Unknown, numbers: list[int], wanted: set[int]
 ) -> tuple[Gid, ...] | Unknown:
     """Read the used entries of a GID table, ascending.
 
     An entry more than LARGEST_GAP behind the last used one is read only if its index is in
-    ``asked``. numbers: all indices of the table. layer: the port's link layer."""
+    ``wanted``. numbers: all indices of the table. layer: the port's link layer."""
     used: list[Gid] = []
     last_used = -1
     for number in numbers:
-        if number > last_used + LARGEST_GAP and number not in asked:
+        if number > last_used + LARGEST_GAP and number not in wanted:
             continue
         content = known(root.word(f"{folder}/gids/{number}"))
         try:
@@ -140,13 +141,13 @@ def _read_gids(
         # The kernel answers with EINVAL, in these words, where no interface is behind it.
         if isinstance(netdev, Unknown) and netdev.reason.endswith("Invalid argument"):
             netdev = ""
-        gid_type = _kind(root.word(f"{folder}/gid_attrs/types/{number}"), layer)
+        gid_type = _gid_type(root.word(f"{folder}/gid_attrs/types/{number}"), layer)
         used.append(Gid(number, raw, gid_type, netdev))
     return tuple(used)
 
 
 @or_unknown
-def _kind(content: str | Unknown, layer: str | Unknown) -> str | Unknown:
+def _gid_type(content: str | Unknown, layer: str | Unknown) -> str | Unknown:
     """Return the GID type as Mooncake sees it: "IB/RoCE v1" means RoCE v1 on Ethernet alone."""
     content = known(content)
     if content == "RoCE v2":
@@ -158,7 +159,7 @@ def _kind(content: str | Unknown, layer: str | Unknown) -> str | Unknown:
 
 @or_unknown
 def numbered_word(root: Root, name: str) -> str | Unknown:
-    """Return the word of ``4: ACTIVE``, as the kernel writes states and types."""
+    """Read a file such as ``4: ACTIVE``, as the kernel writes states; return the word."""
     content = known(root.word(name))
     number, colon, word = content.partition(":")
     if not colon or not number.isdecimal() or not word.strip():
@@ -184,7 +185,8 @@ def read_netdevs(root: Root, names: Iterable[str]) -> dict[str, Netdev]:
 
 
 def _read_netdev(root: Root, name: str, by_interface: dict[str, Any] | Unknown) -> Netdev:
-    """Read one interface: its MTU, and its addresses in this network namespace."""
+    """Read one interface: its MTU, and its addresses in this network namespace. by_interface: the
+    answer of the call ``rdma.interfaces``."""
     mtu = root.integer(f"/sys/class/net/{name}/mtu")
     if isinstance(by_interface, Unknown):
         return Netdev(name, by_interface, mtu, by_interface)
@@ -207,12 +209,13 @@ class GidChoice(NamedTuple):
 
     gid: Gid | None  # the entry taken, None if the device is disabled
     automatic: bool  # no index was given
-    how: str  # in words, of the rank that it won by, or of what is wrong
+    how: str  # in words: by which rank it won, or what is wrong
 
 
 def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
-    """Return the GID index that MC_GID_INDEX, or else NCCL_IB_GID_INDEX, asks for, and that name.
-    None if neither is set or the number is out of range; text without a number is 0."""
+    """Return ``(index, variable)`` of the GID index that MC_GID_INDEX asks for, or
+    NCCL_IB_GID_INDEX if that is not set. None if neither is set or the number is out of range; text
+    without a number is 0."""
     for name in ("MC_GID_INDEX", "NCCL_IB_GID_INDEX"):
         if name in environment:
             index = leading_integer(environment[name]) or 0
@@ -231,7 +234,7 @@ def choose_gid(
     if asked is None and release is not None and not release.chooses_gid:
         asked = (0, "the default of this release")
     if asked is not None:
-        return _given(port.gids, asked, release)
+        return _choose_at_index(port.gids, asked, release)
     for gid in port.gids:
         for fact in (gid.kind, gid.netdev):
             if isinstance(fact, Unknown):
@@ -239,12 +242,12 @@ def choose_gid(
     if not port.gids:
         return GidChoice(None, True, EMPTY_TABLE)
     if release is not None and not release.ranks_gids:
-        return _first(port.gids)
+        return _choose_first(port.gids)
     ranked = min(port.gids, key=lambda gid: (_rank(gid), gid.number))
     return GidChoice(ranked, True, _RANKS[_rank(ranked)])
 
 
-def _given(
+def _choose_at_index(
     gids: tuple[Gid, ...], asked: tuple[int, str], release: MooncakeRelease | None
 ) -> GidChoice:
     """Choose the GID at a stated index, if it is in use and Mooncake's release accepts it. asked:
@@ -258,7 +261,7 @@ def _given(
     return GidChoice(gid, False, f"{name}={index}")
 
 
-def _first(gids: tuple[Gid, ...]) -> GidChoice:
+def _choose_first(gids: tuple[Gid, ...]) -> GidChoice:
     fit = [gid for gid in gids if gid.kind == IB or (gid.kind == ROCE_2 and gid.ipv4)]
     chosen = next((gid for gid in fit if gid.netdev), fit[0] if fit else None)
     how = "no entry is" if chosen is None else "the first that is"

@@ -22,9 +22,9 @@ from checks.rdma.verbs import (
     RdmaKernel,
     Verbs,
     read_cgroups,
+    read_device_file,
     read_kernel,
     read_libraries,
-    read_node,
     read_verbs,
     uverbs_of,
 )
@@ -87,7 +87,7 @@ class RdmaFacts(NamedTuple):
     measured: tuple[Measured, ...] = ()  # earlier results of the probe
     docker_runtime: str | Unknown = ""  # Docker's default
     parts: frozenset[str] | Unknown = Unknown("not read")  # of the Mooncake here, by ``software``
-    class_there: bool = True  # the kernel's folder of devices exists
+    class_exists: bool = True  # the kernel's folder of devices exists
     nodes_alone: tuple[str, ...] = ()  # nodes below /dev/infiniband if it shows no device
 
     @property
@@ -119,13 +119,13 @@ def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
         read_libraries(root),
         kernel,
         read_cgroups(root) if any_device else (),
-        read_node(root, f"{NODES}/rdma_cm") if any_device else no_device,
+        read_device_file(root, f"{NODES}/rdma_cm") if any_device else no_device,
         _read_erdma(root),
         _online_cpus(root),
         {path: root.text(path) for path in sorted(paths) if path.startswith("/")},
         read_measured(root, {nic.name: nic.driven_by for nic in present}) if present else (),
         docker_text(read_docker_config(root), "default-runtime"),
-        class_there=any_device or not isinstance(root.names(RDMA_DEVICES), Unknown),
+        class_exists=any_device or not isinstance(root.names(RDMA_DEVICES), Unknown),
         nodes_alone=tuple(
             name for name in (() if any_device else root.listed(NODES)) if "uverbs" in name
         ),
@@ -146,10 +146,10 @@ def _read_nic(
     uverb = uverbs if isinstance(uverbs, Unknown) else uverbs.get(name)
     if uverb is None:
         uverb = Unknown(f"{name} has no entry in /sys/class/infiniband_verbs", absent=True)
-    opened = uverb if isinstance(uverb, Unknown) else read_node(root, f"{NODES}/{uverb}")
+    opened = uverb if isinstance(uverb, Unknown) else read_device_file(root, f"{NODES}/{uverb}")
     uverb = None if isinstance(uverb, Unknown) else uverb
     gone = opened.absent if isinstance(opened, Unknown) else not opened.opens
-    driver = _last(root.link(f"{folder}/device/driver"))
+    driver = _last_part(root.link(f"{folder}/device/driver"))
     return Nic(
         name,
         numbered_word(root, f"{folder}/node_type"),
@@ -157,7 +157,7 @@ def _read_nic(
         _provider(name, driver, kernel),
         root.word(f"{folder}/fw_ver"),
         root.word(f"{folder}/hca_type"),
-        _last(root.link(f"{folder}/device")),
+        _last_part(root.link(f"{folder}/device")),
         device_numa_node(root, name),
         uverb,
         opened,
@@ -198,8 +198,8 @@ def _provider(
     return Unknown(f"no known user-space library for the driver {driver or 'of ' + name}")
 
 
-def _last(path: str | Unknown) -> str | Unknown | None:
-    """Return the last part of a path; None if there is none."""
+def _last_part(path: str | Unknown) -> str | Unknown | None:
+    """Return the last part of a path; None if the path does not exist."""
     return none_if_absent(path, None) if isinstance(path, Unknown) else path.rpartition("/")[2]
 
 
@@ -213,7 +213,7 @@ def _read_erdma(root: Root) -> Erdma:
         folder = f"{PCI_DEVICES}/{name}"
         vendor, device = (root.word(f"{folder}/{part}") for part in ("vendor", "device"))
         if vendor == ERDMA_VENDOR and device in ERDMA_DEVICES:
-            driver = _last(root.link(f"{folder}/driver"))
+            driver = _last_part(root.link(f"{folder}/driver"))
             cards.append((name, driver if isinstance(driver, str) else ""))
     return Erdma(tuple(cards), root.word(ERDMA_MODE))
 

@@ -38,14 +38,14 @@ LEAST_CPUS, MANY_CPUS, FEW_THREADS, MANY_THREADS = 4, 64, 8, 16
 
 
 class Forking(NamedTuple):
-    """How one process registers memory where libibverbs asks for whole huge pages."""
+    """What decides whether a process registers whole huge pages, if libibverbs calls madvise."""
 
     cpus: int | Unknown
     largest_bytes: int | Unknown  # what one registration takes at most
     release: MooncakeRelease | None
 
 
-def advises(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
+def calls_madvise(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
     """Tell whether libibverbs, for a process, calls madvise on ranges rounded to 4 KiB. Unknown if
     the release of rdma-core, or what the kernel does at fork, is not known."""
     if VARIABLE in environment:
@@ -66,7 +66,7 @@ def bad_end(region: Region, forking: Forking) -> str | Unknown:
     """Say which registration of ``region`` ends inside a huge page; "" if none does.
 
     Without a known release the region counts as registered the old way, before 0.3.14. Unknown if
-    it cannot be told."""
+    the answer depends on a fact that is not known, such as the number of CPUs."""
     page, what = region.page_bytes, region.what
     if page <= BASE_PAGE_BYTES or region.dontfork:
         return ""
@@ -93,7 +93,7 @@ def bad_end(region: Region, forking: Forking) -> str | Unknown:
 
 
 def touching_threads(cpus: int) -> int:
-    """Return into how many blocks Mooncake cuts a region of 4 GiB or more; 0: it does not."""
+    """Return how many threads register a region of 4 GiB or more in blocks first; 0: no blocks."""
     if cpus < LEAST_CPUS:
         return 0
     return MANY_THREADS if cpus > MANY_CPUS else min(cpus, FEW_THREADS)
@@ -122,7 +122,7 @@ def _judge(rdma: RdmaFacts, name: str, regions: tuple[Region, ...], use: Use) ->
         have=f"rdma-core {shown}",
         evidence=(Evidence(source if isinstance(source, str) else "libibverbs.so.1", shown),),
     )
-    advised = advises(rdma, use.environment)
+    advised = calls_madvise(rdma, use.environment)
     if advised is False:
         return finding
     forking = Forking(rdma.cpus, largest_region_bytes(use.nics, use.environment), use.release)

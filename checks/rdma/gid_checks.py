@@ -38,13 +38,13 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         None."""
         finding = passed(nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
         choice = gid_choice(nic, use.environment, use.release)
-        if isinstance(choice, Unknown) or (choice.gid is None and not use.host_table):
+        if isinstance(choice, Unknown) or (choice.gid is None and not use.has_host_gids):
             return finding
         folder = f"{RDMA_DEVICES}/{nic.name}/ports/{port_of(use.environment)}/gids"
         if choice.gid is None:
             advice, settings = _remedy(use, choice)
-            unnamed = [nic for nic in rdma.present if nic not in use.takes]
-            others = [nic.name for nic in unnamed if _trouble(nic, use) is None]
+            unnamed = [nic for nic in rdma.present if nic not in use.candidate_nics]
+            others = [nic.name for nic in unnamed if _gid_trouble(nic, use) is None]
             if use.devices.names == () and others and _index_for_all(use) is None:
                 advice = f"name devices that have one in {use.devices.how}: {', '.join(others)}"
                 settings = names_setting(use, others)
@@ -56,24 +56,25 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
                 settings=settings,
             )
         finding = finding._replace(
-            have=f"{_shown(choice.gid)} ({choice.how})",
+            have=f"{_gid_text(choice.gid)} ({choice.how})",
             evidence=(Evidence(f"{folder}/{choice.gid.number}", choice.gid.text),),
         )
         return finding if lost else _judge_choice(finding, rdma, nic, use, choice)
 
-    return judge_devices(rdma, needs, Cause.GID, _trouble, describe)
+    return judge_devices(rdma, needs, Cause.GID, _gid_trouble, describe)
 
 
-def _trouble(nic: Nic, use: Use) -> Lost | Unknown | None:
-    """Return why a process does not come to a device with a GID; None if it does."""
+def _gid_trouble(nic: Nic, use: Use) -> Lost | Unknown | None:
+    """Return why the processes of ``use`` do not get a GID of ``nic``: the device or its port
+    cannot be used, or no GID fits. None if they get one."""
     reach = reach_problem(nic) if use.processes else None
     trouble = port_problem(nic, use.environment) if reach is None else reach
     if trouble is not None:
         return trouble
-    return gid_problem(nic, use.environment, use.release, use.host_table)
+    return gid_problem(nic, use.environment, use.release, use.has_host_gids)
 
 
-def _shown(gid: Gid) -> str:
+def _gid_text(gid: Gid) -> str:
     gid_type = gid.kind if isinstance(gid.kind, str) else "unknown type"
     netdev = gid.netdev if isinstance(gid.netdev, str) and gid.netdev else "no interface"
     return f"{gid.number}: {gid.text}, {gid_type}, {netdev}"
@@ -138,7 +139,7 @@ def _index_for_all(use: Use) -> int | None:
     none.
 
     MC_GID_INDEX has one value for all devices. Devices whose port is not active do not count."""
-    nics = [nic for nic in use.takes if port_problem(nic, use.environment) is None]
+    nics = [nic for nic in use.candidate_nics if port_problem(nic, use.environment) is None]
     common = set.intersection(*(_ipv4_gids(nic, use) for nic in nics)) if nics else set()
     return min(common, default=None)
 

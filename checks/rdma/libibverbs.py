@@ -75,8 +75,8 @@ def library() -> ctypes.CDLL:
 def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
     """Return libibverbs' view of the device ``name`` as plain data, or why it cannot be opened.
 
-    listed: the library has a provider. opened; errno and error if not. Of an opened device: limits,
-    pages_on_demand, and ports by number (active_mtu_bytes, gid_table)."""
+    listed: the library has a provider for the device. opened: False comes with errno and error. An
+    opened device has limits, pages_on_demand, and ports by number (active_mtu_bytes, gid_table)."""
     count = ctypes.c_int(0)
     start = library.ibv_get_device_list(ctypes.byref(count))
     if not start:
@@ -84,13 +84,13 @@ def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
     try:
         for device in (ctypes.c_void_p * count.value).from_address(start):
             if library.ibv_get_device_name(device).decode(errors="replace") == name:
-                return _opened(library, device or 0)
+                return _open_and_query(library, device or 0)
         return {"listed": False, "error": f"not among the {count.value} devices that it lists"}
     finally:
         library.ibv_free_device_list(start)
 
 
-def _opened(library: ctypes.CDLL, device: int) -> dict[str, Any]:
+def _open_and_query(library: ctypes.CDLL, device: int) -> dict[str, Any]:
     """Open a device, read its limits and ports, and close it; see ``query``. device: the address of
     its entry in the library's list."""
     ctypes.set_errno(0)

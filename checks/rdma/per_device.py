@@ -43,16 +43,16 @@ def judge_devices(
 ) -> Iterator[Finding]:
     """Yield one finding for each device that the launch would take: the worst over its processes.
 
-    A skip if it would take none. Without a launch, all devices of the host are judged. cause: what
-    the check is about; a device that is lost for another cause is skipped. problem_of: returns why
-    a use loses a device, None if it does not. describe: makes the finding, with the loss of this
-    cause or None."""
+    The only finding is a skip if the launch would take none. Without a launch, all devices of the
+    host are judged. cause: what the check is about; a device that is lost for another cause is
+    skipped. problem_of: returns why a use loses a device, None if it does not. describe: makes the
+    finding; gets the loss of this cause, or None."""
     known(rdma.nics)
     launch = rdma_launch_or_host(needs)
     host = Use((), DevicesInUse((), (), (), Transport.NOT_ASKED, ""), rdma.present, None)
     by_device: dict[str, list[Finding]] = {}
     for use in [host] if launch is None else uses(rdma, launch):
-        for nic in use.takes:
+        for nic in use.candidate_nics:
             finding = _judge_device(use, nic, cause, problem_of, describe)
             by_device.setdefault(nic.name, []).append(finding)
     worst_first = list(Status)
@@ -85,7 +85,8 @@ def _judge_device(
 
 
 def ends_at_start(finding: Finding, use: Use) -> Finding:
-    """Add to a failure that the start ends, if the processes are left without any transport."""
+    """Say in a failure that the start ends, if the processes are left without any transport; else
+    return it unchanged."""
     if use.devices.transport is not Transport.NONE:
         return finding
     text = f"{finding.text}; without a device the start ends: No available RNIC, setup returns -1"
@@ -95,12 +96,11 @@ def ends_at_start(finding: Finding, use: Use) -> Finding:
 def whichever_is_used(
     launch_uses: Sequence[Use], judge: Callable[[Sequence[Use]], list[Finding]]
 ) -> list[Finding]:
-    """Return the findings of ``judge`` about the uses, and one for each use that has no known
-    device.
+    """Return the findings of ``judge`` about the uses, and one finding for each use whose devices
+    are none or not known.
 
-    If only GIDs are unknown, all devices that a use may come to are judged first. If these pass,
-    every smaller choice passes, as fewer devices take no more. If not, a finding says why the
-    devices are not known."""
+    A use whose devices are unknown for their GIDs alone is first judged with all the devices that
+    it may come to. If all that passes, it passes with fewer devices too, and nothing is unknown."""
     instead = [
         unknown(use.who, names.of("which devices it uses is not known: "))
         if isinstance(names := use.devices.names, Unknown)

@@ -30,7 +30,7 @@ from checks.rdma.use import (
     Lost,
     Transport,
     Use,
-    node_problem,
+    file_problem,
     port_of,
     port_problem,
     provider_problem,
@@ -66,8 +66,8 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         them."""
         ports = () if isinstance(nic.ports, Unknown) else nic.ports
         folder = f"{RDMA_DEVICES}/{nic.name}/ports"
-        states = [f"port {p.number} {_shown(p.state)} ({_shown(p.physical_state)})" for p in ports]
-        evidence = (Evidence(f"{folder}/{p.number}/state", _shown(p.state)) for p in ports)
+        states = [f"port {p.number} {_word(p.state)} ({_word(p.physical_state)})" for p in ports]
+        evidence = (Evidence(f"{folder}/{p.number}/state", _word(p.state)) for p in ports)
         seen = "; ".join(states) or "no port"
         finding = passed(nic.name, seen, "ACTIVE", evidence=tuple(evidence))
         if lost is None:
@@ -79,16 +79,16 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     return judge_devices(rdma, needs, Cause.PORT, problem, describe)
 
 
-def _shown(fact: str | Unknown) -> str:
+def _word(fact: str | Unknown) -> str:
     return fact if isinstance(fact, str) else "unknown"
 
 
-def _port_remedy(ports: tuple[Port, ...], asked: str) -> tuple[str, tuple[Setting, ...]]:
+def _port_remedy(ports: tuple[Port, ...], now: str) -> tuple[str, tuple[Setting, ...]]:
     """Return ``(advice, settings)`` to get an active port: another port, the interface up, or the
-    cable. asked: the value of MC_IB_PORT, "" if it is not set."""
+    cable. now: the value of MC_IB_PORT, "" if it is not set."""
     active = next((port.number for port in ports if port.state == "ACTIVE"), None)
     if active is not None:
-        setting = Setting(Kind.ENVIRONMENT, "MC_IB_PORT", str(active), asked)
+        setting = Setting(Kind.ENVIRONMENT, "MC_IB_PORT", str(active), now)
         return f"set MC_IB_PORT={active}, whose link is up", (setting,)
     netdevs = sorted({name for port in ports for name in port.netdevs})
     disabled = [name for name in netdevs if any(p.physical_state == "Disabled" for p in ports)]
@@ -193,11 +193,11 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
             finding = finding._replace(have="it opens", evidence=(Evidence(path, seen),))
         if lost is None:
             return finding
-        advice, settings = _node_remedy(nic, _exclusive(rdma))
+        advice, settings = _node_remedy(nic, _exclusive_netns(rdma))
         text = f"Mooncake leaves it out: {lost.why}"
         return finding._replace(have=lost.why, text=text, advice=advice, settings=settings)
 
-    findings = judge_devices(rdma, needs, Cause.UVERBS, lambda nic, _: node_problem(nic), describe)
+    findings = judge_devices(rdma, needs, Cause.UVERBS, lambda nic, _: file_problem(nic), describe)
     contained = (
         _judge_container(process, use, rdma)
         for use in ([] if needs is None else uses(rdma, needs))
@@ -207,8 +207,8 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
     return [*findings, *fold(contained)]
 
 
-def _exclusive(rdma: RdmaFacts) -> bool:
-    """Tell whether each RDMA device is in one network namespace alone."""
+def _exclusive_netns(rdma: RdmaFacts) -> bool:
+    """Tell whether each RDMA device belongs to one network namespace alone."""
     return not isinstance(rdma.kernel, Unknown) and rdma.kernel.netns_mode == "exclusive"
 
 
@@ -219,7 +219,7 @@ def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Findin
     assert container is not None
     wanted = [f"{NODES}/{nic.uverbs}" for nic in use.nics if nic.uverbs is not None]
     finding = passed(process.name, need=f"{join_names(wanted)} in its container")
-    if _exclusive(rdma) and not container.host_network:
+    if _exclusive_netns(rdma) and not container.host_network:
         finding = finding._replace(
             need="the host's network: RDMA devices are exclusive to a network namespace here",
             evidence=(Evidence("rdma system", "netns exclusive"),),
@@ -312,8 +312,8 @@ def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fin
     packages = [LIBRARY_PACKAGE] * isinstance(libraries.file, Unknown) + [PROVIDERS_PACKAGE]
 
     def problem(nic: Nic, _use: object) -> Lost | Unknown | None:
-        file_problem = node_problem(nic)
-        return provider_problem(nic) if file_problem is None else file_problem
+        lost = file_problem(nic)
+        return provider_problem(nic) if lost is None else lost
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
         """Make the finding about one device's provider, with advice if the device is lost by it."""

@@ -104,7 +104,7 @@ class Load(NamedTuple):
 
     registrations: int  # memory keys
     by_page: Mapping[int, int]  # registered bytes by the size of the backing page, the GPU's too
-    more: Unknown | None = None  # why there is more, None if not
+    more: Unknown | None = None  # why more is registered than counted, None if all is
 
     @property
     def bytes(self) -> int:
@@ -158,7 +158,7 @@ _FALSE_WORDS = ("0", "false", "no", "off", "disable")
 
 
 def through_peermem(environment: Mapping[str, str]) -> bool:
-    """Return whether GPU memory goes the way of nvidia_peermem, which counts; dma-buf does not."""
+    """Tell whether nvidia_peermem registers GPU memory, which counts as pinned; else dma-buf."""
     return environment.get("WITH_NVIDIA_PEERMEM", "1").strip().lower() not in _FALSE_WORDS
 
 
@@ -167,7 +167,7 @@ class NicLoad(NamedTuple):
 
     nic: Nic
     loads: tuple[tuple[str, Load], ...] = ()  # by process
-    unknown: Unknown | None = None  # why more is registered
+    unknown: Unknown | None = None  # why more may be registered, None if all is known
 
     @property
     def by_page(self) -> Mapping[int, int]:
@@ -188,7 +188,8 @@ class NicLoad(NamedTuple):
 
 
 def nic_loads(rdma: RdmaFacts, launch_uses: Iterable[Use]) -> list[NicLoad]:
-    """Add up what the launch registers with each NIC in use, in the host's order."""
+    """Add up what the launch registers with each NIC in use, in the host's order. If the devices of
+    some processes are not known, each NIC's ``unknown`` says so."""
     sums: dict[str, NicLoad] = {}
     elsewhere: Unknown | None = None
     for use in launch_uses:
@@ -204,18 +205,19 @@ def nic_loads(rdma: RdmaFacts, launch_uses: Iterable[Use]) -> list[NicLoad]:
                     total = total._replace(unknown=load)
                 else:
                     loads = (*total.loads, (process.name, load))
-                    total = total._replace(loads=loads, unknown=_first(total.unknown, load.more))
+                    total = total._replace(loads=loads, unknown=_reason(total.unknown, load.more))
                 sums[nic.name] = total
     there = [sums[nic.name] for nic in rdma.present if nic.name in sums]
-    return [total._replace(unknown=_first(total.unknown, elsewhere)) for total in there]
+    return [total._replace(unknown=_reason(total.unknown, elsewhere)) for total in there]
 
 
-def _first(*reasons: Unknown | None) -> Unknown | None:
+def _reason(*reasons: Unknown | None) -> Unknown | None:
     return next((reason for reason in reasons if reason is not None), None)
 
 
-def row_of(nic: Nic) -> DeviceRow | Unknown | None:
-    """Return the device's row of the table; None if it is no known device."""
+def table_row(nic: Nic) -> DeviceRow | Unknown | None:
+    """Return a device's row of the table; None without a row, Unknown if its provider is not
+    known."""
     provider = nic.provider
     if nic.driver in ("ib_qib", "qib"):  # of which the kernel has no number
         provider = "ipathverbs" if isinstance(provider, Unknown) else provider
@@ -232,7 +234,7 @@ class Objects(NamedTuple):
     protection domains and completion queues."""
 
     contexts: int
-    regions: int | Unknown  # Unknown if the launch's memory is
+    regions: int | Unknown  # Unknown if the launch's memory is unknown
     others: int
     queue_pairs: int  # once every process has talked to every NIC of every other one
 
@@ -245,26 +247,27 @@ def objects_of(nic: Nic, needs: LaunchNeeds, launch_uses: Iterable[Use]) -> Obje
     regions: int | Unknown = 0
     others = queue_pairs = 0
     for use, process in mine:
-        largest = largest_region_bytes(use.takes, use.environment)
+        largest = largest_region_bytes(use.candidate_nics, use.environment)
         if not isinstance(regions, Unknown):
             load = load_of(process, largest, use.release)
             regions = load if isinstance(load, Unknown) else regions + load.registrations
-        queues = _number(use.environment, "MC_NUM_CQ_PER_CTX", DEFAULT_COMPLETION_QUEUES)
+        queues = _small_number(use.environment, "MC_NUM_CQ_PER_CTX", DEFAULT_COMPLETION_QUEUES)
         others += PROTECTION_DOMAINS + queues
         one_peer = "MC_ENABLE_DEST_DEVICE_AFFINITY" in use.environment
         per_peer = 1 if one_peer else len(use.devices.candidates)
-        pairs = _number(use.environment, "MC_NUM_QP_PER_EP", DEFAULT_QUEUE_PAIRS)
+        pairs = _small_number(use.environment, "MC_NUM_QP_PER_EP", DEFAULT_QUEUE_PAIRS)
         queue_pairs += (everyone - 1) * per_peer * pairs
     return Objects(len(mine), regions, others, queue_pairs)
 
 
 def takers(use: Use, nic: Nic) -> tuple[ProcessNeeds, ...]:
-    """Return the processes that open ``nic``, if it lets itself be opened."""
+    """Return the processes of ``use`` that would open ``nic``; () if they do not look for that
+    device, or MC_FORCE_TCP keeps them off RDMA."""
     if nic.name not in use.devices.candidates or use.devices.chosen is ChosenBy.FORCED_TCP:
         return ()
     return use.processes
 
 
-def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+def _small_number(environment: Mapping[str, str], name: str, default: int) -> int:
     value = leading_integer(environment.get(name, ""))
     return value if value is not None and 0 < value < 256 else default

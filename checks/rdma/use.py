@@ -83,13 +83,13 @@ class Use(NamedTuple):
 
     processes: tuple[ProcessNeeds, ...]  # () for the host itself, if no launch is given
     devices: DevicesInUse
-    takes: tuple[Nic, ...]  # the host's devices that the processes would take if all were well
+    candidate_nics: tuple[Nic, ...]  # devices of the host that would be taken if all were well
     release: MooncakeRelease | None  # Mooncake's, None if it is not known
 
     @property
-    def host_table(self) -> bool:
-        """Whether the function ``host_table`` says True of all the processes."""
-        return all(map(host_table, self.processes))
+    def has_host_gids(self) -> bool:
+        """Whether all the processes certainly have the host's GIDs."""
+        return all(map(has_host_gids, self.processes))
 
     @property
     def who(self) -> str:
@@ -107,7 +107,7 @@ class Use(NamedTuple):
     def nics(self) -> tuple[Nic, ...]:
         """The devices that the processes come to; () if that is not known."""
         names = () if isinstance(self.devices.names, Unknown) else self.devices.names
-        return tuple(nic for nic in self.takes if nic.name in names)
+        return tuple(nic for nic in self.candidate_nics if nic.name in names)
 
 
 def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
@@ -117,13 +117,13 @@ def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
     by_devices: dict[str, Use] = {}
     before, devices = None, DevicesInUse((), (), (), Transport.NONE, "")
     for process in needs.rdma_processes:
-        asked = process.rdma, process.environment, process.container, host_table(process)
+        asked = process.rdma, process.environment, process.container, has_host_gids(process)
         if asked != before:  # ranks of one server ask alike
             before, devices = asked, devices_in_use(rdma, process, release)
         variables = {k: v for k, v in process.environment.items() if k in _VARIABLES}
-        takes = tuple(nic for nic in rdma.present if nic.name in devices.candidates)
-        key = repr((devices, sorted(variables.items()), host_table(process)))
-        use = by_devices.get(key, Use((), devices, takes, release))
+        candidate_nics = tuple(nic for nic in rdma.present if nic.name in devices.candidates)
+        key = repr((devices, sorted(variables.items()), has_host_gids(process)))
+        use = by_devices.get(key, Use((), devices, candidate_nics, release))
         by_devices[key] = use._replace(processes=(*use.processes, process))
     return list(by_devices.values())
 
@@ -151,11 +151,11 @@ def devices_in_use(
     tent = _tent(rdma, process) if TENT in environment else None
     for unknown in (named, rdma.nics, tent):
         if isinstance(unknown, Unknown):
-            return _unknown(unknown)
+            return _unknown_devices(unknown)
     assert not isinstance(named, Unknown)
-    wanted, chosen, how = _wanted(rdma, named, environment, process.rdma.origin)
+    wanted, chosen, how = _devices_to_find(rdma, named, environment, process.rdma.origin)
     if isinstance(wanted, Unknown):
-        return _unknown(wanted)
+        return _unknown_devices(wanted)
     automatic = chosen is not ChosenBy.LAUNCH
     if not automatic and not named:
         return DevicesInUse((), (), (), Transport.NONE, how, chosen=chosen)
@@ -173,15 +173,15 @@ def devices_in_use(
             return Lost(name, Cause.MISSING, "this host has no such RDMA device")
         return reach_problem(there[name])
 
-    def opened(name: str) -> Lost | Unknown | None:
+    def open_problem(name: str) -> Lost | Unknown | None:
         problem = port_problem(there[name], environment)
         if problem is None:
-            problem = gid_problem(there[name], environment, release, host_table(process))
+            problem = gid_problem(there[name], environment, release, has_host_gids(process))
         return problem
 
     reach_problems = {name: reach(name) for name in candidates}
     reached = [name for name, problem in reach_problems.items() if problem is None]
-    open_problems = {name: opened(name) for name in reached}
+    open_problems = {name: open_problem(name) for name in reached}
     names = tuple(name for name, problem in open_problems.items() if problem is None)
     problems = (*reach_problems.values(), *open_problems.values())
     lost = tuple(problem for problem in problems if isinstance(problem, Lost))
@@ -212,24 +212,24 @@ def _tent(rdma: RdmaFacts, process: ProcessNeeds) -> Unknown | None:
     return Unknown(f"{TENT}: that engine chooses its devices by itself")
 
 
-def _unknown(reason: Unknown) -> DevicesInUse:
+def _unknown_devices(reason: Unknown) -> DevicesInUse:
     return DevicesInUse(reason, (), (), reason, "")
 
 
-def _wanted(
+def _devices_to_find(
     rdma: RdmaFacts, named: tuple[str, ...], environment: Mapping[str, str], origin: str
 ) -> tuple[tuple[str, ...] | Unknown | None, ChosenBy, str]:
     """Return ``(names, who chose them, the place of the names)``, as in client_service.cpp.
 
     names: the devices to look for, None for all of the host, Unknown if a topology file is unread.
-    named: the launch's. origin: where the launch names them."""
-    if not _automatic(named, environment):
+    named: the devices that the launch names. origin: where it names them."""
+    if not _finds_devices_itself(named, environment):
         return tuple(dict.fromkeys(named)), ChosenBy.LAUNCH, origin
     path = environment.get("MC_CUSTOM_TOPO_JSON")
     if path is not None:
         content = rdma.topologies.get(path, Unknown(f"{path}: not an absolute path", absent=True))
         if isinstance(content, str):
-            return _of_topology(content), ChosenBy.TOPOLOGY, f"MC_CUSTOM_TOPO_JSON={path}"
+            return _devices_of_topology(content), ChosenBy.TOPOLOGY, f"MC_CUSTOM_TOPO_JSON={path}"
         if not content.absent:
             return content, ChosenBy.TOPOLOGY, path
     if "MC_MS_FILTERS" in environment:
@@ -239,8 +239,8 @@ def _wanted(
     return None, ChosenBy.DISCOVERY, ChosenBy.DISCOVERY.value
 
 
-def _automatic(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
-    """Return whether Mooncake looks for devices itself: without names, or told to."""
+def _finds_devices_itself(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
+    """Tell whether Mooncake looks for devices itself: as MC_MS_AUTO_DISC says, or without names."""
     switch = leading_integer(environment.get("MC_MS_AUTO_DISC", ""))
     return switch == 1 if switch in (0, 1) else not named
 
@@ -248,10 +248,10 @@ def _automatic(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
 def forces_tcp(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
     """Tell whether MC_FORCE_TCP keeps a store's client off RDMA. It does if Mooncake looks for
     devices itself; devices that are named are opened all the same."""
-    return "MC_FORCE_TCP" in environment and _automatic(named, environment)
+    return "MC_FORCE_TCP" in environment and _finds_devices_itself(named, environment)
 
 
-def _of_topology(content: str) -> tuple[str, ...]:
+def _devices_of_topology(content: str) -> tuple[str, ...]:
     """Return the devices of ``{"cpu:0": [[preferred], [others]]}``; () if it is no such JSON."""
     import json
 
@@ -274,7 +274,7 @@ def port_of(environment: Mapping[str, str]) -> int:
 @or_unknown
 def reach_problem(nic: Nic) -> Lost | Unknown | None:
     """Return why Mooncake does not list a device, None if it does (topology.cpp)."""
-    for problem in (node_problem(nic), provider_problem(nic)):
+    for problem in (file_problem(nic), provider_problem(nic)):
         if problem is not None:
             return problem
     states = [port.state for port in known(nic.ports) if port.gid_table != 0]
@@ -284,11 +284,11 @@ def reach_problem(nic: Nic) -> Lost | Unknown | None:
     return Lost(nic.name, Cause.PORT, "no port of it is active") if unknown is None else unknown
 
 
-def node_problem(nic: Nic) -> Lost | Unknown | None:
+def file_problem(nic: Nic) -> Lost | Unknown | None:
     """Return why a device cannot be opened: its file below /dev/infiniband, or libibverbs' refusal.
 
-    None if it can be opened, or libibverbs does not list it. Unknown if the file could not be
-    asked."""
+    None if the device can be opened, or libibverbs does not list it. Unknown if the state of the
+    file is not known."""
     device_file = nic.uverbs_node
     cause = Cause.UVERBS
     if isinstance(device_file, Unknown):
@@ -329,11 +329,12 @@ def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | N
 
 @or_unknown
 def gid_problem(
-    nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None, of_host: bool
+    nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None, has_host_gids: bool
 ) -> Lost | Unknown | None:
-    """Return a problem if no GID of the opened port is usable. of_host: see ``host_table``."""
+    """Return a problem if no GID of the opened port is usable. has_host_gids: if False, the
+    container may have more GIDs, and the problem becomes Unknown."""
     choice = known(gid_choice(nic, environment, release))
-    if choice.gid or of_host:
+    if choice.gid or has_host_gids:
         return None if choice.gid else Lost(nic.name, Cause.GID, choice.how)
     return Unknown(
         f"{choice.how} on the host, and its network may add entries of its own",
@@ -341,7 +342,7 @@ def gid_problem(
     )
 
 
-def host_table(process: ProcessNeeds) -> bool:
+def has_host_gids(process: ProcessNeeds) -> bool:
     """Tell whether a process certainly has the host's GIDs; a pod's own network may add others."""
     container = process.container
     return container is None or container.host_network or container.own_network

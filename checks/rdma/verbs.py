@@ -49,7 +49,8 @@ PROVIDERS = {
 
 
 class DeviceNode(NamedTuple):
-    """A file below /dev/infiniband. opens: this user may read and write; why_not, errno: if not."""
+    """A file below /dev/infiniband. opens: whether this user may read and write it; why_not and
+    errno tell why not."""
 
     path: str
     character: bool
@@ -60,7 +61,8 @@ class DeviceNode(NamedTuple):
 
 
 class DeviceLimits(NamedTuple):
-    """ibv_query_device. Some drivers say 2^64 - 1 bytes or -1 where they know no bound."""
+    """The limits of a device (ibv_query_device). Some drivers say 2^64 - 1 bytes or -1 where they
+    know no bound."""
 
     max_mr_size_bytes: int
     max_mr: int
@@ -69,7 +71,7 @@ class DeviceLimits(NamedTuple):
 
 class VerbsPort(NamedTuple):
     active_mtu_bytes: int | Unknown
-    gid_table: int
+    gid_table: int  # the number of its entries
 
 
 class Verbs(NamedTuple):
@@ -93,19 +95,19 @@ class Libraries(NamedTuple):
 
 
 @or_unknown
-def read_node(root: Root, path: str) -> DeviceNode | Unknown:
+def read_device_file(root: Root, path: str) -> DeviceNode | Unknown:
     """Read the mode of a device file, and whether it opens; an absent Unknown if it does not
     exist."""
     answer = known(root.call("rdma.device_node", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("mode"), int):
         return Unknown(f"rdma.device_node {path}: the recorded answer is damaged")
     mode = answer["mode"] & 0xFFFF  # type and permissions
-    node_ = DeviceNode(path, stat.S_ISCHR(mode), True, permissions=stat.S_IMODE(mode))
+    file = DeviceNode(path, stat.S_ISCHR(mode), True, permissions=stat.S_IMODE(mode))
     if answer.get("open") is True:
-        return node_
+        return file
     errno = answer.get("errno")
     why = f"{answer.get('error')} ({errno})"
-    return node_._replace(opens=False, why_not=why, errno=errno if isinstance(errno, int) else 0)
+    return file._replace(opens=False, why_not=why, errno=errno if isinstance(errno, int) else 0)
 
 
 @or_unknown
@@ -150,12 +152,12 @@ def read_verbs(root: Root, device: str) -> Verbs:
         closed = Unknown(f"libibverbs cannot open {device}: {error}")
         code = errno if isinstance(errno, int) else 0
         return Verbs(answer["listed"], error, closed, closed, code, closed)
-    opened = Verbs(True, "", _limits(answer.get("limits")), _verbs_ports(answer.get("ports")))
+    opened = Verbs(True, "", _verbs_limits(answer.get("limits")), _verbs_ports(answer.get("ports")))
     paging = answer.get("pages_on_demand")
     return opened._replace(pages_on_demand=paging) if isinstance(paging, bool) else opened
 
 
-def _limits(answer: Any) -> DeviceLimits | Unknown:
+def _verbs_limits(answer: Any) -> DeviceLimits | Unknown:
     names = [name.removesuffix("_bytes") for name in DeviceLimits._fields]
     if not isinstance(answer, dict) or not all(isinstance(answer.get(name), int) for name in names):
         return Unknown("rdma.verbs: no device limits in the answer")
@@ -217,14 +219,15 @@ class RdmaKernel(NamedTuple):
 
 
 class CgroupLimit(NamedTuple):
-    """hca_handle: open devices; hca_object: everything made on them. None: no limit."""
+    """A limit of one device, or its use. handles: open devices (hca_handle). objects: everything
+    made on them (hca_object). None: no limit."""
 
     handles: int | None
     objects: int | None
 
 
 class RdmaCgroup(NamedTuple):
-    """One cgroup with limits, per device; ``used`` has the same shape."""
+    """One cgroup with limits, per device. used: in the same shape, how much is in use."""
 
     file: str
     limits: Mapping[str, CgroupLimit]
@@ -272,16 +275,16 @@ def read_cgroups(root: Root) -> tuple[RdmaCgroup, ...] | Unknown:
 
 def _read_cgroup(root: Root, folder: str) -> RdmaCgroup | Unknown | None:
     """Read the rdma limits of one cgroup; None if it limits no device."""
-    limits = _budgets(root, f"{folder}/rdma.max")
+    limits = _device_limits(root, f"{folder}/rdma.max")
     if isinstance(limits, Unknown):
         return none_if_absent(limits, None)
     if all(budget == CgroupLimit(None, None) for budget in limits.values()):
         return None
-    return RdmaCgroup(f"{folder}/rdma.max", limits, _budgets(root, f"{folder}/rdma.current"))
+    return RdmaCgroup(f"{folder}/rdma.max", limits, _device_limits(root, f"{folder}/rdma.current"))
 
 
 @or_unknown
-def _budgets(root: Root, name: str) -> dict[str, CgroupLimit] | Unknown:
+def _device_limits(root: Root, name: str) -> dict[str, CgroupLimit] | Unknown:
     """Read lines of ``mlx5_0 hca_handle=2 hca_object=max`` as limits by device; ``max`` is None."""
     content = known(root.text(name))
     budgets = {}

@@ -24,7 +24,7 @@ from checks.rdma.registration import (
     objects_of,
     regions_under,
     registration_of,
-    row_of,
+    table_row,
 )
 from checks.rdma.use import uses
 from checks.rdma.verbs import CgroupLimit, RdmaCgroup
@@ -253,7 +253,7 @@ def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> Iterator[Registration
         used = kernel.resources.get(nic.name, {}).get("mr", 0)
         source = f"{nic.name}: max_mr {limits.max_mr}, {used} in use"
         yield RegistrationCeiling(MEMORY_KEYS, None, max(0, limits.max_mr - used), source)
-    row = row_of(nic)
+    row = table_row(nic)
     if row is not None and not isinstance(row, Unknown) and row.holds_entries:
         source = f"{row.name}: {row.holds_entries} entries, {row.confidence}"
         size = row.holds_entries * page_bytes

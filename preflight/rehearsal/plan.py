@@ -20,7 +20,7 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Stock
 from checks.memlock.demand import RING_EDGES_BYTES, Demand, demand
 from checks.rdma.facts import Nic
-from checks.rdma.fork import DROPPED, VARIABLE, Forking, advises, bad_end
+from checks.rdma.fork import DROPPED, VARIABLE, Forking, bad_end, calls_madvise
 from checks.rdma.registration import largest_region_bytes
 from checks.rdma.use import devices_in_use
 from checks.releases.mooncake import release_of
@@ -92,7 +92,7 @@ def member_of(
     largest = largest_region_bytes(opened, need.environment)
     forking = None
     if opened and facts is not None and not has_no_segment(process):
-        asks = advises(facts.rdma, need.environment) is True
+        asks = calls_madvise(facts.rdma, need.environment) is True
         forking = Forking(facts.rdma.cpus, largest, release) if asks else None
     # What the GPU holds, and what else prefill and decode register, is not rehearsed.
     registered = names if isinstance(names, Unknown) else need.regions
