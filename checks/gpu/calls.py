@@ -25,8 +25,8 @@ def nvml() -> dict[str, Any]:
         pynvml.nvmlInit()
         try:
             return {
-                "driver": _text(_asked(pynvml.nvmlSystemGetDriverVersion)),
-                "cuda": _asked(pynvml.nvmlSystemGetCudaDriverVersion_v2),
+                "driver": _text(_ask(pynvml.nvmlSystemGetDriverVersion)),
+                "cuda": _ask(pynvml.nvmlSystemGetCudaDriverVersion_v2),
                 "devices": [_device(index) for index in range(pynvml.nvmlDeviceGetCount())],
             }
         finally:
@@ -38,8 +38,8 @@ def nvml() -> dict[str, Any]:
 def held() -> list[dict[str, Any]]:
     """Return for each GPU its memory, and the bytes that each process of this pid namespace holds.
 
-    processes: bytes by process id, None if NVML does not tell. Raises OSError if NVML cannot be
-    asked."""
+    processes: bytes by process id, None for bytes that NVML does not tell. Raises OSError if NVML
+    cannot be asked."""
     pynvml = _library()
     try:
         pynvml.nvmlInit()
@@ -64,7 +64,7 @@ def _device(index: int) -> dict[str, Any]:
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
 
     def ask(name: str, *arguments: Any) -> Any:
-        return _asked(getattr(pynvml, name, None), handle, *arguments)
+        return _ask(getattr(pynvml, name, None), handle, *arguments)
 
     # The second version counts what the driver keeps for itself apart from what is used.
     memory = ask("nvmlDeviceGetMemoryInfo", pynvml.nvmlMemory_v2) or ask("nvmlDeviceGetMemoryInfo")
@@ -91,7 +91,7 @@ def _library() -> Any:
     return pynvml
 
 
-def _asked(function: Callable[..., Any] | None, *arguments: Any) -> Any:
+def _ask(function: Callable[..., Any] | None, *arguments: Any) -> Any:
     """Call a function of NVML; None if the GPU, driver or pynvml does not have it."""
     pynvml = _library()
     try:
@@ -105,7 +105,8 @@ def _text(value: Any) -> str | None:
 
 
 def cuda_attributes() -> list[dict[str, int | None]]:
-    """Return each GPU's ``rdma`` and ``dma_buf``, in CUDA's order. Raises OSError without CUDA."""
+    """Ask CUDA in a child which GPUs NICs can reach: ``rdma`` and ``dma_buf`` of each, 1, 0 or
+    None, in CUDA's order. Raises OSError if CUDA gives no answer."""
     import ctypes  # noqa: F401  # before the child is there: see memory_policy
 
     from checks.base.root import in_child
@@ -115,7 +116,7 @@ def cuda_attributes() -> list[dict[str, int | None]]:
 
 
 def _cuda_attributes() -> list[dict[str, int | None]]:
-    """Ask CUDA, in this process, which GPUs can register their memory; see ``cuda_attributes``."""
+    """Ask CUDA in this process; see ``cuda_attributes``."""
     import ctypes
 
     library = ctypes.CDLL("libcuda.so.1")

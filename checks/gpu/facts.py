@@ -17,7 +17,7 @@ PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 
 
 class NvmlGpu(NamedTuple):
-    """A GPU as NVML sees it, in NVML's order; None for what it does not have."""
+    """A GPU as NVML sees it, in NVML's order; None for each fact that NVML does not tell."""
 
     name: str | None
     uuid: str | None
@@ -32,7 +32,7 @@ class NvmlGpu(NamedTuple):
 
 
 class Nvml(NamedTuple):
-    """NVML's answer; ``error`` and its ``code`` where it would not start, else "" and 0."""
+    """NVML's answer. error, code: why NVML did not start, "" and 0 if it did."""
 
     driver: str
     cuda_version: int | None  # the newest that the driver supports, 1000 x major + 10 x minor
@@ -49,7 +49,8 @@ class CudaAbility(NamedTuple):
 
 
 class GpuFacts(NamedTuple):
-    """abilities: in CUDA's order; asked only for a launch that registers GPU memory."""
+    """All facts about the GPUs of a host. abilities: in CUDA's order; asked only for a launch that
+    registers GPU memory."""
 
     accelerators: tuple[PciFunction, ...] | Unknown  # see ``PciFacts``
     nvml: Nvml | Unknown  # Unknown and absent where nothing says NVIDIA
@@ -84,7 +85,7 @@ class GpuFacts(NamedTuple):
 
 
 def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
-    """Read the GPUs' facts; NVML only if PCI, driver or device nodes say NVIDIA. Never raises."""
+    """Read the GPUs' facts. NVML is asked only if PCI, the driver or device nodes show NVIDIA's."""
     accelerators = read_accelerators(root)
     on_pci = () if isinstance(accelerators, Unknown) else accelerators
     driver = root.text(DRIVER_VERSION)

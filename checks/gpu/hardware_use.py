@@ -75,7 +75,8 @@ def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:
 
 
 def visible_setting(gpus: GpuFacts, process: ProcessNeeds) -> str | Unknown | None:
-    """Return CUDA_VISIBLE_DEVICES of the process: set by the launch, or inherited from here."""
+    """Return CUDA_VISIBLE_DEVICES of the process: set by the launch, or inherited from here if it
+    runs in no container. None if it is not set."""
     setting = process.environment.get("CUDA_VISIBLE_DEVICES")
     return gpus.visible_devices if setting is None and process.container is None else setting
 
@@ -87,26 +88,27 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
     An entry that names no GPU ends the list, as in CUDA. Which GPUs a pod is given is not known:
     the first of the host are taken."""
     physical = known(physical_gpus(gpus))
-    container_gpus = known(given_gpus(gpus, process))
+    visible_to_container = known(container_gpu_addresses(gpus, process))
     setting = visible_setting(gpus, process)
     if setting is None or isinstance(setting, Unknown):
-        return container_gpus if setting is None else setting
+        return visible_to_container if setting is None else setting
     chosen: list[str] = []
     for entry in setting.split(",") if setting.strip() else ():
         if entry.strip().isdecimal():
-            address = _numbered(entry.strip(), container_gpus)
+            address = _by_number(entry.strip(), visible_to_container)
         else:
             address = known(_named_gpu(entry.strip(), physical, gpus))
-        if address is None or address not in container_gpus:
+        if address is None or address not in visible_to_container:
             break
         chosen.append(address)
     return tuple(chosen)
 
 
 @or_unknown
-def given_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
-    """Return the PCI addresses of the GPUs of the process's container or job, in CUDA's order."""
-    asked = known(asked_gpus(process))
+def container_gpu_addresses(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
+    """Return the PCI addresses of the GPUs that the container or job of a process is given, in
+    CUDA's order. All GPUs of the host if nothing limits them."""
+    asked = known(container_gpus(process))
     if asked is not None and lacks_resource(gpus, asked):
         return ()
     physical = known(physical_gpus(gpus))
@@ -124,7 +126,7 @@ def lacks_resource(gpus: GpuFacts, asked: GivenGpus) -> str:
     return next((name for name in asked.resources if GPU_RESOURCES[name] not in here), "")
 
 
-def asked_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:
+def container_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:
     """Return the GPUs given to the container or Slurm job of a process; None if nothing says so."""
     if process.container is not None:
         return process.container.gpus
@@ -138,7 +140,7 @@ def asked_gpus(process: ProcessNeeds) -> GivenGpus | Unknown | None:
     return GivenGpus(int(number))
 
 
-def _numbered(entry: str, places: tuple[str, ...]) -> str | None:
+def _by_number(entry: str, places: tuple[str, ...]) -> str | None:
     return places[int(entry)] if len(entry) < 5 and int(entry) < len(places) else None
 
 
@@ -150,14 +152,13 @@ def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | U
     if entry.startswith("GPU-"):
         uuids = zip(physical, known(gpus.nvml).gpus, strict=True)
         return next((address for address, gpu in uuids if (gpu.uuid or "").startswith(entry)), None)
-    return _numbered(entry, physical) if entry.isdecimal() else None
+    return _by_number(entry, physical) if entry.isdecimal() else None
 
 
 def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknown:
     """Name the host's GPU that ``process`` takes as its GPU ``index``: an address, or ``GPU 2``.
 
-    "" if the process sees no such GPU. Unknown if it is not known which GPUs its container is
-    given."""
+    "" if the process sees no such GPU. Unknown if the GPUs of its container are not known."""
     setting = visible_setting(gpus, process)
     container = process.container
     asked = GivenGpus()

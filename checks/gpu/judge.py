@@ -1,7 +1,7 @@
-"""Checks of the GPUs: the driver answers, there are enough, each whole (MIG) and free.
+"""Checks of the GPUs: the driver answers, and the GPUs are enough, whole (MIG) and free.
 
-Also whether NVLink joins them where the launch asks for it, and on which way NICs reach their
-memory: peer memory or dma-buf.
+Also whether NVLink joins the GPUs if the launch asks for that, and how NICs reach GPU memory:
+through peer memory or dma-buf.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,8 +29,8 @@ from checks.base.unknown import Unknown, known, or_unknown
 from checks.base.written_numbers import leading_integer
 from checks.gpu.facts import DRIVER_VERSION, IMEX_CHANNELS, MEMORY_PEERS, GpuFacts, NvmlGpu
 from checks.gpu.hardware_use import (
-    asked_gpus,
-    given_gpus,
+    container_gpu_addresses,
+    container_gpus,
     gpu_processes,
     lacks_resource,
     nics_of,
@@ -95,8 +95,8 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     together."""
     processes = gpu_processes(needs)
     # Ranks of other hosts have the same numbers.
-    shared = [] if needs.hosts != 1 else list(_shared(needs, gpus))
-    shared += [*_of_vllm(needs, gpus), *_of_others(needs)]
+    shared = [] if needs.hosts != 1 else list(_judge_shared_gpus(needs, gpus))
+    shared += [*_judge_vllm(needs, gpus), *_judge_accelerators(needs)]
     if not processes:
         if shared:
             return shared
@@ -106,13 +106,13 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     groups: dict[tuple[str | None, tuple[str, GivenGpus | None] | None], list[ProcessNeeds]] = {}
     for process in processes:
         setting, container = passed("launch").known(visible_setting(gpus, process)), None
-        if (asked := asked_gpus(process)) is not None or process.runtime in NOT_GIVEN:
+        if (asked := container_gpus(process)) is not None or process.runtime in NOT_GIVEN:
             place = "" if process.container is None else process.container.origin
             container = place, asked if isinstance(asked, GivenGpus) else None
         groups.setdefault((setting, container), []).append(process)
     findings = []
     for (setting, container), group in groups.items():
-        finding = _count_of(group, setting, gpus)
+        finding = _judge_group(group, setting, gpus)
         if container is not None and container[0] and len(groups) > 1:
             where = f" of {finding.subject}" if setting is not None else ""
             finding = finding._replace(subject=f"container at {container[0]}{where}")
@@ -120,8 +120,8 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     return [*findings, *shared]
 
 
-def _of_others(needs: LaunchNeeds) -> Iterable[Finding]:
-    """Name the ranks on other accelerators (NPUs): how many this host has is not read."""
+def _judge_accelerators(needs: LaunchNeeds) -> Iterable[Finding]:
+    """Yield an unknown for ranks on other accelerators (NPUs), as their number here is not read."""
     ranks: dict[str, list[str]] = {}
     for process in needs.processes:
         if process.accelerator:
@@ -131,9 +131,9 @@ def _of_others(needs: LaunchNeeds) -> Iterable[Finding]:
         yield unknown(fold_names(names), why, need=f"{len(names)} {device.upper()}s")
 
 
-def _of_vllm(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge whether each vLLM server has a GPU for each of its workers on this host. Nothing if no
-    GPU is visible: vLLM runs without GPUs too."""
+def _judge_vllm(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
+    """Judge whether each vLLM server has a GPU for each of its workers on this host. A server that
+    sees no GPU is left out, as vLLM runs without GPUs too."""
     servers: dict[int, list[ProcessNeeds]] = {}
     for process in needs.processes:
         if process.gpu_share is not None and process.gpu_share.of_total:
@@ -153,7 +153,7 @@ def _of_vllm(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
             "one for each worker on this host",
         )
         if count >= wanted:
-            if workers[0].container is None or asked_gpus(workers[0]) is not None:
+            if workers[0].container is None or container_gpus(workers[0]) is not None:
                 yield finding
         elif count < below:
             yield finding.warned(
@@ -176,7 +176,7 @@ SPAN_HOSTS = (
 )
 
 
-def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
+def _judge_shared_gpus(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     """Judge each GPU that several programs take at the same time, if it has no room for all."""
     taken: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
@@ -184,23 +184,24 @@ def _shared(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
             place = taken_gpu(gpus, process, index)
             if not isinstance(place, Unknown) and place:
                 taken.setdefault(place, []).append(process)
-    findings = (_of_turns(place, processes) for place, processes in taken.items())
+    findings = (_judge_shared_gpu(place, processes) for place, processes in taken.items())
     return fold(finding for finding in findings if finding is not None)
 
 
-def _of_turns(place: str, processes: list[ProcessNeeds]) -> Finding | None:
-    """Judge the programs on one GPU, turn by turn; Unknown if a turn may end others too."""
+def _judge_shared_gpu(place: str, processes: list[ProcessNeeds]) -> Finding | None:
+    """Judge the programs on one GPU, those of each turn of the launch together. Unknown if each
+    turn fits but all turns together do not; None if all fit."""
     for turn in dict.fromkeys(process.turn for process in processes):
-        finding = _together(place, [process for process in processes if process.turn == turn])
+        finding = _judge_together(place, [process for process in processes if process.turn == turn])
         if finding is not None:
             return finding
-    whole = _together(place, processes)
+    whole = _judge_together(place, processes)
     return whole and whole.unknown(
         "the launch ends processes between them: which of them take it at one time is not known"
     )
 
 
-def _together(place: str, processes: list[ProcessNeeds]) -> Finding | None:
+def _judge_together(place: str, processes: list[ProcessNeeds]) -> Finding | None:
     """Judge the programs that run on one GPU at the same time; None if it has room for all. place:
     the GPU's name. processes: in the order of their start."""
     together = running_with_last(processes)
@@ -273,9 +274,9 @@ def _give_more(runtime: str, resource: str = "") -> str:
     return GIVE_MORE.get(runtime, DOCKER_GPUS).format(resource=resource or "nvidia.com/gpu")
 
 
-def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts) -> Finding:
-    """Hold the highest GPU index of a group of ranks against the GPUs that the group sees. setting:
-    their CUDA_VISIBLE_DEVICES, None if it is not set."""
+def _judge_group(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts) -> Finding:
+    """Judge whether a group of ranks sees enough GPUs for its highest GPU index. setting: the
+    CUDA_VISIBLE_DEVICES of all its ranks, None if it is not set."""
     highest = max(process.gpu for process in processes if process.gpu is not None)
     subject = "launch" if setting is None else f"CUDA_VISIBLE_DEVICES={setting}"
     finding = passed(
@@ -284,7 +285,7 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
         formula=f"highest GPU index {highest} + 1, of {len(processes)} ranks",
     )
     container = processes[0].container
-    asked = asked_gpus(processes[0])
+    asked = container_gpus(processes[0])
     if isinstance(asked, GivenGpus) and (lacking := lacks_resource(gpus, asked)):
         return finding._replace(have=Quantity("none given", 0, "GPUs")).failed(
             f"its pod asks for {lacking}, which no GPU of this host has: it is not scheduled here",
@@ -304,7 +305,7 @@ def _count_of(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts
                 have=Quantity(f"{number or 'none'} given", number, "GPUs"),
                 evidence=(Evidence(f"GPUs of {whose}", str(number)),),
             )
-    visible, here = visible_gpus(gpus, processes[0]), given_gpus(gpus, processes[0])
+    visible, here = visible_gpus(gpus, processes[0]), container_gpu_addresses(gpus, processes[0])
     if isinstance(visible, Unknown):
         return finding.unknown(visible.of("which GPUs are visible is not known: "))
     assert not isinstance(here, Unknown)
@@ -454,16 +455,16 @@ def peer_memory(
         return [passed("launch", "registers no GPU memory")]
     if not passed("launch").known(gpus.nvidia):
         if any(gpu.vendor == AMD for gpu in gpus.on_pci):
-            return fold(_reach_amd(process, gpus, rdma, needs) for process in processes)
+            return fold(_judge_reach_amd(process, gpus, rdma, needs) for process in processes)
         judged = "only NVIDIA's and AMD's GPUs are judged here"
         return [skip(judged if gpus.on_pci else "no GPU is visible here", "launch")]
-    return fold(_reach(process, system, gpus) for process in processes)
+    return fold(_judge_reach(process, system, gpus) for process in processes)
 
 
-def _reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Finding:
+def _judge_reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Finding:
     """Judge whether NICs can register an NVIDIA GPU's memory for one process. If they can,
     PyTorch's expandable segments are judged too, which may prevent it."""
-    judge_way = _over_peer_memory if through_peermem(process.environment) else _over_dma_buf
+    judge_way = _judge_peer_memory if through_peermem(process.environment) else _judge_dma_buf
     finding = judge_way(passed(process.name), system, gpus)
     variable = expandable_segments(process)
     if finding.status is not Status.PASS or not variable:
@@ -497,7 +498,7 @@ WITHOUT_PAGING = ("ionic",)
 
 
 @or_unjudged
-def _reach_amd(
+def _judge_reach_amd(
     process: ProcessNeeds, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds
 ) -> Finding:
     """Judge the way to an AMD GPU's memory: dma-buf if Mooncake has that, else peer memory."""
@@ -538,8 +539,8 @@ def _reach_amd(
     )
 
 
-def _over_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
-    """Complete ``finding`` about GPUDirect RDMA through nvidia_peermem."""
+def _judge_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
+    """Judge whether nvidia_peermem lets NICs register GPU memory. finding: to be completed."""
     finding = finding._replace(need="nvidia_peermem loaded (WITH_NVIDIA_PEERMEM is on)")
     facts = gpus.peer_modules, gpus.memory_peers
     modules, clients = (() if isinstance(fact, Unknown) else fact for fact in facts)
@@ -564,8 +565,8 @@ def _over_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> 
     )
 
 
-def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
-    """Complete ``finding`` about GPUDirect RDMA through dma-buf."""
+def _judge_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
+    """Judge whether dma-buf lets NICs register GPU memory. finding: to be completed."""
     finding = finding._replace(
         need="dma-buf: open kernel module, Linux 5.12 (WITH_NVIDIA_PEERMEM=0)"
     )
@@ -587,8 +588,8 @@ def _over_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Find
 
 @or_unknown
 def _dma_buf_problem(system: SystemFacts, gpus: GpuFacts) -> str | Unknown | None:
-    """Return why GPU memory cannot be exported as dma-buf; None if it can, Unknown if CUDA does not
-    say."""
+    """Return why GPU memory cannot be exported as dma-buf; None if it can. Unknown if the kernel's
+    release or CUDA's answer is not known."""
     # The proprietary module never has it, whatever the GPU (NVIDIA open-gpu-kernel-modules).
     if gpus.kernel_module == "proprietary":
         return "the proprietary kernel module exports no dma-buf"

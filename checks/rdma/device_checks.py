@@ -53,8 +53,7 @@ LOOKED_UP = (
 
 
 def _looks_up_all(process: ProcessNeeds) -> bool:
-    """Tell whether SGLang's engine looks up the same devices that the process names for
-    Mooncake."""
+    """Tell whether SGLang's engine looks up the very devices that the process names for a store."""
     lookup, used = process.looked_up, process.rdma
     return lookup is not None and used is not None and lookup.devices == used.devices
 

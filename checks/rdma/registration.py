@@ -216,8 +216,7 @@ def _reason(*reasons: Unknown | None) -> Unknown | None:
 
 
 def table_row(nic: Nic) -> DeviceRow | Unknown | None:
-    """Return a device's row of the table; None without a row, Unknown if its provider is not
-    known."""
+    """Return a device's row of the table; None without a row, Unknown without a known provider."""
     provider = nic.provider
     if nic.driver in ("ib_qib", "qib"):  # of which the kernel has no number
         provider = "ipathverbs" if isinstance(provider, Unknown) else provider
