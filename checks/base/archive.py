@@ -41,9 +41,8 @@ _BROKEN = (EOFError, MemoryError, RecursionError, ValueError, tarfile.TarError)
 
 
 def read_archive(path: str) -> Archive:
-    """Read the members of a tar file, whether plain or packed by gzip, bzip2 or xz; nothing is
-    extracted. Raises ArchiveError if the file is not a whole tar, has no files, or is larger than a
-    host's facts."""
+    """Read a tar's members, plain or packed by gzip, bzip2 or xz. Raises ArchiveError if the file
+    is not a whole tar, has no files, or is larger than a host's facts."""
     import lzma
     import zlib
 
@@ -196,8 +195,7 @@ def _without_top(archive: Archive) -> Archive:
 
 
 def archive_bytes(files: Mapping[str, bytes]) -> bytes:
-    """Return a gzipped tar of ``files`` (content by relative name), in their order. The same files
-    give the same bytes."""
+    """Return ``files`` (content by relative name) as a gzipped tar; same files, same bytes."""
     import gzip
 
     plain = io.BytesIO()
@@ -288,8 +286,7 @@ class TreeRoot(Root):
             self._enter(name)
 
     def _enter(self, name: str) -> None:
-        """Add ``name`` to the entries of its folder, then each folder to those of the folder
-        above."""
+        """Add ``name`` to the entries of its folder, and so each folder to the folder above."""
         while name != "/":
             folder, _, entry = name.rpartition("/")
             folder = folder or "/"

@@ -84,8 +84,7 @@ def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
 
 @or_unknown
 def _read_memberships(root: Root) -> str | Unknown:
-    """Read /proc/self/cgroup, which is empty if no hierarchy is mounted. Unknown if a line does not
-    name a cgroup."""
+    """Read /proc/self/cgroup, empty without hierarchies. Unknown if a line names no cgroup."""
     content = known(root.text(MEMBERSHIPS))
     lines = filter(str.strip, content.splitlines())
     if not all(_MEMBERSHIP.fullmatch(line) for line in lines):

@@ -205,8 +205,7 @@ class CheckSet:
 
 
 def _judges_hosts(takes: Callable[[LaunchNeeds | None], Any] | None) -> bool:
-    """Tell whether a check judges a host without a launch too. It does if ``takes`` is None or
-    accepts None."""
+    """Tell whether a check judges a host without a launch: ``takes`` is None or accepts None."""
     try:
         if takes is not None:
             takes(None)

@@ -154,7 +154,7 @@ class Finding(NamedTuple):
         return self._with_status(Status.UNKNOWN, why.reason, why.advice, (), more)
 
     def skipped(self, text: str, **more: Any) -> "Finding":
-        """Return that there is nothing to judge of the same subject, and why."""
+        """Return the same subject as skipped. text: why nothing is judged."""
         return self._with_status(Status.SKIP, text, "", (), more)
 
     def _with_status(
@@ -185,7 +185,8 @@ class UnjudgedError(Exception):
 
 
 def or_unjudged(function: Callable[P, Finding]) -> Callable[P, Finding]:
-    """Decorate a function that judges one subject: it returns the finding of an UnjudgedError."""
+    """Decorate a function that judges one subject: it returns the finding of a raised
+    UnjudgedError."""
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> "Finding":

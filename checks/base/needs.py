@@ -136,8 +136,7 @@ T = TypeVar("T", bound=LaunchStep)
 
 
 def running_with_last(steps: Sequence[T]) -> list[T]:
-    """Return the last of ``steps`` with the earlier ones that still run beside it. steps: in the
-    order of their start."""
+    """Return the last of ``steps``, given in order, with the earlier ones that still run then."""
     return [*(command for command in steps[:-1] if not command.waited), *steps[-1:]]
 
 
@@ -242,7 +241,7 @@ class BoundPort(NamedTuple):
 
 
 class Storage(NamedTuple):
-    """A path of the launch."""
+    """A path that the launch reads or writes."""
 
     kind: str  # offload, model, config, draft
     path: str | Unknown

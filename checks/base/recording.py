@@ -1,4 +1,4 @@
-"""Asks a root each thing once, and remembers the answer: one state of the host, and a capture."""
+"""Asks a root each question once, and keeps the answers: one state of the host, and a capture."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

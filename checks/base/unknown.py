@@ -75,8 +75,7 @@ class Unknown:
 
 
 class NoFile(Unknown):
-    """The Unknown for the text of a folder: a program that opens the folder as a file gets
-    EISDIR."""
+    """The Unknown for the text of a folder: opening a folder as a file gives EISDIR."""
 
     __slots__ = ()
 

@@ -38,8 +38,7 @@ def nvml() -> dict[str, Any]:
 def held() -> list[dict[str, Any]]:
     """Return for each GPU its memory, and the bytes that each process of this pid namespace holds.
 
-    processes: bytes by process id, None for bytes that NVML does not tell. Raises OSError if NVML
-    cannot be asked."""
+    processes: bytes by process id, None if NVML does not tell. Raises OSError without NVML."""
     pynvml = _library()
     try:
         pynvml.nvmlInit()

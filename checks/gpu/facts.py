@@ -49,8 +49,7 @@ class CudaAbility(NamedTuple):
 
 
 class GpuFacts(NamedTuple):
-    """All facts about the GPUs of a host. abilities: in CUDA's order; asked only for a launch that
-    registers GPU memory."""
+    """Facts about the GPUs. abilities: in CUDA's order; read only if GPU memory is registered."""
 
     accelerators: tuple[PciFunction, ...] | Unknown  # see ``PciFacts``
     nvml: Nvml | Unknown  # Unknown and absent where nothing says NVIDIA
@@ -65,8 +64,7 @@ class GpuFacts(NamedTuple):
 
     @property
     def nvidia(self) -> bool | Unknown:
-        """Whether NVML, PCI or a device node shows an NVIDIA GPU; Unknown if PCI could not be
-        read."""
+        """Whether NVML, PCI or a device node shows an NVIDIA GPU; Unknown if PCI cannot be read."""
         if not isinstance(self.nvml, Unknown) and self.nvml.gpus:
             return True
         if any(gpu.vendor == "0x10de" for gpu in self.on_pci) or self.nodes:

@@ -91,8 +91,7 @@ _MOST_NAMES = 4  # of processes in one sentence
 
 @CHECKS.check("gpu.count", the_launch)
 def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge whether the host has all GPUs that the launch takes, and programs on one GPU fit
-    together."""
+    """Judge whether the host has all GPUs of the launch, and programs on one GPU fit together."""
     processes = gpu_processes(needs)
     # Ranks of other hosts have the same numbers.
     shared = [] if needs.hosts != 1 else list(_judge_shared_gpus(needs, gpus))
@@ -501,7 +500,8 @@ WITHOUT_PAGING = ("ionic",)
 def _judge_reach_amd(
     process: ProcessNeeds, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds
 ) -> Finding:
-    """Judge the way to an AMD GPU's memory: dma-buf if Mooncake has that, else peer memory."""
+    """Judge how NICs reach an AMD GPU's memory: by dma-buf if Mooncake has that, else by peer
+    memory. Warn if dma-buf would hold a second copy of the KV cache."""
     off = leading_integer(process.environment.get(NO_HIP_DMA_BUF, "0")) != 0
     finding = passed(process.name, need=f"{AMD_PEER} in {MEMORY_PEERS}, or dma-buf")
     peer = AMD_PEER in finding.known(gpus.memory_peers)

@@ -36,8 +36,8 @@ DROP_IN = f"{SYSCTL_FOLDERS[0]}/90-mooncake.conf"
 
 
 class SysctlFile(NamedTuple):
-    """One file. settings: name, with dots, and value of each line, in order. masked: it is a link
-    to /dev/null, which hides those of its name in later folders."""
+    """One sysctl file. settings: name, with dots, and value of each line, in order. masked: it is a
+    link to /dev/null, which hides the files of the same name in later folders."""
 
     path: str
     settings: tuple[tuple[str, str], ...] = ()

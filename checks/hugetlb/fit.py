@@ -1,4 +1,4 @@
-"""Hold what processes take from HugeTLB pools against what the pools can give.
+"""Compare what processes take from HugeTLB pools with what the pools can give.
 
 The answer is a promise, so it is taken over every order in which the processes may run and every
 pool at least this large. That makes it monotone: more pages never turn a better verdict into a
@@ -93,8 +93,7 @@ def touched_pages(usages: Sequence[Usage], spot: Spot) -> int:
 
 
 def _drop_large_arena(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage:
-    """Return a usage, without its arena if that is larger than the pool: in no order of starts can
-    such an arena be mapped."""
+    """Return a usage without its arena, if the pool is too small for it in any order of starts."""
     for spot, pages in usage.arena.items():
         every = (stock.get(at) for at in (spot, Spot(spot.page_size_bytes, None)))
         if any(isinstance(have, Stock) and have.most_pages < pages for have in every):
@@ -112,8 +111,8 @@ def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
 
 
 def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
-    """Return the pages, by spot, with which every process certainly starts. Counted is the worst
-    case: one process gets the least that it can start with, after all others took their most."""
+    """Return the pages, by spot, with which every process certainly starts. This is the worst case:
+    one process gets the least that it can start with, after all others took their most."""
     needs: dict[Spot, int] = {}
     every = [(usage.mapped, usage.dropped, usage.headroom) for usage in usages]
     for spot in _spots(pages for three in every for pages in three):

@@ -83,7 +83,7 @@ class PageNeed:
         self.start: Pages = pool_needs(start_needs(needs.usages)) if needs.usages else {}
 
     def spots(self, bound: bool) -> list[Spot]:
-        """Return the spots that pages are bound to, or else the whole pools, in order."""
+        """Return the spots in order: those on NUMA nodes if ``bound``, else the whole pools."""
         spots = (spot for spot in {*self.everything, *self.start} if bool(spot.nodes) is bound)
         return sorted(spots, key=spot_order)
 
@@ -142,8 +142,7 @@ def _unmet_targets(facts: HugetlbFacts, wanted: PageNeed, spot: Spot) -> dict[Sp
 
 
 def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: PageNeed) -> Finding:
-    """Judge whether a pool, or one or several NUMA nodes, has the pages that the launch takes from
-    it."""
+    """Judge whether a pool, or NUMA nodes, have the pages that the launch takes from them."""
     if spot.node is None:  # a closed node that it binds to fails by itself, and is to be opened
         facts = facts._replace(hugetlb=facts.hugetlb.once_allowed(wanted.everything))
     everything, start = wanted.everything.get(spot, 0), wanted.start.get(spot, 0)
@@ -324,7 +323,7 @@ def cgroup_limit(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 def _judge_limit(
     subject: str, limit: HugeTlbLimit | Unknown | None, need_bytes: int, formula: str
 ) -> Finding:
-    """Hold the bytes needed against the tightest hugetlb limit of the cgroup."""
+    """Judge whether the tightest hugetlb limit of the cgroup allows the bytes that are needed."""
     need = format_bytes(need_bytes)
     if isinstance(limit, Unknown):
         return unknown(subject, limit, need=need)
@@ -345,8 +344,7 @@ def _judge_limit(
 
 
 def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
-    """Judge whether each Kubernetes container asks for the huge pages that its processes take
-    together."""
+    """Judge whether each Kubernetes container asks for the huge pages that its processes take."""
     taken: dict[str, int] = {}
     limits: dict[str, int] = {}
     for process in needs.processes:
@@ -535,7 +533,7 @@ def _sysctl_remedy(
 
 
 def _boot_advice(page: int, even: bool) -> str:
-    """Say how to set a pool at boot if vm.nr_hugepages cannot. even: all nodes have as much."""
+    """Say how to set a pool at boot if vm.nr_hugepages cannot. even: nodes have equal shares."""
     if page >= GIB:
         return f"add hugepagesz={page // GIB}G hugepages=N to the kernel command line"
     if not even:

@@ -66,8 +66,7 @@ class Pool(NamedTuple):
         return free + known(self.surplus_allowance_pages(memory_available_bytes))
 
     def surplus_allowance_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
-        """Return the surplus pages that the kernel may still make, by overcommit and available
-        memory.
+        """Return the surplus pages that the kernel may still make, by overcommit and free memory.
 
         0 for gigantic pages, or if the available memory is not known. Unknown if the overcommit
         limit is not known."""
@@ -117,8 +116,7 @@ class HugeTlb(NamedTuple):
 
 
 def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
-    """Read every pool from sysfs, or the default one from ``meminfo`` if sysfs's folder cannot be
-    read."""
+    """Read every pool from sysfs; if sysfs cannot be read, the default pool from ``meminfo``."""
     default = meminfo if isinstance(meminfo, Unknown) else meminfo.value("Hugepagesize")
     folders, barred = root.names(POOLS), _barred_nodes(root)
     if not isinstance(folders, Unknown):

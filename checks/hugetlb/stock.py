@@ -36,8 +36,7 @@ class HugeTlbLimit(NamedTuple):
 
 @or_unknown
 def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
-    """Return the tightest hugetlb limit of this process's cgroup and its ancestors; None if no
-    cgroup sets one."""
+    """Return the tightest hugetlb limit of this process's cgroup and its ancestors, or None."""
     mount = own_mount(root, "hugetlb")
     if mount is None or isinstance(mount, Unknown):
         return mount

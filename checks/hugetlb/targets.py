@@ -105,8 +105,7 @@ def now_and_held(hugepages: Pool | Unknown, numa_node: int | None) -> tuple[int 
 def reserve_settings(
     targets: Mapping[Spot, Target], default_page_bytes: int | Unknown
 ) -> tuple[Setting, ...]:
-    """Return the settings that set the pools to their targets, by sysctl for the default page
-    size."""
+    """Return the settings that set pools to their targets: by sysctl for the default page size."""
     settings: list[Setting] = []
     for spot, target in targets.items():
         name = f"hugepages-{spot.page_size_bytes // KIB}kB/nr_hugepages"

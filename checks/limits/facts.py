@@ -41,10 +41,9 @@ class Ceiling(NamedTuple):
 
 
 class ThreadFacts(NamedTuple):
-    """kernel: the bounds for all threads of the system. cgroups: this process's and its ancestors'.
-
-    user_threads: those of this user that were seen, which other containers hide. cpus: on how many
-    this process may run."""
+    """What bounds threads. kernel: for the whole system. cgroups: for this process's cgroup and its
+    ancestors. user_threads: those of this user that were seen, which other containers hide. cpus:
+    the number on which this process may run."""
 
     kernel: tuple[Ceiling, ...] | Unknown
     cgroups: tuple[Ceiling, ...] | Unknown
@@ -65,8 +64,7 @@ def _system_threads(root: Root) -> tuple[Ceiling, ...] | Unknown:
 
 
 def field(answer: object, name: str) -> Any:
-    """Return the field ``name`` of a call's answer, None if the answer has none. Raises
-    UnknownFactError."""
+    """Return the field ``name`` of a call's answer, else None. Raises UnknownFactError."""
     answer = known(answer)
     return answer.get(name) if isinstance(answer, dict) else None
 
@@ -135,7 +133,7 @@ def processes() -> dict[str, Any]:
 
 def _first_word(content: bytes, name: bytes) -> bytes:
     """Return the first word of a row of /proc/PID/status, b"" if the row is missing. name: of the
-    row, behind a line break. For Uid that is the user whose threads the kernel counts."""
+    row, behind a line break. In the row Uid that is the user whose threads the kernel counts."""
     start = content.find(name)
     fields = content[start + len(name) : start + 60].split() if start >= 0 else []
     return fields[0] if fields else b""

@@ -148,8 +148,7 @@ def _files_limit(
 @CHECKS.check("limits.memory", the_launch)
 def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge the limits of address space, data, file size, stack and CPU time that processes start
-    with. Processes of another container are left out, unless the launch sets such a limit for them.
-    """
+    with. Processes of another container are left out, unless the launch sets such limits."""
     names = set(SIZE_ROWS.values())
     here = [
         process
@@ -278,7 +277,7 @@ _USUAL_CPUS = 64
 
 
 class _Need(NamedTuple):
-    """least: what the launch cannot start without. usual: an estimate for it at work."""
+    """How many threads a launch needs. least: to start. usual: an estimate for it at work."""
 
     least: int
     usual: int

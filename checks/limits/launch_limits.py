@@ -123,8 +123,8 @@ def not_started(finding: Finding, refused: SetLimit) -> Finding:
 def _apply_setting(
     before: StartLimit, setting: SetLimit, raises: bool | Unknown, limits: LimitFacts
 ) -> StartLimit:
-    """Return the limit after one setting of the launch. raises: whether its setter may raise the
-    hard limit."""
+    """Return the limit after one setting of the launch. raises: its setter may raise the hard
+    limit."""
     now = before.limit
     if setting.soft is Bound.SYSTEMD:
         return StartLimit(limits.runtimes.systemd_default(setting.name), setting)

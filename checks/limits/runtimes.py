@@ -117,9 +117,9 @@ class RuntimeLimits(NamedTuple):
 
     @or_unknown
     def login_limit(self, name: str, user: str | Unknown, now: Limit | Unknown) -> Limit | Unknown:
-        """Return the limit ``name`` after a login of ``user``: ``now``, that before the login.
-        Unknown if a row of limits.conf may change it, or if the rows could not be read. Also if
-        rows set this limit, and the user or ``now`` is unknown."""
+        """Return ``now``, the limit ``name`` before a login of ``user``, if the login keeps it.
+        Unknown if a row of limits.conf may change the limit, or the rows could not be read. Also if
+        a row sets this limit, and ``user`` or ``now`` is unknown."""
         rows = [row for row in known(self.pam) if row.name == name]
         if not rows:
             return now
@@ -134,15 +134,14 @@ class RuntimeLimits(NamedTuple):
 
 def _may_apply(domain: str, user: str) -> bool:
     """Tell whether a row of limits.conf may apply to ``user``. domain: the first word of the row.
-    For root only rows with its name do; groups and ranges may for all others (limits.conf(5))."""
+    Only rows that name root apply to root; rows of groups and ranges may apply to all others."""
     if is_root(user):
         return domain == "root"
     return domain in (user, "*") or user.isdecimal() or domain[:1] in "@%" or ":" in domain
 
 
 def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> RuntimeLimits:
-    """Read the limits that daemons, Docker, systemd, logins and Slurm hand on. daemons: those that
-    run, by process name."""
+    """Read the limits that daemons, Docker, systemd, logins and Slurm hand on."""
     docker_default, userns_remap = _read_docker(root)
     return RuntimeLimits(
         units=tuple(_read_units(root, {} if isinstance(daemons, Unknown) else daemons)),

@@ -210,8 +210,7 @@ def state_folders() -> list[str]:
 
 
 def saved() -> list[dict[str, Any]]:
-    """Read every saved result, each with the path of its ``file``; those that cannot be read are
-    left out."""
+    """Read every saved result, each with its path as ``file``; unreadable ones are left out."""
     import json
 
     results = []

@@ -69,7 +69,7 @@ def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     ]
     short = set()  # the devices that not all processes that would open them can open
     for nic, need, cgroup in limited:
-        used = cgroup.use(nic.name)
+        used = cgroup.in_use(nic.name)
         left = None if isinstance(used, Unknown) else _rest(cgroup.limit(nic.name), used).handles
         if left is not None and left < need.contexts:
             short.add(nic.name)
@@ -115,7 +115,7 @@ def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding)
         formula=f"{need.contexts} processes; {regions} memory regions + {need.others} protection "
         f"domains and completion queues; + {need.queue_pairs} queue pairs",
     )
-    used, limit = finding.known(cgroup.use(nic.name)), cgroup.limit(nic.name)
+    used, limit = finding.known(cgroup.in_use(nic.name)), cgroup.limit(nic.name)
     handles, objects = _rest(limit, used)
     limits = ["max" if most is None else str(most) for most in limit]
     line, wanted = (
@@ -171,7 +171,7 @@ def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
-    """Judge one device: whether what the launch makes fits in what is left, and how full it is."""
+    """Judge whether one device has room for the objects of the launch, and how full it is."""
     finding = passed(nic.name)
     kernel, limits = finding.known(rdma.kernel), finding.known(nic.verbs.limits)
     counts = kernel.resources.get(nic.name)
@@ -347,8 +347,8 @@ def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
 def _holds(load: NicLoad, measured: Measured, row: DeviceRow | None) -> bool | None:
     """Tell whether a measurement shows that a device holds a load; None if it decides nothing.
 
-    It decides against a load only if that has pages of the measured size alone, and the device's
-    table was full. row: of the table of devices, None if the device is not in it."""
+    It decides against a load only if all pages have the measured size, and the device's table was
+    full. row: of the table of devices, None if the device is not in it."""
     by_page = {page: size for page, size in load.by_page.items() if size}
     if sum(by_page.values()) <= measured.holds_bytes:
         return True

@@ -60,8 +60,7 @@ def _looks_up_all(process: ProcessNeeds) -> bool:
 
 @or_unjudged
 def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, processes: list[ProcessNeeds]) -> Finding:
-    """Judge whether the host has the devices that SGLang's engine looks up, if the store of the
-    processes names others."""
+    """Judge whether the host has the devices of SGLang's own engine, if a store uses others."""
     known(rdma.nics)
     there = [nic.name for nic in rdma.present]
     who = fold_names([process.name for process in processes])
@@ -221,8 +220,7 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
     @or_unjudged
     def judge(nic: Nic) -> Finding:
-        """Judge one device by its node type and driver; an eRDMA device is left to
-        rdma.erdma-compat."""
+        """Judge the type of one device; an eRDMA device is left to rdma.erdma-compat."""
         finding = passed(nic.name, need="node type CA")
         node_type = finding.known(nic.node_type)
         evidence = (Evidence(f"{RDMA_DEVICES}/{nic.name}/node_type", node_type),)

@@ -1,8 +1,7 @@
-"""RDMA devices as registering memory meets them: what the table knows, and what was measured here.
+"""How much memory RDMA devices can register: what the table knows, and what was measured here.
 
-How many pages a device can translate in all, no attribute tells: device_table.toml has what users
-and drivers' sources say. A result of the probe counts while PCI id, firmware and driver are the
-same.
+No attribute tells how many pages a device can translate in all: device_table.toml has what users
+and drivers' sources say. A result of the probe counts while PCI id, firmware and driver are equal.
 """
 
 import os

@@ -213,9 +213,8 @@ class GidChoice(NamedTuple):
 
 
 def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
-    """Return ``(index, variable)`` of the GID index that MC_GID_INDEX asks for, or
-    NCCL_IB_GID_INDEX if that is not set. None if neither is set or the number is out of range; text
-    without a number is 0."""
+    """Return ``(index, variable)`` of the GID index that MC_GID_INDEX sets, else NCCL_IB_GID_INDEX.
+    None if neither is set or the number is out of range; text without a number is 0."""
     for name in ("MC_GID_INDEX", "NCCL_IB_GID_INDEX"):
         if name in environment:
             index = leading_integer(environment[name]) or 0

@@ -34,8 +34,7 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether Mooncake finds a GID on each device, and whether peers can answer it."""
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
-        """Make the finding about the GID that Mooncake takes on one device; lost: why none fits, or
-        None."""
+        """Make the finding about the GID of one device. lost: why no GID fits, or None."""
         finding = passed(nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
         choice = gid_choice(nic, use.environment, use.release)
         if isinstance(choice, Unknown) or (choice.gid is None and not use.has_host_gids):
@@ -125,8 +124,7 @@ def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
 
 
 def _ipv4_gids(nic: Nic, use: Use) -> set[int]:
-    """Return the indices of a device's RoCE v2 entries that have an IPv4 address and an
-    interface."""
+    """Return the indices of a device's RoCE v2 entries with an IPv4 address and an interface."""
     port = nic.port(port_of(use.environment))
     gids = port.gids if isinstance(port, Port) else ()
     if isinstance(gids, Unknown):
@@ -135,8 +133,7 @@ def _ipv4_gids(nic: Nic, use: Use) -> set[int]:
 
 
 def _index_for_all(use: Use) -> int | None:
-    """Return the smallest index that is a RoCE v2 IPv4 entry on every device; None if there is
-    none.
+    """Return the smallest index that is a RoCE v2 IPv4 entry on every device, or None.
 
     MC_GID_INDEX has one value for all devices. Devices whose port is not active do not count."""
     nics = [nic for nic in use.candidate_nics if port_problem(nic, use.environment) is None]
@@ -181,8 +178,7 @@ def subnets(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unknown
 def _subnet(rdma: RdmaFacts, choice: GidChoice | Unknown) -> str | Unknown:
-    """Return a GID's subnet: its first 64 bits, or the IPv4 network of its interface
-    (``10.0.0.0/24``).
+    """Return a GID's subnet: its first 64 bits, or its interface's IPv4 network (``10.0.0.0/24``).
 
     Unknown if there is no GID, or its interface's address or prefix is not known."""
     gid = known(choice).gid

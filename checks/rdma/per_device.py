@@ -85,8 +85,7 @@ def _judge_device(
 
 
 def ends_at_start(finding: Finding, use: Use) -> Finding:
-    """Say in a failure that the start ends, if the processes are left without any transport; else
-    return it unchanged."""
+    """Add to a failure that the start ends, if the processes are left without any transport."""
     if use.devices.transport is not Transport.NONE:
         return finding
     text = f"{finding.text}; without a device the start ends: No available RNIC, setup returns -1"

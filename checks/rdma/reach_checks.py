@@ -62,8 +62,7 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         return port_problem(nic, use.environment)
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
-        """Make the finding about the ports of one device, with advice if the device is lost by
-        them."""
+        """Make the finding about the ports of one device, with advice if they lose the device."""
         ports = () if isinstance(nic.ports, Unknown) else nic.ports
         folder = f"{RDMA_DEVICES}/{nic.name}/ports"
         states = [f"port {p.number} {_word(p.state)} ({_word(p.physical_state)})" for p in ports]
@@ -146,8 +145,7 @@ def pkey(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _judge_pkey(nic: Nic, use: Use) -> Finding:
-    """Judge whether the partition key that Mooncake takes on one device is that of a full
-    member."""
+    """Judge whether the partition key that Mooncake takes on a device is a full member's."""
     asked = leading_integer(use.environment.get("MC_PKEY_INDEX", ""))
     index = asked if asked is not None and 0 <= asked < 1 << 16 else DEFAULT_PKEY_INDEX
     number = port_of(use.environment)
@@ -214,7 +212,7 @@ def _exclusive_netns(rdma: RdmaFacts) -> bool:
 
 def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Finding:
     """Judge whether a process's container is given the RDMA devices that the process would use.
-    Judged are the container's network namespace and the device nodes that it is given."""
+    That depends on the container's network namespace and its device nodes."""
     container = process.container
     assert container is not None
     wanted = [f"{NODES}/{nic.uverbs}" for nic in use.nics if nic.uverbs is not None]

@@ -119,8 +119,7 @@ class Load(NamedTuple):
 def load_of(
     process: ProcessNeeds, largest_bytes: int | Unknown, release: MooncakeRelease | None
 ) -> Load | Unknown:
-    """Add up what ``process`` registers with each of its NICs. Unknown if its regions are not
-    known.
+    """Add up what ``process`` registers with each of its NICs; Unknown if its regions are unknown.
 
     If ``largest_bytes`` is Unknown, each region counts as one registration. If only the GPU memory
     is not known, the load has the rest, and says so in ``more``."""
@@ -147,8 +146,7 @@ def load_of(
 def regions_under(limit_bytes: int, nics: int, region_bytes: int, page_bytes: int) -> int:
     """Count the regions that a process may register with each of its NICs under a memlock limit.
 
-    limit_bytes: the memlock limit. nics: the number of NICs; a region is counted for each, in whole
-    pages of ``page_bytes``."""
+    nics: the number of NICs; a region counts for each, in whole pages of ``page_bytes``."""
     each = max(1, nics) * round_up(region_bytes, page_bytes)
     return limit_bytes // each if each else 0
 
@@ -239,8 +237,7 @@ class Objects(NamedTuple):
 
 
 def objects_of(nic: Nic, needs: LaunchNeeds, launch_uses: Iterable[Use]) -> Objects:
-    """Count the RDMA objects that the launch makes on ``nic`` if all processes that would take it
-    open it."""
+    """Count the RDMA objects that the launch makes on ``nic`` if all its ``takers`` open it."""
     mine = [(use, process) for use in launch_uses for process in takers(use, nic)]
     everyone = len(needs.rdma_processes) * max(1, needs.hosts)
     regions: int | Unknown = 0

@@ -203,7 +203,7 @@ def devices_in_use(
 
 
 def _tent(rdma: RdmaFacts, process: ProcessNeeds) -> Unknown | None:
-    """Return why the engine TENT leaves its devices open; None if this Mooncake has no TENT."""
+    """Return why the engine TENT makes the devices unknown; None if this Mooncake has no TENT."""
     parts = Unknown("its container has its own") if (process.container is not None) else rdma.parts
     if isinstance(parts, Unknown):
         return parts.of(f"{TENT}: whether this Mooncake has that engine is not known: ")
@@ -287,8 +287,7 @@ def reach_problem(nic: Nic) -> Lost | Unknown | None:
 def file_problem(nic: Nic) -> Lost | Unknown | None:
     """Return why a device cannot be opened: its file below /dev/infiniband, or libibverbs' refusal.
 
-    None if the device can be opened, or libibverbs does not list it. Unknown if the state of the
-    file is not known."""
+    None if it can be opened, or libibverbs does not list it. Unknown if the file was not tried."""
     device_file = nic.uverbs_node
     cause = Cause.UVERBS
     if isinstance(device_file, Unknown):

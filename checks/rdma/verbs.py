@@ -49,8 +49,7 @@ PROVIDERS = {
 
 
 class DeviceNode(NamedTuple):
-    """A file below /dev/infiniband. opens: whether this user may read and write it; why_not and
-    errno tell why not."""
+    """A file below /dev/infiniband. opens: for read and write by this user; else see why_not."""
 
     path: str
     character: bool
@@ -61,8 +60,7 @@ class DeviceNode(NamedTuple):
 
 
 class DeviceLimits(NamedTuple):
-    """The limits of a device (ibv_query_device). Some drivers say 2^64 - 1 bytes or -1 where they
-    know no bound."""
+    """Limits by ibv_query_device. Some drivers say 2^64 - 1 bytes or -1 if they know no bound."""
 
     max_mr_size_bytes: int
     max_mr: int
@@ -96,8 +94,7 @@ class Libraries(NamedTuple):
 
 @or_unknown
 def read_device_file(root: Root, path: str) -> DeviceNode | Unknown:
-    """Read the mode of a device file, and whether it opens; an absent Unknown if it does not
-    exist."""
+    """Read the mode of a device file, and whether it opens; an absent Unknown without the file."""
     answer = known(root.call("rdma.device_node", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("mode"), int):
         return Unknown(f"rdma.device_node {path}: the recorded answer is damaged")
@@ -237,7 +234,7 @@ class RdmaCgroup(NamedTuple):
         return self.limits.get(device, CgroupLimit(None, None))
 
     @or_unknown
-    def use(self, device: str) -> CgroupLimit | Unknown:
+    def in_use(self, device: str) -> CgroupLimit | Unknown:
         return known(self.used).get(device, CgroupLimit(0, 0))
 
 

@@ -241,7 +241,7 @@ def _of_cgroups(facts: Facts, nic: Nic) -> Iterator[RegistrationCeiling]:
 
 def use_of(group: RdmaCgroup, device: str) -> CgroupLimit:
     """Return the use that a cgroup makes of a device; zeros if that cannot be read."""
-    used = group.use(device)
+    used = group.in_use(device)
     return CgroupLimit(0, 0) if isinstance(used, Unknown) else used
 
 
