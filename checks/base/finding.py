@@ -130,7 +130,7 @@ class Finding(NamedTuple):
     settings: tuple[Setting, ...] = ()  # the same as ``advice``, as data
     consequence: Consequence | None = None  # None for the first one of the check's page
     cause: str = ""  # of an unknown, the reason alone, which other findings may share
-    asks: str = ""  # the command of this program that finds what would do
+    asks: str = ""  # the command of this program that tells what would fit
     sets: tuple[OpenVariable, ...] = ()  # the variables that the advice asks to set
 
     def failed(

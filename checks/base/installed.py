@@ -43,11 +43,11 @@ def installed_others(search_path: Iterable[str] | None = None) -> tuple[tuple[st
 
 
 def _installed(
-    wanted: Callable[[str], bool], search_path: Iterable[str] | None
+    accepts: Callable[[str], bool], search_path: Iterable[str] | None
 ) -> tuple[tuple[str, str], ...]:
-    """Return (name, version) of the distributions whose name ``wanted`` accepts, in the order of
-    the path (``sys.path`` for None). If a name occurs twice, the first counts. Unreadable folders
-    are left out."""
+    """Return (name, version) of the distributions for whose name ``accepts`` is True, in the order
+    of the path (``sys.path`` for None). If a name occurs twice, the first counts. Unreadable
+    folders are left out."""
     versions: dict[str, str] = {}
     for folder in sys.path if search_path is None else search_path:
         try:
@@ -57,7 +57,7 @@ def _installed(
         except OSError:
             continue
         for name, version in distributions:
-            if wanted(name):
+            if accepts(name):
                 versions.setdefault(name, version)
     return tuple(versions.items())
 

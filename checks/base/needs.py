@@ -174,7 +174,7 @@ class ProcessNeeds(NamedTuple):
     waited: bool = False  # the rest of the launch starts only once it has ended
     turn: int = 0  # how often the launch has ended all earlier processes
     gpu_share: GpuShare | None = None  # the share that it takes of its GPUs, None if unknown
-    looked_up: RdmaUse | None = None  # its program looks them up, and ends if one is missing
+    looked_up: RdmaUse | None = None  # devices that its program looks up; it ends if one is missing
     limit_bytes: int = 0  # the memory limit that its program asks for, for all its processes here
     accelerator: str = ""  # the device in place of a GPU (``npu``), or ""
     transport: str = ""  # how it moves memory if neither by RDMA nor TCP: ``ascend``, ``efa``

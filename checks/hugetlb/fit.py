@@ -132,8 +132,8 @@ def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
 def pool_needs(needs: Pages) -> dict[Spot, int]:
     """Return needs with each whole pool as large as its NUMA nodes have to be together.
 
-    That is more than is ever taken at once if a node has to show free pages for a moment
-    (``Usage.headroom``), or if unbound pages may lie on any node."""
+    That is more than is ever taken at once if unbound pages may lie on any node. It is too if a
+    node has to show free pages for a moment (``Usage.headroom``)."""
     together: dict[Spot, int] = {}
     for spot, pages in needs.items():
         if spot.node is not None:

@@ -63,16 +63,16 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 
 
 def _add_shares(
-    wanted: dict[Spot, int], hugepages: Pool | Unknown, pages: int, nodes: list[Spot]
+    shares: dict[Spot, int], hugepages: Pool | Unknown, pages: int, nodes: list[Spot]
 ) -> None:
-    """Add to ``wanted`` the shares of pages that any of ``nodes`` may give. Each node keeps what it
-    has for the launch; the missing pages are spread evenly."""
+    """Add to ``shares`` the pages that any of ``nodes`` may give. Each node keeps what it has for
+    the launch; the missing pages are spread evenly."""
     for at in nodes:
         now, others = now_and_held(hugepages, at.node)
-        wanted[at] = max(wanted.get(at, 0), (now or 0) - others, 0)
-    missing = max(0, pages - sum(wanted[at] for at in nodes))
+        shares[at] = max(shares.get(at, 0), (now or 0) - others, 0)
+    missing = max(0, pages - sum(shares[at] for at in nodes))
     for index, at in enumerate(nodes):
-        wanted[at] += missing // len(nodes) + (index < missing % len(nodes))
+        shares[at] += missing // len(nodes) + (index < missing % len(nodes))
 
 
 def _spread_unbound(hugetlb: HugeTlb, hugepages: Pool | Unknown, size: int, needs: Pages) -> Pages:

@@ -247,11 +247,11 @@ def choose_gid(
 
 
 def _choose_at_index(
-    gids: tuple[Gid, ...], asked: tuple[int, str], release: MooncakeRelease | None
+    gids: tuple[Gid, ...], index_and_name: tuple[int, str], release: MooncakeRelease | None
 ) -> GidChoice:
-    """Choose the GID at a stated index, if it is in use and Mooncake's release accepts it. asked:
-    the index, and the variable or default that it is from."""
-    index, name = asked
+    """Choose the GID at a stated index, if it is in use and Mooncake's release accepts it.
+    index_and_name: the index, and the variable or default that it is from."""
+    index, name = index_and_name
     gid = next((gid for gid in gids if gid.number == index), None)
     if gid is None:
         return GidChoice(None, False, f"{name}: entry {index} of the GID table is empty")

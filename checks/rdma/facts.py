@@ -46,7 +46,7 @@ class Nic(NamedTuple):
     hardware: str | Unknown
     pci_address: str | Unknown | None
     node: int | Unknown | None  # the NUMA node as Mooncake reads it
-    uverbs: str | None  # its node, None if it has none
+    uverbs: str | None  # name of its device file (uverbs0), None if it has none
     uverbs_node: DeviceNode | Unknown
     ports: tuple[Port, ...] | Unknown
     verbs: Verbs

@@ -74,7 +74,7 @@ class DevicesInUse(NamedTuple):
     transport: Transport | Unknown
     how: str  # who chose the candidates, with the place of their names
     without: Transport = Transport.NONE  # what becomes of a process that can open none
-    chosen: ChosenBy = ChosenBy.NOBODY  # the candidates
+    chosen: ChosenBy = ChosenBy.NOBODY  # who names the candidates
     at_most: tuple[str, ...] = ()  # all devices that ``names`` may be, if only GIDs are unknown
 
 
