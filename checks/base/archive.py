@@ -42,7 +42,7 @@ _BROKEN = (EOFError, MemoryError, RecursionError, ValueError, tarfile.TarError)
 
 def read_archive(path: str) -> Archive:
     """Read a tar's members, plain or packed by gzip, bzip2 or xz. Raises ArchiveError if the file
-    is not a whole tar, has no files, or is larger than a host's facts."""
+    is unreadable, no whole tar, without files, or larger than a host's facts."""
     import lzma
     import zlib
 
