@@ -27,10 +27,10 @@ from preflight.advisories.records import (
     SEVERITIES,
     Advisory,
     advisories,
+    all_or_any,
     condition_text,
     holds,
     in_ranges,
-    joined,
     program_of,
     range_text,
 )
@@ -60,33 +60,33 @@ TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software")
 
 
 class Verdict(NamedTuple):
-    """A record held against one process.
+    """The answer whether one record affects one process.
 
-    version: of the affected product, or why it is not known. holds: of the record's conditions and
-    the version together. may_give: what may give the process flags and is not known, or None."""
+    version: of the product, or why it is not known. holds: whether the process runs an affected
+    version and the record's conditions hold. unseen_settings: as of ``AdvisorySubject``."""
 
     advisory: Advisory
     process: LaunchProcess
     product: str
     version: str | Unknown
     holds: bool | Unknown
-    may_give: Unknown | None
+    unseen_settings: Unknown | None
 
     @property
-    def hangs_on_words(self) -> bool:
-        """Tell whether words of the launch decide that are not known, which it is told of apart."""
-        return self.may_give is not None and self.holds is self.may_give
+    def depends_on_unseen_settings(self) -> bool:
+        """Tell whether only settings that are not seen leave the answer open."""
+        return self.unseen_settings is not None and self.holds is self.unseen_settings
 
 
 def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
-    """Judge every advisory for every process of the launch: one verdict a pair, which does not hold
-    if the process does not run the product. Nothing is yielded if the launch is not sized."""
+    """Judge every advisory for every process of the launch: one verdict a pair. A verdict does not
+    hold if the process does not run the product. Nothing is yielded if the launch is not sized."""
     sized = seen.launch
     if not isinstance(sized, Sized):
         return
     clients = clients_by_network(sized)
     subjects = [
-        AdvisorySubject(process, sized, seen, may_give(process), clients)
+        AdvisorySubject(process, sized, seen, unseen_settings(process), clients)
         for process in sized.sizing.inputs.processes
     ]
     for record in advisories():
@@ -99,7 +99,7 @@ def _verdict(record: Advisory, subject: AdvisorySubject) -> Verdict:
     product until one is affected for certain."""
     value = partial(fact, subject)
     product, unasked = record.affected[0].product, Unknown("not asked")
-    verdict = Verdict(record, subject.process, product, unasked, False, subject.may_give)
+    verdict = Verdict(record, subject.process, product, unasked, False, subject.unseen_settings)
     conditions = True if record.when is None else holds(record.when, value)
     if conditions is False:
         return verdict
@@ -119,9 +119,9 @@ def _verdict(record: Advisory, subject: AdvisorySubject) -> Verdict:
         if each.product != product:
             wheel = value("mooncake.wheel")
             ours = wheel if isinstance(wheel, Unknown) else each.product in wheel
-            within = joined((within, ours), True)
+            within = all_or_any((within, ours), True)
         release = version if isinstance(version, Unknown) else str(version)
-        whole = joined((user, within, conditions), True)
+        whole = all_or_any((user, within, conditions), True)
         verdict = verdict._replace(product=product, version=release, holds=whole)
         if verdict.holds is True:
             return verdict
@@ -131,10 +131,10 @@ def _verdict(record: Advisory, subject: AdvisorySubject) -> Verdict:
 def advisory_findings(seen: JudgedHost) -> list[Finding]:
     """Judge every record for a launch on a host; [] without a launch that is sized.
 
-    Each process that a record affects, or may affect, is a finding. Records that affect none are
-    counted in one pass. One skip counts the records of events that may only arise while the launch
-    runs. One skip for each unknown release, or unknown word of the launch, counts the records that
-    hang on it. Records that another check covers are left out."""
+    Each process that a record affects, or may affect, is a finding. One finding that passes counts
+    the records that affect no process. One that is skipped counts the records whose event may arise
+    only while the launch runs. One more for each unknown release, or unknown word of the launch,
+    counts the records that depend on it. Records that another check covers are left out."""
     if not isinstance(seen.launch, Sized):
         return []
     findings: list[Finding] = []
@@ -148,7 +148,7 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
         judged.add(record.check)
         if verdict.holds is False:
             continue
-        if _is_later(verdict):
+        if _awaits_event(verdict):
             later.add(record.check)
         elif verdict.holds is True:
             status = Status.FAIL if record.grave else Status.WARN
@@ -156,8 +156,8 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
         elif isinstance(verdict.version, Unknown):
             why = (verdict.version.reason, verdict.version.advice)
             open_.setdefault(why, set()).add(record.check)
-        elif verdict.hangs_on_words and verdict.may_give is not None:
-            open_.setdefault((verdict.may_give.reason, ""), set()).add(record.check)
+        elif verdict.depends_on_unseen_settings and verdict.unseen_settings is not None:
+            open_.setdefault((verdict.unseen_settings.reason, ""), set()).add(record.check)
         else:
             status, open_fact = Status.UNKNOWN if record.grave else Status.WARN, verdict.holds
             text = f"It is where {condition_text(record.when)}; not known: {open_fact.reason}"
@@ -177,12 +177,14 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
 
 
 def may_arise(seen: JudgedHost) -> list[Verdict]:
-    """Return the verdicts on something that happens only while the launch runs."""
-    return [v for v in verdicts(seen) if not v.advisory.covered_by and _is_later(v)]
+    """Return the verdicts on problems that may arise only by an event while the launch runs.
+    Records that another check covers are left out."""
+    return [v for v in verdicts(seen) if not v.advisory.covered_by and _awaits_event(v)]
 
 
-def _is_later(verdict: Verdict) -> bool:
-    """Return whether only what happens later decides; what hangs on the release is open before."""
+def _awaits_event(verdict: Verdict) -> bool:
+    """Tell whether only an event while the launch runs still decides. False if the product's
+    release is not known and decides too."""
     if not verdict.advisory.arises or verdict.holds is False:
         return False
     return verdict.holds is True or not isinstance(verdict.version, Unknown)
@@ -193,7 +195,8 @@ def _count(ids: set[str]) -> str:
 
 
 def _finding(verdict: Verdict, status: Status, after: str) -> Finding:
-    """Return the finding of one record and one process: summary, release, then ``after``."""
+    """Return the finding on one record and one process. after: the last sentence of its text,
+    behind the summary and the release."""
     record = verdict.advisory
     ranges = "; ".join(map(range_text, record.affected))
     return Finding(
@@ -213,13 +216,14 @@ _VLLM = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM)
 
 
 class AdvisorySubject(NamedTuple):
-    """A process, its launch and its host. may_give: an unread file or unknown word that may give
-    the process settings, or None. clients: the number of the store's clients, by network."""
+    """A process, its launch and its host. unseen_settings: why the process may have settings that
+    are not seen (an unread file, an unknown word); None if it has none. clients: the number of the
+    store's clients, by network."""
 
     process: LaunchProcess
     sized: Sized
     seen: JudgedHost
-    may_give: Unknown | None
+    unseen_settings: Unknown | None
     clients: Mapping[str, int | Unknown]
 
 
@@ -239,14 +243,15 @@ def fact(subject: AdvisorySubject, name: str) -> Any:
 
 
 def _flag(subject: AdvisorySubject, name: str) -> Any:
-    """Return the value of a flag of the process's program. One that is not given has its default if
-    it is SGLang's or a boolean, else None. Unknown if words that are not known may give it."""
+    """Return the value of a flag of the process's program. A flag that is not given has its default
+    if it is SGLang's or a boolean, else None. Unknown if settings that are not seen may give it."""
     process, program = subject.process, GFLAGS_PROGRAMS.get(subject.process.kind)
+    unseen = subject.unseen_settings
     if process.server is not None:
         setting = process.server.arguments.settings.get(name)
-        if setting is None or setting.given or subject.may_give is None:
+        if setting is None or setting.given or unseen is None:
             return None if setting is None else setting.value
-        return subject.may_give
+        return unseen
     if program is None:
         return None
     word = value_of(process.arguments, name)
@@ -256,9 +261,9 @@ def _flag(subject: AdvisorySubject, name: str) -> Any:
         on = is_on(process.arguments, program, name)
         if on is None:
             return Unknown(f"--{name} follows from a variable")
-        return subject.may_give if word is None and subject.may_give is not None else on
+        return unseen if word is None and unseen is not None else on
     if word is None:
-        return subject.may_give
+        return unseen
     value = word_value(word)
     if flag_type == "string" or isinstance(value, Unknown):
         return value
@@ -266,8 +271,9 @@ def _flag(subject: AdvisorySubject, name: str) -> Any:
     return value if number is None else number
 
 
-def may_give(process: LaunchProcess) -> Unknown | None:
-    """Return an unread file or unknown word that may give a process settings, else None."""
+def unseen_settings(process: LaunchProcess) -> Unknown | None:
+    """Return why a process may have settings that are not seen (an unread file, an unknown word);
+    None if all are seen."""
     unread = process.server.arguments.unread if process.server else process.unread
     if unread is None and process.store and isinstance(process.store.client, Unknown):
         unread = process.store.client
@@ -276,8 +282,8 @@ def may_give(process: LaunchProcess) -> Unknown | None:
 
 
 def _uses(subject: AdvisorySubject, product: str) -> bool:
-    """Tell whether code of ``product`` (sglang, vllm, lmcache; else Mooncake) runs in the process,
-    as far as its words show it. LMCache in vLLM counts if it may run. Raises UnknownFactError."""
+    """Tell whether code of ``product`` (sglang, vllm, lmcache; else Mooncake) runs in the process.
+    LMCache in vLLM counts if it may run. Raises UnknownFactError if Mooncake only may run."""
     process = subject.process
     if product == "sglang":
         return process.kind in _SGLANG
@@ -306,7 +312,7 @@ def _words(subject: AdvisorySubject) -> str:
 
 
 def release_of(sized: Sized, product: str) -> Input:
-    """Return the release that a launch is sized for; it is known where the bytes are not too."""
+    """Return the release that a launch is sized for. It is known even if the sizes are not."""
     return sized.sizing.inputs.releases[f"{product}_version"]
 
 
@@ -326,15 +332,16 @@ def _named(subject: AdvisorySubject, product: str) -> str | Unknown:
 
 def _environment(subject: AdvisorySubject) -> Environment:
     """Return the software of the environment that the process runs in. Raises UnknownFactError if
-    that is another container's, or if neither SGLang nor Mooncake is installed here."""
-    engine = known(_here(subject).software.engine)
+    the process runs in another container, or if neither SGLang nor Mooncake is installed here."""
+    engine = known(_local_facts(subject).software.engine)
     if engine is None:
         raise UnknownFactError(Unknown("neither SGLang nor Mooncake is installed here"))
     return engine
 
 
-def _here(subject: AdvisorySubject) -> Facts:
-    """Return the facts of this host. Raises if the process sees the files of an image instead."""
+def _local_facts(subject: AdvisorySubject) -> Facts:
+    """Return the facts of this host. Raises UnknownFactError if the process sees the files of an
+    image instead."""
     inside = subject.seen.facts.system.container.inside
     if subject.process.command.container is not None and not inside:
         raise UnknownFactError(Unknown(OTHER_CONTAINER))
@@ -342,7 +349,7 @@ def _here(subject: AdvisorySubject) -> Facts:
 
 
 def _nics(subject: AdvisorySubject) -> list[Nic]:
-    """Return the NICs that the process names for its store, all of the host where it names none."""
+    """Return the NICs that the process names for its store; all NICs if it names none."""
     use = store_devices(subject.process, 0)
     names = () if use is None else known(use.devices)
     nics = known(subject.seen.facts.rdma.nics)
@@ -376,7 +383,7 @@ def _segment_bytes(subject: AdvisorySubject) -> int | None:
 
 
 def _driver(subject: AdvisorySubject) -> str | None:
-    """Return the version of NVIDIA's driver; None without such a GPU."""
+    """Return the version of NVIDIA's driver; None if it has none, or no GPU is of NVIDIA."""
     gpus = subject.seen.facts.gpus
     if known(gpus.nvidia) is False:
         return None
@@ -399,7 +406,8 @@ def _protocol(subject: AdvisorySubject) -> str | None:
 
 
 def _engine_protocol(subject: AdvisorySubject) -> str | Unknown | None:
-    """Return the protocol of the server's transfer engine; None if it has no such engine."""
+    """Return the protocol of the transfer engine of a server or another engine (rdma, tcp, ..);
+    None without a transfer engine."""
     process = subject.process
     if process.server is not None:
         protocol = engine_protocol(process.server)
@@ -426,7 +434,7 @@ def _uses_rdma(subject: AdvisorySubject) -> bool:
 
 
 def _metadata(subject: AdvisorySubject) -> Any:
-    """Name the scheme of the metadata server; None without one."""
+    """Return the scheme of the metadata server's address, or P2PHANDSHAKE; None without either."""
     process = subject.process
     if process.server is not None:
         address = _of_store(subject, "metadata_server")
@@ -505,7 +513,7 @@ FACTS: Mapping[str, Read] = {
     "mooncake": lambda s: _version(s, "mooncake"),
     "mooncake.wheel": lambda s: frozenset(wheel.name for wheel in _environment(s).mooncake),
     "mooncake.missing": lambda s: frozenset(  # libraries that its files need and do not find
-        name for file in known(_here(s).software.files) or () for name, _ in file.missing
+        name for file in known(_local_facts(s).software.files) or () for name, _ in file.missing
     ),
     "sglang": lambda s: _version(s, "sglang"),
     "vllm": lambda s: _named(s, "vLLM"),  # by its image or pip, as LMCache's
@@ -526,11 +534,11 @@ FACTS: Mapping[str, Read] = {
     "model.indexer": lambda s: (m := _model(s)) is not None and bool(m.index_layers),
     "kernel": lambda s: s.seen.facts.system.kernel_release,
     "kernel.arguments": lambda s: s.seen.facts.pci.command_line,
-    "glibc": lambda s: _here(s).system.glibc,
+    "glibc": lambda s: _local_facts(s).system.glibc,
     "architecture": lambda s: s.seen.facts.system.architecture,  # x86_64, aarch64
     # Bytes that the kernel keeps for contiguous allocations.
     "memory.cma-total": lambda s: known(s.seen.facts.memory.meminfo).values.get("CmaTotal"),
-    "rdma-core": lambda s: str(known(_here(s).rdma.libraries.version)),
+    "rdma-core": lambda s: str(known(_local_facts(s).rdma.libraries.version)),
     "nic.driver": lambda s: frozenset(
         str(known(nic.driven_by)) for nic in known(s.seen.facts.rdma.nics)
     ),

@@ -86,7 +86,8 @@ Fact = Callable[[str], Any]
 
 
 class Advisory(NamedTuple):
-    """One record. affected: any of these. when: conditions that have to hold too, or None.
+    """One record of a known problem. affected: the products, any of which is enough. when: the
+    conditions that have to hold too, or None.
 
     severity: a word of ``SEVERITIES``. seen: the symptom. log: ids of known lines (``explain``)
     that may be this one; lines: texts of a log that are. covered_by: checks and rules that judge
@@ -117,7 +118,8 @@ class Advisory(NamedTuple):
 
     @property
     def grave(self) -> bool:
-        """Tell whether it stops a launch: it will not start or answers wrongly, and not hearsay."""
+        """Tell whether the problem fails a check: the launch will not start or answers wrongly, and
+        not all evidence is a mere report."""
         certain = set(self.evidence) - {"reported"}
         return self.severity in ("will not start", "wrong output") and bool(certain)
 
@@ -130,7 +132,7 @@ def advisories() -> tuple[Advisory, ...]:
 
 
 def advisory(id_: str) -> Advisory | None:
-    """Return the record of an id, as it is written or as its finding has it."""
+    """Return the record of an id, in any case, or of the id of its finding; None without one."""
     wanted = id_.lower().removeprefix(CHECK_PREFIX)
     return next((record for record in advisories() if record.id.lower() == wanted), None)
 
@@ -159,7 +161,7 @@ def _read(name: str) -> Advisory:
 
 
 def _text(value: str | list[str]) -> str:
-    """Return a text, or the lines of one that are joined."""
+    """Return a text; lines of a text are joined by blanks."""
     return value if isinstance(value, str) else " ".join(value)
 
 
@@ -188,17 +190,18 @@ def expression(table: Mapping[str, Any]) -> Expression:
 
 
 def holds(condition: Expression, fact: Fact) -> bool | Unknown:
-    """Tell whether a condition holds; fact: returns a value, a set of values, None or Unknown."""
+    """Tell whether a condition holds. fact: gives the value of a fact by name: one value, a set of
+    values, None or Unknown."""
     if isinstance(condition, Comparison):
-        return _test(condition, fact(condition.fact))
+        return _fact_passes(condition, fact(condition.fact))
     if condition.op == "not":
         inner = holds(condition.parts[0], fact)
         return inner if isinstance(inner, Unknown) else not inner
-    return joined((holds(part, fact) for part in condition.parts), condition.op == "all")
+    return all_or_any((holds(part, fact) for part in condition.parts), condition.op == "all")
 
 
-def joined(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
-    """Tell whether all (or any) of ``parts`` hold; a deciding part counts before an unknown one."""
+def all_or_any(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
+    """Tell whether every part holds (``every``), or else any. Unknown if no known part decides."""
     unsure: Unknown | None = None
     for part in parts:
         if isinstance(part, Unknown):
@@ -208,7 +211,7 @@ def joined(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
     return every if unsure is None else unsure
 
 
-def _test(test: Comparison, value: Any) -> bool | Unknown:
+def _fact_passes(test: Comparison, value: Any) -> bool | Unknown:
     """Test the value of a fact. Of a set, one value that passes is enough; a list is one value.
     None and an empty set pass only a test that the fact is not given."""
     if isinstance(value, Unknown):
@@ -217,10 +220,10 @@ def _test(test: Comparison, value: Any) -> bool | Unknown:
     values = value if isinstance(value, frozenset) else frozenset((value,))
     if test.op == "given":
         return (values not in (frozenset(), frozenset((None,)))) is test.value
-    return joined((_holds(test, item) for item in values if item is not None), False)
+    return all_or_any((_value_passes(test, item) for item in values if item is not None), False)
 
 
-def _holds(test: Comparison, value: Any) -> bool | Unknown:
+def _value_passes(test: Comparison, value: Any) -> bool | Unknown:
     """Test one value of a fact for is, matches, at_least or below. Unknown for a text that is no
     version, or no number if the test has one."""
     if test.op == "is":
@@ -241,7 +244,7 @@ def _holds(test: Comparison, value: Any) -> bool | Unknown:
 
 
 def program_of(product: str) -> str:
-    """Return whose release it is: each wheel of Mooncake is Mooncake."""
+    """Return the product whose release counts: mooncake for each of Mooncake's wheels."""
     return "mooncake" if product in PRODUCTS["mooncake"][1] else product
 
 
@@ -290,7 +293,7 @@ def range_text(affected: Affected) -> str:
 
 
 def condition_text(condition: Expression | None) -> str:
-    """Return a condition in words, "" for none."""
+    """Return a condition in words, "" without a condition."""
     if condition is None:
         return ""
     if isinstance(condition, Comparison):
@@ -343,7 +346,8 @@ def as_osv(known: Advisory) -> dict[str, Any]:
 
 
 def for_scanners(known: Advisory) -> bool:
-    """Tell whether a record holds of a package alone, which a scanner knows, and ends."""
+    """Tell whether a scanner, which knows packages alone, can use a record. A package has to
+    decide (a wheel of Mooncake, or a security problem), and every range of versions to end."""
     ends = all(bounds.fixed or bounds.last for each in known.affected for bounds in each.ranges)
     by_itself = known.severity == "security" or known.affected[0].product in PRODUCTS["mooncake"][1]
     return ends and by_itself

@@ -315,7 +315,7 @@ def test_what_words_that_are_not_known_decide_is_one_skip_and_no_pass(
     tmp_path: Path, host: Host, text: str, hangs: set[int], decided: set[int]
 ) -> None:
     at = seen(tmp_path, host, "MC_IB_PORT=0 " + text, "0.3.12", "0.5.12.post1")
-    unknown = {int(one.advisory.id[-4:]) for one in verdicts(at) if one.hangs_on_words}
+    unknown = {int(one.advisory.id[-4:]) for one in verdicts(at) if one.depends_on_unseen_settings}
     assert hangs <= unknown
     assert not decided & unknown
     found = advisory_findings(at)
