@@ -58,7 +58,7 @@ def checked(
     left_out: tuple[str, ...] = ()
     if seen.launch is not None and not isinstance(seen.launch, Unknown):
         from preflight.processes.host_groups import behind_foreground
-        from preflight.reading.understood import sentence, uses_neither
+        from preflight.reading.understood import sentence, uses_no_hicache_or_mooncake
 
         processes = seen.launch.sizing.inputs.processes
         understood = sentence(processes)
@@ -68,7 +68,7 @@ def checked(
             understood += f"; {group.text}"
         elif (behind := behind_foreground(seen.launch.sizing.whole)) is not None:
             understood += f"; {behind.text}"
-        if uses_neither(processes):
+        if uses_no_hicache_or_mooncake(processes):
             judged = {each.check for each in findings.findings if each.status is not Status.SKIP}
             topics = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
             looked_at = ", ".join(sorted(topics)) or "nothing of the host"

@@ -107,7 +107,7 @@ def _settings_of(server: RunningServer) -> Understood | None:
     if isinstance(server.sizing, Unknown):
         return None
     processes = understood(server.sizing, server.name).processes
-    return next((each for each in processes if each.named == server.program.value), None)
+    return next((each for each in processes if each.title == server.program.value), None)
 
 
 def _compared(meant: MeantProcess, server: RunningServer, running: Understood | None) -> Compared:

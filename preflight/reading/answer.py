@@ -32,15 +32,16 @@ def reading_text(
 ) -> str:
     """Return the reading of a launch as text for a person, wrapped at ``width`` columns.
 
-    paint: puts a colour around a text. verbosity: 0 the settings that tell most; 1 every written
-    setting and the notes; 2 defaults too. Below 0, the sentence and what was not read alone."""
+    paint: puts a colour around a text. verbosity: 0 shows the settings that tell most, 1 also every
+    written setting and the notes, 2 also the defaults. Below 0 shows only the sentence about the
+    launch, and what was not read."""
     lines = [*wrapped(clean(f"{reading.name}: {reading.sentence}"), width)]
     if verbosity >= 0:
         groups: dict[str, list[Understood]] = {}
         for process in reading.processes:
             groups.setdefault(process.group, []).append(process)
         for group, members in groups.items():
-            lines += ["", paint(clean(group), "cyan"), *_group(members, width, verbosity)]
+            lines += ["", paint(clean(group), "cyan"), *_group_lines(members, width, verbosity)]
     left_out = [note for note in reading.notes if note.id == "not-started"]
     if left_out and verbosity >= 0:
         lines += ["", f"Not started ({len(left_out)})"]
@@ -61,19 +62,19 @@ def reading_text(
     return "\n".join(lines)
 
 
-def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Iterator[str]:
+def _group_lines(processes: Sequence[Understood], width: int, verbosity: int) -> Iterator[str]:
     """Yield a line for each process of a group, and below it all its settings if ``verbosity`` is
     above 0.
 
-    Processes that one line of the launch starts alike are joined. Other programs share one line at
-    the end."""
+    Processes that one line of the launch starts with the same main settings share a line. So do all
+    programs that are not known here, at the end."""
     others = [process for process in processes if process.program == "other"]
     alike: dict[tuple[object, ...], list[Understood]] = {}
     for process in processes:
         if process.program != "other":
             telling = (process.settings.get(n) or process.defaults.get(n) for n in _TELLING)
-            shown = (None if value is None else _shown(value) for value in telling)
-            alike.setdefault((process.named, process.origin, *shown), []).append(process)
+            shown = (None if value is None else _value_text(value) for value in telling)
+            alike.setdefault((process.title, process.origin, *shown), []).append(process)
     for members in alike.values():
         first = members[0]
         known = [member.number for member in members if isinstance(member.number, int)]
@@ -81,12 +82,12 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
         times = "? x " if isinstance(count, Unknown) else f"{count} x " if count > 1 else ""
         where = f"{first.origin.source}:{first.origin.line}"
         where = where if first.origin.line is not None else first.origin.source
-        settings = ", ".join(_told(members))
-        yield from wrapped("  " + clean(f"{times}{first.named} ({where}): {settings}"), width)
+        settings = ", ".join(_main_settings(members))
+        yield from wrapped("  " + clean(f"{times}{first.title} ({where}): {settings}"), width)
         if isinstance(count, Unknown):
             yield from wrapped("      " + clean(f"how many: {count.reason}"), width)
         if verbosity > 0:
-            yield from _all(first, width, verbosity > 1)
+            yield from _all_settings(first, width, verbosity > 1)
     if others:
         # The module that Python runs, or the program's name without its folder.
         each = (process.argv for process in others)
@@ -99,40 +100,40 @@ def _group(processes: Sequence[Understood], width: int, verbosity: int) -> Itera
         yield from wrapped("  " + clean(f"{number}: {first_names}"), width)
 
 
-def _told(members: Sequence[Understood]) -> Iterator[str]:
+def _main_settings(members: Sequence[Understood]) -> Iterator[str]:
     """Yield the settings that tell most of a process, as "name value", then its ports. members:
-    processes that are alike but for their ports, which are told together."""
+    processes that differ in their ports alone; each port is shown as a range or a list."""
     first = members[0]
     for name in _TELLING:
         value = first.settings.get(name)
         shown = name in first.written or name in _ALWAYS
         if value is None or not shown or value.value in (None, ""):
             continue
-        yield f"{name.removeprefix('store.')} {_shown(value)}"
+        yield f"{name.removeprefix('store.')} {_value_text(value)}"
     for name in first.settings:
         if name == "hostPort" or (name.endswith("port") and " " in name):
             numbers = [member.settings[name].value for member in members]
             known = [number for number in numbers if isinstance(number, int)]
-            text = _shown(first.settings[name])
+            text = _value_text(first.settings[name])
             if len(known) > 1 and known == list(range(known[0], known[-1] + 1)):
                 text = f"{known[0]} to {known[-1]}"
             elif len(set(map(str, numbers))) > 1:  # no step, or one of them is not known
-                each = [*dict.fromkeys(_shown(member.settings[name]) for member in members)]
+                each = [*dict.fromkeys(_value_text(member.settings[name]) for member in members)]
                 more = f" and {len(each) - _MOST_PORTS} more" if len(each) > _MOST_PORTS else ""
                 text = ", ".join(each[:_MOST_PORTS]) + more
             yield f"{name} {text}"
 
 
-def _all(process: Understood, width: int, defaults: bool) -> Iterator[str]:
+def _all_settings(process: Understood, width: int, defaults: bool) -> Iterator[str]:
     """Yield a line for each written setting, variable and release of a process, and for its image.
-    defaults: settings that nobody wrote too."""
+    defaults: also settings that nobody wrote."""
     settings = {**process.settings, **(process.defaults if defaults else {})}
     for title, values in (("", settings), ("environment ", process.environment)):
         for name, value in values.items():
             written = name in process.written or title
             if value.value is None or not (written or defaults):
                 continue
-            text = f"{title}{name} = {_shown(value)}  ({value.origin})"
+            text = f"{title}{name} = {_value_text(value)}  ({value.origin})"
             yield from wrapped("      " + clean(text), width)
     if process.image:
         yield f"      image {clean(process.image)}"
@@ -140,14 +141,15 @@ def _all(process: Understood, width: int, defaults: bool) -> Iterator[str]:
         yield from wrapped("      " + clean(f"{name} {value.value}  ({value.origin})"), width)
 
 
-def _shown(value: Value) -> str:
+def _value_text(value: Value) -> str:
     if isinstance(value.value, Unknown):
         return f"not known ({value.value.reason})"
     return shortened(str(value.value), _LONGEST_VALUE)
 
 
 def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, Any]:
-    """Return the answer of ``schemas/launch-v1.schema.json``; defaults: with unwritten ones."""
+    """Return a reading as JSON, as ``schemas/launch-v1.schema.json`` describes it. defaults: also
+    the settings that nobody wrote."""
     return {
         "processes": [_process(process, defaults) for process in reading.processes],
         "unread": [
@@ -159,7 +161,8 @@ def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, 
 
 
 def _process(process: Understood, defaults: bool) -> dict[str, Any]:
-    """Return one process as JSON."""
+    """Return one process as JSON. defaults: also the settings that nobody wrote; left out are those
+    that the process's SGLang release does not have."""
     more = process.defaults.items() if defaults else ()
     here = {name: value for name, value in more if not value.origin.startswith("absent ")}
     return {

@@ -44,13 +44,14 @@ class Value(NamedTuple):
 class Understood(NamedTuple):
     """One process of a launch.
 
-    program: as JSON names it; named: for a person. number: how many are started, Unknown if that is
-    not seen. group: the host, pod or container that it runs in. settings: those that were written
-    (``written`` names them), and those that follow, such as ports. defaults: what a server takes
-    for the rest. environment: the variables that the program reads."""
+    program: its name in JSON. title: its name for a person. number: how many are started, Unknown
+    if that is not seen. group: the host, pod or container that the process runs in, in words.
+    settings: those that were written (``written`` names them), and those that follow from these,
+    such as ports. defaults: the settings that nobody wrote. environment: the variables that the
+    program reads. model_config: the origin of the model's config.json, None if it was not read."""
 
     program: str
-    named: str
+    title: str
     number: int | Unknown
     group: str
     origin: Origin
@@ -66,8 +67,8 @@ class Understood(NamedTuple):
 
 
 class LaunchReading(NamedTuple):
-    """A launch as it was understood. sentence: all processes in brief. unread: what was not read
-    and may count."""
+    """A launch as it was understood. sentence: all processes in brief. unread: what was not read,
+    and may matter."""
 
     name: str
     sentence: str
@@ -101,11 +102,11 @@ _READ = regex(
 )
 
 
-def read_whole(asked: LaunchWords, host: Host) -> LaunchReading:
+def read_whole(launch_words: LaunchWords, host: Host) -> LaunchReading:
     """Read and understand a launch. Raises UsageError if it is no launch, or cannot be read."""
     from preflight.inputs.written_launch import size_written
 
-    written = launch_of(asked, host)
+    written = launch_of(launch_words, host)
     if written is None:
         raise NoLaunchError("give a launch: a script, a manifest, or a command after --")
     launch, options = written
@@ -134,7 +135,7 @@ def _launch_reading(
         name,
         sentence(processes),
         tuple(
-            _understood(process, shown, _group(process, group_of.get(process.number), groups))
+            _understood(process, shown, _place_name(process, group_of.get(process.number), groups))
             for process in processes
         ),
         (*unread(reading, processes), *_files_not_read(processes), *not_set(processes)),
@@ -143,7 +144,8 @@ def _launch_reading(
 
 
 def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield unread configuration files and unknown sizes, which sizing names itself."""
+    """Yield each server's unread arguments or store settings, and each store client that is not
+    known. ``unread`` leaves these out, because a sizing names them itself."""
     for process in processes:
         server = process.server
         facts: list[object] = [store.client for store in process.stores]
@@ -158,7 +160,7 @@ def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) 
     """Return one process as it was understood. shown: inputs of the sizing by name. group: the
     place that it runs in, in words."""
     command = process.command
-    settings = dict(_given(process))
+    settings = dict(_written_settings(process))
     environment = sorted(matching(command.environment, _READ))
     image = command.container.image if command.container is not None else None
     named = {} if process.consumer is None else process.consumer.named
@@ -181,7 +183,7 @@ def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) 
         group,
         command.origin,
         tuple(clean_words(word.text for word in command.words)),
-        {**settings, **dict(_following(process))},
+        {**settings, **dict(_derived_settings(process))},
         frozenset(settings),
         _Defaults(written),
         {name: _value(name, word) for name, word in environment},
@@ -204,8 +206,11 @@ def _value(name: str, word: Word) -> Value:
     return Value(clean_text(word.text), str(word.origin))
 
 
-def _group(process: LaunchProcess, group: HostGroup | None, groups: Sequence[HostGroup]) -> str:
-    """Name the place that a process runs in; group: None if it may run on each of several."""
+def _place_name(
+    process: LaunchProcess, group: HostGroup | None, groups: Sequence[HostGroup]
+) -> str:
+    """Name the place that a process runs in. group: its host group of ``groups``, the launch's;
+    None if it may run on each of several hosts, or the launch has no groups."""
     group = groups[0] if len(groups) == 1 else group
     host = "any of the hosts" if groups else "this host"
     if group is not None:
@@ -231,7 +236,7 @@ def _group(process: LaunchProcess, group: HostGroup | None, groups: Sequence[Hos
     return host
 
 
-def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
+def _written_settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
     """Yield (name, value) of the settings that somebody wrote; of an SGLang server's store, every
     setting with ``store.`` in front."""
     server = process.server
@@ -254,9 +259,9 @@ def _given(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
     yield from _flags(process.command.words[0].text, argv)
 
 
-def _following(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
-    """Yield (name, value) of what follows from the settings: a store client's memory, transport and
-    addresses, and the ports that are bound and published."""
+def _derived_settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
+    """Yield (name, value) of what follows from the written settings: a store client's memory,
+    transport and addresses, and the ports that are bound and published."""
     store = process.store
     if store is not None and not isinstance(store.client, Unknown):
         client = store.client
@@ -274,7 +279,7 @@ def _following(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
 
 
 class _Defaults(Mapping[str, Value]):
-    """The settings of a server that nobody wrote, hundreds, each made when it is asked for."""
+    """The hundreds of settings of a server that nobody wrote. Each is made when it is asked for."""
 
     def __init__(self, settings: Mapping[str, SettingValue]) -> None:
         self._settings = settings
@@ -301,8 +306,8 @@ def _known(name: str, value: object, origin: str) -> Value:
 
 
 def _flags(program: str, argv: Sequence[Word]) -> Iterator[tuple[str, Value]]:
-    """Yield (name, value) of ``--name value``, ``--name=value`` and switches, whose value is True,
-    of a program whose flags are not listed here."""
+    """Yield (name, value) of each flag of a program whose flags are not listed here: ``--name
+    value``, ``--name=value``, or a switch, whose value is True. Secrets are removed."""
     shown = clean_words([program, *(word.text for word in argv)])[1:]
     left = deque(word._replace(text=text) for word, text in zip(argv, shown, strict=True))
     while left:
@@ -351,9 +356,9 @@ def sentence(processes: Sequence[LaunchProcess]) -> str:
 _NO_PLURAL = (ProcessKind.ETCD, ProcessKind.REDIS, ProcessKind.NATS)
 
 
-def uses_neither(processes: Sequence[LaunchProcess]) -> bool:
-    """Tell whether a launch starts SGLang servers alone, of which certainly none uses HiCache or
-    Mooncake. Benchmarks and other programs are passed over."""
+def uses_no_hicache_or_mooncake(processes: Sequence[LaunchProcess]) -> bool:
+    """Tell whether a launch starts SGLang servers alone, and certainly none of them uses HiCache or
+    Mooncake. Benchmarks and unknown programs do not count. False without a server."""
     started = [
         each for each in processes if each.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK)
     ]
@@ -371,9 +376,9 @@ def _brief(process: LaunchProcess) -> str:
     """Say in a few words which model or size a process has; "" for a process without either."""
     server, store = process.server, process.store
     if server is not None:
-        return ", ".join(_of_server(server, apart=behind_router(process) is not None))
+        return ", ".join(_server_brief(server, without_dp=behind_router(process) is not None))
     if process.consumer is not None:
-        return ", ".join(_of_consumer(process.consumer))
+        return ", ".join(_consumer_brief(process.consumer))
     if store is not None:
         client = store.client
         if isinstance(client, Unknown):
@@ -382,7 +387,7 @@ def _brief(process: LaunchProcess) -> str:
     return ""
 
 
-def _of_consumer(consumer: Consumer) -> Iterator[str]:
+def _consumer_brief(consumer: Consumer) -> Iterator[str]:
     """Yield the model, workers and pools of another engine."""
     model = consumer.model
     if isinstance(model, str):
@@ -404,9 +409,9 @@ def _of_consumer(consumer: Consumer) -> Iterator[str]:
         yield f"CPU pool {format_bytes(cpu_pool.memory.bytes)} {each}"
 
 
-def _of_server(server: SglangServer, apart: bool) -> Iterator[str]:
-    """Yield the settings that distinguish a server. apart: each replica counts as a server, so that
-    dp is left out."""
+def _server_brief(server: SglangServer, without_dp: bool) -> Iterator[str]:
+    """Yield the settings that distinguish a server. without_dp: leave out dp, as each replica
+    counts as a server."""
     model = server.value("model_path")
     name = model.rstrip("/").rpartition("/")[2] if isinstance(model, str) else "model not known"
     yield name or "no model named"
@@ -414,7 +419,7 @@ def _of_server(server: SglangServer, apart: bool) -> Iterator[str]:
         value = server.value(name)
         if isinstance(value, Unknown):
             yield f"{short} not known"
-        elif isinstance(value, int) and value > 1 and not (apart and short == "dp"):
+        elif isinstance(value, int) and value > 1 and not (without_dp and short == "dp"):
             yield f"{short} {value}"
     if server.mode in ("prefill", "decode"):
         yield server.mode

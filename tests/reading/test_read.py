@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from preflight.cli.main import run
-from preflight.reading.understood import uses_neither
+from preflight.reading.understood import uses_no_hicache_or_mooncake
 from tests.builders.launch_text import SERVER as PLAIN
 from tests.builders.launch_text import understood
 from tests.builders.launched import written
@@ -166,10 +166,10 @@ def test_without_a_launch_it_asks_for_one(capsys: Out) -> None:
     ],
 )
 def test_a_launch_that_uses_neither_hicache_nor_mooncake_is_known(line: str, neither: bool) -> None:
-    assert uses_neither(understood(f"{PLAIN}{line}")) is neither
-    assert not uses_neither(understood(f"{PLAIN}{line}", "mooncake_master"))
-    assert not uses_neither(understood("vllm serve Qwen/Qwen3-14B"))
-    assert not uses_neither(())
+    assert uses_no_hicache_or_mooncake(understood(f"{PLAIN}{line}")) is neither
+    assert not uses_no_hicache_or_mooncake(understood(f"{PLAIN}{line}", "mooncake_master"))
+    assert not uses_no_hicache_or_mooncake(understood("vllm serve Qwen/Qwen3-14B"))
+    assert not uses_no_hicache_or_mooncake(())
 
 
 def test_a_variable_that_nothing_sets_is_named_with_what_follows_from_it(
