@@ -10,47 +10,47 @@ from preflight.processes.mooncake_users import place
 from preflight.processes.processes import LaunchProcess
 from preflight.processes.services import master_address
 from preflight.programs.store_config import Source
-from preflight.rules.rules import RuleSet, Seen
+from preflight.rules.rules import Match, RuleSet
 from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("consumers")
 
 
 @RULES.process("consumer-misread")
-def consumer_misread(process: LaunchProcess) -> Iterator[Seen]:
-    return map(Seen, process.consumer.misread if process.consumer else ())
+def consumer_misread(process: LaunchProcess) -> Iterator[Match]:
+    return map(Match, process.consumer.misread if process.consumer else ())
 
 
 @RULES.process("consumer-ignored")
-def consumer_ignored(process: LaunchProcess) -> Iterator[Seen]:
-    return map(Seen, process.consumer.ignored if process.consumer else ())
+def consumer_ignored(process: LaunchProcess) -> Iterator[Match]:
+    return map(Match, process.consumer.ignored if process.consumer else ())
 
 
 @RULES.process("consumer-refused")
-def consumer_refused(process: LaunchProcess) -> Iterator[Seen]:
+def consumer_refused(process: LaunchProcess) -> Iterator[Match]:
     if (consumer := process.consumer) is not None:
         by = (refusal.says for refusal in consumer.refused_by if consumer.doubt_of(refusal) == "")
         for text in (*consumer.refused, *by):
-            yield Seen(f"{process.kind.value}: {text}")
+            yield Match(f"{process.kind.value}: {text}")
 
 
 @RULES.process("consumer-refused-by-assumed")
-def consumer_refused_by_assumed(process: LaunchProcess) -> Iterator[Seen]:
+def consumer_refused_by_assumed(process: LaunchProcess) -> Iterator[Match]:
     if (consumer := process.consumer) is not None:
         for refusal in consumer.refused_by:
             if doubt := consumer.doubt_of(refusal):
-                yield Seen(f"{process.kind.value}: {refusal.says} ({doubt})")
+                yield Match(f"{process.kind.value}: {refusal.says} ({doubt})")
 
 
 @RULES.process("consumer-release")
-def consumer_release(process: LaunchProcess) -> Iterator[Seen]:
+def consumer_release(process: LaunchProcess) -> Iterator[Match]:
     for named, release in process.consumer.other_releases() if process.consumer else ():
-        yield Seen(f"{process.kind.value}: {named}: read as {release}")
+        yield Match(f"{process.kind.value}: {named}: read as {release}")
 
 
 @RULES.launch("lookup-socket-shared")
-def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each engine that takes the key look-up socket of another engine."""
+def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
+    """Yield a finding for each engine whose key look-up socket an earlier engine has too."""
     first: dict[tuple[object, str], LaunchProcess] = {}
     for process in processes:
         where = place(process)
@@ -58,22 +58,23 @@ def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]
             other = first.setdefault((where, path), process)
             if other is not process and not other.command.waited:
                 text = f"{path} of {other.name} is {process.name}'s too"
-                yield Seen(text, process.command.origin)
+                yield Match(text, process.command.origin)
 
 
 @RULES.launch("metadata-mixed")
-def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each client of a master with a metadata server other than the first's."""
+def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
+    """Yield a finding for each client of a master that has another metadata server than the first
+    client of that master."""
     first: dict[str, tuple[str, LaunchProcess]] = {}
     for process in processes:
-        for master, metadata in dict.fromkeys(_stores(process)):
+        for master, metadata in dict.fromkeys(_store_addresses(process)):
             known, other = first.setdefault(master, (metadata, process))
             if known != metadata:
                 text = f"{other.name} has {known!r}, {process.name} has {metadata!r}"
-                yield Seen(f"metadata servers of the store of {master}: {text}")
+                yield Match(f"metadata servers of the store of {master}: {text}")
 
 
-def _stores(process: LaunchProcess) -> Iterator[tuple[str, str]]:
+def _store_addresses(process: LaunchProcess) -> Iterator[tuple[str, str]]:
     """Yield master and metadata server of each store client of a process, if both are known."""
     store = None if process.server is None else process.server.store
     pairs: list[tuple[object, object]] = [(each.master, each.metadata) for each in process.stores]
@@ -85,22 +86,22 @@ def _stores(process: LaunchProcess) -> Iterator[tuple[str, str]]:
 
 
 @RULES.launch("store-file-read-differently")
-def store_file_read_differently(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def store_file_read_differently(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each file from which two readers get different segment sizes."""
     readers: dict[tuple[str, object], dict[str, LaunchProcess]] = {}
     for process in processes:
         where = place(process)
-        for path, becomes in _segment_of_file(process) if where is not None else ():
+        for path, becomes in _segment_texts(process) if where is not None else ():
             readers.setdefault((path, where), {}).setdefault(becomes, process)
     for (path, _), sizes in readers.items():
         if len(sizes) > 1:
             text = "; ".join(f"{becomes} to {each.name}" for becomes, each in sizes.items())
-            yield Seen(f"global_segment_size of {path}: {text}")
+            yield Match(f"global_segment_size of {path}: {text}")
 
 
-def _segment_of_file(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """Yield (path, segment size) for each store settings file that a process reads. The size is a
-    text, "refused" if the file ends the process."""
+def _segment_texts(process: LaunchProcess) -> Iterator[tuple[str, str]]:
+    """Yield (path, segment size) for each store settings file that a process reads. The size is in
+    words: "refused" if the file ends the process."""
     server = process.server
     store = None if server is None else server.store
     if server is not None and store is not None and store.source is Source.FILE:

@@ -26,7 +26,7 @@ from preflight.programs.sglang_argument_tables import (
 from preflight.programs.sglang_arguments import ParsedArguments, parse_sglang_arguments
 from preflight.programs.sglang_refusals import every_release_refuses, refusals
 from preflight.programs.store_config import StoreConfig
-from preflight.rules.rules import RuleSet, Seen, Spelling, at, is_misspelt, replaced
+from preflight.rules.rules import Match, RuleSet, Spelling, at, is_misspelt, replaced
 from preflight.sglang.launch import l2_gigabytes
 
 RULES = RuleSet("hicache")
@@ -43,78 +43,78 @@ _READ = (ProcessKind.SGLANG, ProcessKind.STORE_SERVICE, ProcessKind.CLIENT)
 
 
 @RULES.launch("arguments-not-set")
-def arguments_not_set(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def arguments_not_set(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for process, word in _open_words(processes):
         # What a command writes, or a program computes, nobody sets.
         if not _is_own(word) and open_variables(word):
             text = f"{process.kind.value}: {word.text}: {open_names(word)} is not set"
-            yield Seen(text, word.origin)
+            yield Match(text, word.origin)
 
 
 @RULES.launch("script-arguments")
-def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for process, word in _open_words(processes):
         if _is_own(word):
-            yield Seen(f"{process.kind.value}: {word.text} passes them on", word.origin)
+            yield Match(f"{process.kind.value}: {word.text} passes them on", word.origin)
 
 
 @RULES.server("arguments-refused")
-def arguments_refused(server: SglangServer) -> Iterator[Seen]:
+def arguments_refused(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for each argument error that surely stops the server."""
     arguments = server.arguments
-    if arguments.error and (arguments.exact or _refused_by_all(arguments.argv)):
+    if arguments.error and (arguments.exact or _all_releases_refuse(arguments.argv)):
         where = arguments.refused[0].origin if arguments.refused else None
         message = f"error: {arguments.error}{_elsewhere(arguments)}"
-        yield Seen(message, where, _correction(server))
+        yield Match(message, where, _correction(server))
     left_words = tuple(word for word in arguments.unrecognized if _is_known(word))
     for word in left_words:
         if word.text in LEFT_OUT:
             text = f"{word.text}: an example leaves words out here, and every SGLang refuses it"
             edit = f"{at(word.origin)} write what the example leaves out, or remove {word.text}"
-            yield Seen(text, word.origin, edit)
+            yield Match(text, word.origin, edit)
             return
-    left_over = _left_over(left_words)
+    left_over = _with_flags(left_words)
     # A misspelt flag is refused by every release, the assumed one or another.
     misspelt = tuple(each for each in left_over if each.misspelt)
     certain = left_over if arguments.exact else misspelt
     if certain:
-        yield _unrecognized(certain, arguments)
+        yield _unrecognized_match(certain, arguments)
 
 
 @RULES.server("values-refused")
-def values_refused(server: SglangServer) -> Iterator[Seen]:
+def values_refused(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for each value that the parser takes and the server surely refuses."""
     arguments = server.arguments
     model = server.value("model_path")
     if isinstance(model, str) and not model.strip("/ "):
         hint = "where a variable holds it, set that in front, or give --env-file"
-        yield Seen(f"--model-path is {model!r}: no model is named; {hint}")
+        yield Match(f"--model-path is {model!r}: no model is named; {hint}")
     if not arguments.error and (arguments.exact or every_release_refuses(arguments)):
-        yield from map(Seen, refusals(arguments, arguments.version))
+        yield from map(Match, refusals(arguments, arguments.version))
 
 
 @RULES.server("argument-unknown")
-def argument_unknown(server: SglangServer) -> Iterator[Seen]:
+def argument_unknown(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for each argument that the assumed release refuses and another may take."""
     arguments = server.arguments
     if arguments.exact:
         return
-    if arguments.error and not _refused_by_all(arguments.argv):
+    if arguments.error and not _all_releases_refuse(arguments.argv):
         where = arguments.refused[0].origin if arguments.refused else None
         message = f"error: {arguments.error}{_elsewhere(arguments)}"
         edit = _correction(server) if _releases_of_refused(arguments) else ""
-        yield Seen(f"SGLang {arguments.version} says: {message}", where, edit)
+        yield Match(f"SGLang {arguments.version} says: {message}", where, edit)
     elif not arguments.error and not every_release_refuses(arguments):
         for says in refusals(arguments, arguments.version):
-            yield Seen(f"SGLang {arguments.version} says: {says}")
-    left_over = _left_over(tuple(word for word in arguments.unrecognized if _is_known(word)))
+            yield Match(f"SGLang {arguments.version} says: {says}")
+    left_over = _with_flags(tuple(word for word in arguments.unrecognized if _is_known(word)))
     unsure = tuple(each for each in left_over if each.flag and not each.misspelt)
     if unsure:
-        yield _unrecognized(unsure, arguments)
+        yield _unrecognized_match(unsure, arguments)
 
 
 @RULES.server("hicache-not-enabled")
-def hicache_not_enabled(server: SglangServer) -> Iterator[Seen]:
+def hicache_not_enabled(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if --hicache-* flags are given to a server that does not read them."""
     if server.arguments.unread is not None:  # a file that was not read may enable it
         return
@@ -124,39 +124,39 @@ def hicache_not_enabled(server: SglangServer) -> Iterator[Seen]:
     # A decode server reads them for the host pool in which it keeps retracted requests.
     if names and server.mode != "decode":
         flags = ", ".join("--" + name.replace("_", "-") for name in names)
-        yield Seen(f"{flags}: without --enable-hierarchical-cache nothing reads them")
+        yield Match(f"{flags}: without --enable-hierarchical-cache nothing reads them")
 
 
 @RULES.server("hicache-size-per-rank")
-def hicache_size_per_rank(server: SglangServer) -> Iterator[Seen]:
+def hicache_size_per_rank(server: SglangServer) -> Iterator[Match]:
     size, ranks = l2_gigabytes(server), _ranks(server)
     if server.hicache and size and ranks > 1:
-        yield Seen(f"--hicache-size {size} is {size} x 10^9 bytes for each of {ranks} ranks")
+        yield Match(f"--hicache-size {size} is {size} x 10^9 bytes for each of {ranks} ranks")
 
 
 @RULES.server("hicache-size-unset")
-def hicache_size_unset(server: SglangServer) -> Iterator[Seen]:
-    """Yield a finding for a negative --hicache-size, and without a size for a --hicache-ratio of 0
-    or less."""
+def hicache_size_unset(server: SglangServer) -> Iterator[Match]:
+    """Yield a finding for a negative --hicache-size, and for a --hicache-ratio of 0 or less that
+    no size replaces."""
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     if isinstance(size, int) and size < 0:
         text = f"--hicache-size {size}: taken as not set, --hicache-ratio decides"
-        yield Seen(text, None, "write a positive --hicache-size, or leave it out")
+        yield Match(text, None, "write a positive --hicache-size, or leave it out")
     if isinstance(ratio, float) and ratio <= 0 and not l2_gigabytes(server):
         what = "a pool of one page" if ratio == 0 else "OverflowError at start"
-        yield Seen(f"--hicache-ratio {ratio:g}: {what}", None, "write a positive --hicache-ratio")
+        yield Match(f"--hicache-ratio {ratio:g}: {what}", None, "write a positive --hicache-ratio")
 
 
 @RULES.store("page-size-one")
-def page_size_one(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+def page_size_one(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     if server.value("page_size") == 1:
-        yield Seen("--page-size 1 with the Mooncake store")
+        yield Match("--page-size 1 with the Mooncake store")
     elif not server.arguments.given("page_size") and server.arguments.unread is None:
-        yield Seen("no --page-size: 1 on CUDA, unless the model or attention backend sets its own")
+        yield Match("no --page-size: 1 on CUDA, unless the model or attention backend sets its own")
 
 
 @RULES.server("layout-rewritten")
-def layout_rewritten(server: SglangServer) -> Iterator[Seen]:
+def layout_rewritten(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if HiCache is on and SGLang changes the host memory layout or the I/O backend
     that the arguments, or their defaults, name."""
     if not server.hicache:
@@ -164,76 +164,76 @@ def layout_rewritten(server: SglangServer) -> Iterator[Seen]:
     layout, backend = server.value("hicache_mem_layout"), server.value("hicache_io_backend")
     if layout == "page_first_direct" and backend == "kernel":
         text = "page_first_direct with the kernel I/O backend: direct is used"
-        yield Seen(text, None, "write --hicache-io-backend direct")
+        yield Match(text, None, "write --hicache-io-backend direct")
     elif layout == "page_first" and backend == "direct":
         text = "page_first with the direct I/O backend: page_first_direct is used"
-        yield Seen(text, None, "write --hicache-mem-layout page_first_direct")
+        yield Match(text, None, "write --hicache-mem-layout page_first_direct")
     elif layout == "layer_first" and server.store is not None:
-        yield Seen("layer_first with the Mooncake store: page_first or page_first_direct is used")
+        yield Match("layer_first with the Mooncake store: page_first or page_first_direct is used")
 
 
 @RULES.server("attach-at-runtime")
-def attach_at_runtime(server: SglangServer) -> Iterator[Seen]:
-    """Yield a finding for each setting that is wrong if a storage backend is attached later, as
-    --admin-api-key allows."""
+def attach_at_runtime(server: SglangServer) -> Iterator[Match]:
+    """Yield a finding for each setting that will be wrong once a storage backend is attached to the
+    running server, as --admin-api-key allows."""
     attached = server.hicache and server.value("hicache_storage_backend") is None
     if not attached or server.value("admin_api_key") is None:
         return
     if server.value("hicache_mem_layout") == "layer_first":
         text = "attaching is allowed by --admin-api-key; --hicache-mem-layout layer_first stays"
-        yield Seen(text, None, "write --hicache-mem-layout page_first")
+        yield Match(text, None, "write --hicache-mem-layout page_first")
     word = server.environment.get("MOONCAKE_STANDALONE_STORAGE")
     if word is not None and word.text.strip().lower() in ("1", "true", "yes", "y"):
         text = "the host pool is not Mooncake's, which standalone storage needs"
         edit = "name --hicache-storage-backend mooncake at the start"
-        yield Seen(f"MOONCAKE_STANDALONE_STORAGE={word.text}: {text}", word.origin, edit)
+        yield Match(f"MOONCAKE_STANDALONE_STORAGE={word.text}: {text}", word.origin, edit)
 
 
 @RULES.server("storage-needs-other-kv-type")
-def storage_needs_other_kv_type(server: SglangServer) -> Iterator[Seen]:
+def storage_needs_other_kv_type(server: SglangServer) -> Iterator[Match]:
     stores = server.hicache and server.value("hicache_storage_backend") is not None
     if stores and server.value("kv_cache_dtype") == "mxfp8":
-        yield Seen("--kv-cache-dtype mxfp8 with --hicache-storage-backend")
+        yield Match("--kv-cache-dtype mxfp8 with --hicache-storage-backend")
 
 
 @RULES.store("prefetch-best-effort")
-def prefetch_best_effort(server: SglangServer, store: StoreConfig) -> Iterator[Seen]:
+def prefetch_best_effort(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     if server.value("hicache_storage_prefetch_policy") == "best_effort":
-        yield Seen("--hicache-storage-prefetch-policy best_effort")
+        yield Match("--hicache-storage-prefetch-policy best_effort")
 
 
 @RULES.server("max-total-tokens-bounds")
-def max_total_tokens_bounds(server: SglangServer) -> Iterator[Seen]:
+def max_total_tokens_bounds(server: SglangServer) -> Iterator[Match]:
     tokens = server.value("max_total_tokens")
     if server.hicache and isinstance(tokens, int) and not l2_gigabytes(server):
-        yield Seen(f"--max-total-tokens {tokens} is an upper bound of the host pool")
+        yield Match(f"--max-total-tokens {tokens} is an upper bound of the host pool")
 
 
 @RULES.server("sglang-hugepages-ignored")
-def sglang_hugepages_ignored(server: SglangServer) -> Iterator[Seen]:
+def sglang_hugepages_ignored(server: SglangServer) -> Iterator[Match]:
     word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
     if word and server.store:
-        yield Seen(f"SGLANG_HUGEPAGE_SIZE={word.text} has no effect", word.origin)
+        yield Match(f"SGLANG_HUGEPAGE_SIZE={word.text} has no effect", word.origin)
 
 
 @RULES.server("sglang-hugepage-size-refused")
-def sglang_hugepage_size_refused(server: SglangServer) -> Iterator[Seen]:
+def sglang_hugepage_size_refused(server: SglangServer) -> Iterator[Match]:
     word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
     read = word is not None and not word.unresolved and not server.store
     if word and read and word.text.strip().upper() not in ("2MB", "1GB", ""):
-        yield Seen(f"SGLANG_HUGEPAGE_SIZE={word.text}", word.origin)
+        yield Match(f"SGLANG_HUGEPAGE_SIZE={word.text}", word.origin)
 
 
 @RULES.server("register-chunk-ignored")
-def register_chunk_ignored(server: SglangServer) -> Iterator[Seen]:
+def register_chunk_ignored(server: SglangServer) -> Iterator[Match]:
     word = server.environment.get("SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB")
     layout = server.value("hicache_mem_layout")
     if word and server.hicache and layout in ("layer_first", "page_head"):
-        yield Seen(f"SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB with the layout {layout}", word.origin)
+        yield Match(f"SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB with the layout {layout}", word.origin)
 
 
 @RULES.launch("gate-assumes-one-engine")
-def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for servers with HiCache that run at one time, and for each with
     data-parallel replicas. SGLang's memory check counts one engine alone."""
     servers = [process.server for process in processes if process.server and process.server.hicache]
@@ -242,22 +242,22 @@ def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Se
         together = running_with_last([each for each in commands if each.turn == turn])
         if len(together) > 1:
             places = ", ".join(dict.fromkeys(str(command.origin) for command in together))
-            yield Seen(f"{len(together)} servers with HiCache run at one time: {places}")
+            yield Match(f"{len(together)} servers with HiCache run at one time: {places}")
     for server in servers:
         replicas = server.replicas
         if isinstance(replicas, int) and replicas > 1:
-            yield Seen(f"{replicas} data-parallel replicas with HiCache", server.command.origin)
+            yield Match(f"{replicas} data-parallel replicas with HiCache", server.command.origin)
 
 
 @RULES.server("hicache-with-radix-disabled")
-def hicache_with_radix_disabled(server: SglangServer) -> Iterator[Seen]:
+def hicache_with_radix_disabled(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if HiCache is on and the server's radix cache is off."""
     if not server.hicache:
         return
     if server.value("disable_radix_cache") is True:
         off, command = "--disable-radix-cache", server.command
         where = next((w.origin for w in command.words if w.text == off), command.origin)
-        yield Seen(f"--enable-hierarchical-cache with {off}", where, f"{at(where)} remove {off}")
+        yield Match(f"--enable-hierarchical-cache with {off}", where, f"{at(where)} remove {off}")
     flag, place = "--disaggregation-decode-enable-radix-cache", at(server.command.origin)
     if server.mode != "decode" or server.value(flag[2:].replace("-", "_")) is True:
         return
@@ -265,43 +265,43 @@ def hicache_with_radix_disabled(server: SglangServer) -> Iterator[Seen]:
     if server.value("disaggregation_decode_enable_offload_kvcache") is True:
         edit = f"{place} remove --enable-hierarchical-cache: decode offload goes without it"
     text = "--enable-hierarchical-cache on a decode server, whose radix cache is off without"
-    yield Seen(f"{text} {flag}", None, edit)
+    yield Match(f"{text} {flag}", None, edit)
 
 
 @RULES.server("decode-offload-misplaced")
-def decode_offload_misplaced(server: SglangServer) -> Iterator[Seen]:
+def decode_offload_misplaced(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for each reason why SGLang refuses decode offload on this server."""
     if server.value("disaggregation_decode_enable_offload_kvcache") is not True:
         return
     place, flag = at(server.command.origin), "--disaggregation-decode-enable-offload-kvcache"
     if server.mode != "decode":
         text = f"decode offload with --disaggregation-mode {server.mode}"
-        yield Seen(text, None, f"{place} remove {flag}, or write --disaggregation-mode decode")
+        yield Match(text, None, f"{place} remove {flag}, or write --disaggregation-mode decode")
     elif server.value("hicache_storage_backend") is None:
         text = "decode offload without --hicache-storage-backend"
-        yield Seen(text, None, f"{place} add --hicache-storage-backend mooncake")
+        yield Match(text, None, f"{place} add --hicache-storage-backend mooncake")
     extra = server.value("hicache_storage_backend_extra_config")
     if isinstance(extra, str) and extra.startswith("@"):
         text = f"decode offload reads the extra config as JSON alone: {extra!r} is refused"
-        yield Seen(text, None, f"{place} write the JSON of {extra[1:]} itself")
+        yield Match(text, None, f"{place} write the JSON of {extra[1:]} itself")
 
 
 @RULES.server("decode-host-pool")
-def decode_host_pool(server: SglangServer) -> Iterator[Seen]:
+def decode_host_pool(server: SglangServer) -> Iterator[Match]:
     offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
     if server.mode == "decode" and not server.hicache and not offloads:
-        yield Seen("--disaggregation-mode decode keeps a retraction pool in host memory")
+        yield Match("--disaggregation-mode decode keeps a retraction pool in host memory")
 
 
 @RULES.server("pd-registration-silent")
-def pd_registration_silent(server: SglangServer) -> Iterator[Seen]:
+def pd_registration_silent(server: SglangServer) -> Iterator[Match]:
     backend = server.value("disaggregation_transfer_backend")
     if server.mode in ("prefill", "decode") and backend == "mooncake":
-        yield Seen(f"--disaggregation-mode {server.mode} with the transfer backend mooncake")
+        yield Match(f"--disaggregation-mode {server.mode} with the transfer backend mooncake")
 
 
 @RULES.server("embedding-store-per-process")
-def embedding_store_per_process(server: SglangServer) -> Iterator[Seen]:
+def embedding_store_per_process(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if each encoder process adds the whole global segment to the store."""
     cached = server.value("enable_mm_global_cache") is True
     backend = server.value("mm_global_cache_backend")
@@ -311,11 +311,11 @@ def embedding_store_per_process(server: SglangServer) -> Iterator[Seen]:
     size = "4gb, SGLang's default," if word is None else word.text
     if size != "0":
         count = ranks if isinstance(ranks, int) else "several"
-        yield Seen(f"global_segment_size {size} for each of {count} encoder processes")
+        yield Match(f"global_segment_size {size} for each of {count} encoder processes")
 
 
 @RULES.server("transfer-threads-too-few")
-def transfer_threads_too_few(server: SglangServer) -> Iterator[Seen]:
+def transfer_threads_too_few(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if a prefill server has fewer transfer threads than transfer queues."""
     if server.mode != "prefill" or server.value("disaggregation_transfer_backend") != "mooncake":
         return
@@ -327,7 +327,7 @@ def transfer_threads_too_few(server: SglangServer) -> Iterator[Seen]:
     if queues is not None and threads is not None and threads < queues:
         least = "" if _POOL in server.environment else f" at most, as {_POOL} is not set"
         count = f"{threads} thread{'s' * (threads != 1)}{least}"
-        yield Seen(f"{count}, for {queues} queues", written.origin)
+        yield Match(f"{count}, for {queues} queues", written.origin)
 
 
 # Those that speak of a request in one way.
@@ -335,7 +335,7 @@ _ALIKE = {"ascend": "mooncake"}
 
 
 @RULES.launch("pd-backends-differ")
-def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding if no prefill server uses the transfer backend of a decode server."""
     servers = [process.server for process in processes if process.server is not None]
     if any(isinstance(server.value("disaggregation_mode"), Unknown) for server in servers):
@@ -350,15 +350,15 @@ def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
     prefill, decode = used.values()
     if prefill and decode and not prefill.keys() & decode.keys():
         both = (f"{mode} over {' and '.join(backends)}" for mode, backends in used.items())
-        yield Seen(", ".join(both), next(iter(decode.values())).command.origin)
+        yield Match(", ".join(both), next(iter(decode.values())).command.origin)
 
 
 @RULES.launch("pd-bootstrap-differs")
-def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each prefill target of a router that is asked at a bootstrap port which
-    its server does not have."""
+def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
+    """Yield a finding for each prefill target of a router whose server has another bootstrap port
+    than the router, or else the decode servers, will ask."""
     decoding = {_bootstrap(process) for process in processes if _mode(process) == "decode"}
-    for router, target, meant in _meant(processes):
+    for router, target, meant in _servers_of_targets(processes):
         if target.mode != "prefill":
             continue
         asked: set[object] = decoding if target.bootstrap is None else {target.bootstrap}
@@ -368,35 +368,35 @@ def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]
             continue
         who = f"the router says {target.bootstrap}"
         if target.bootstrap is None:
-            who = f"the router says none, and decode takes its own, {_all_of(asked)}"
+            who = f"the router says none, and decode takes its own, {_with_or(asked)}"
         named = f"{router.kind.value}: --prefill {target.word.text}"
-        text = f"{named}: its bootstrap port is {_all_of(bound)}; {who}"
-        yield Seen(text, target.word.origin)
+        text = f"{named}: its bootstrap port is {_with_or(bound)}; {who}"
+        yield Match(text, target.word.origin)
 
 
 @RULES.launch("pd-router-misdirected")
-def pd_router_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def pd_router_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each router target at which no server of the named mode listens."""
-    for router, target, meant in _meant(processes):
+    for router, target, meant in _servers_of_targets(processes):
         modes, text = {_mode(process) for process in meant}, ""
         if not meant:
             host, port, _ = target.address
             text = listens_elsewhere(processes, host, port, "worker")
         elif target.mode not in modes and "" not in modes:
-            text = f"that server runs with --disaggregation-mode {_all_of({*modes})}"
+            text = f"that server runs with --disaggregation-mode {_with_or({*modes})}"
         if text:
             named = f"{router.kind.value}: --{target.mode} {target.word.text}"
-            yield Seen(f"{named}: {text}", target.word.origin)
+            yield Match(f"{named}: {text}", target.word.origin)
 
 
 @keep_last
-def _meant(
+def _servers_of_targets(
     processes: tuple[LaunchProcess, ...],
 ) -> list[tuple[LaunchProcess, RouterTarget, list[LaunchProcess]]]:
-    """Pair each target of each router with the servers of the launch that listen at that address.
+    """Return (router, target, servers that listen at that address) for each target of each router.
 
-    A target is left out if a server's port is unknown. A prefill host outside the launch means all
-    prefill servers, if these are as many as the prefill targets."""
+    A target is left out if a server's port is unknown. A prefill host that the launch does not have
+    stands for all prefill servers, if these are as many as the prefill targets."""
     servers = [process for process in processes if process.kind is ProcessKind.SGLANG]
     by_network: dict[str, list[LaunchProcess]] = {}
     for server in servers:
@@ -422,7 +422,7 @@ def _meant(
 
 
 def _mode(process: LaunchProcess) -> str:
-    """Return the disaggregation mode: null, prefill or decode; "" if it is not known."""
+    """Return the disaggregation mode of a server: null, prefill or decode; "" if not known."""
     server = process.server
     unread = server is None or isinstance(server.value("disaggregation_mode"), Unknown)
     return "" if server is None or unread else server.mode
@@ -433,7 +433,7 @@ def _bootstrap(process: LaunchProcess) -> object:
     return server.value("disaggregation_bootstrap_port") if server is not None else None
 
 
-def _all_of(values: set[object]) -> str:
+def _with_or(values: set[object]) -> str:
     return " or ".join(sorted(map(str, values)))
 
 
@@ -453,7 +453,8 @@ def _is_known(word: Word) -> bool:
 
 
 class _Unrecognized(NamedTuple):
-    """A word left over by the parser: its flag, the releases that have it, and the name meant."""
+    """A word that the parser left over. flag: "" for a value. releases: those that have the flag.
+    near: the most similar flag of all releases, or ""."""
 
     word: Word
     flag: str
@@ -466,19 +467,19 @@ class _Unrecognized(NamedTuple):
 
 
 @lru_cache(maxsize=4096)  # both rules ask, one for all servers after the other
-def _left_over(unrecognized: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
-    """Return each word that the parser left over with its flag; for a value the flag is ""."""
+def _with_flags(unrecognized: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
+    """Return each word that the parser left over, with the releases that have its flag."""
     spelling, left_over = Spelling(), []
     for word in unrecognized:
         flag = word.text.partition("=")[0]
         flag = flag if flag.startswith("-") else ""
-        releases = _spans(flag) if flag else ""
+        releases = _release_spans(flag) if flag else ""
         near = "" if releases or not flag else spelling.nearest(flag, argument_flags()) or ""
         left_over.append(_Unrecognized(word, flag, releases, near))
     return tuple(left_over)
 
 
-def _unrecognized(left_over: tuple[_Unrecognized, ...], arguments: ParsedArguments) -> Seen:
+def _unrecognized_match(left_over: tuple[_Unrecognized, ...], arguments: ParsedArguments) -> Match:
     """Return a finding with SGLang's message about left-over words, the names that may be meant,
     the releases that have such flags, and the edits."""
     version, exact = arguments.version, arguments.exact
@@ -492,16 +493,16 @@ def _unrecognized(left_over: tuple[_Unrecognized, ...], arguments: ParsedArgumen
     edits = [_edit(each, exact) for each in left_over if each.flag]
     more = len(edits) - MOST_EDITS
     shown = [*edits[:MOST_EDITS], *([f"and {more} more, as the message names them"] * (more > 0))]
-    return Seen(meant + text, left_over[0].word.origin, "; ".join(shown) if all(edits) else "")
+    return Match(meant + text, left_over[0].word.origin, "; ".join(shown) if all(edits) else "")
 
 
 def left_over_as_shown(unrecognized: tuple[Word, ...]) -> list[str]:
     """Return the left-over words without secrets, and without values of unknown flags."""
-    return list(_as_shown(_left_over(unrecognized)))
+    return list(_as_shown(_with_flags(unrecognized)))
 
 
 def _as_shown(left_over: Sequence[_Unrecognized]) -> Iterator[str]:
-    """Yield the text of each left-over word, without secrets and values of unknown flags."""
+    """Yield the text of each left-over word. Secrets are removed, and values of unknown flags."""
     texts = clean_words(each.word.text for each in left_over)
     of_nobody = False
     for each, text in zip(left_over, texts, strict=True):
@@ -515,7 +516,8 @@ def _as_shown(left_over: Sequence[_Unrecognized]) -> Iterator[str]:
 
 
 def _edit(left_over: _Unrecognized, exact: bool) -> str:
-    """Return the edit that mends a flag; "" if the edit depends on the release that runs."""
+    """Return the edit that mends a flag; "" if it depends on the release and ``exact`` is False:
+    the release that runs is not known."""
     _, flag, releases, near = left_over
     where = left_over.word.origin
     if left_over.misspelt:
@@ -531,7 +533,7 @@ def _releases_of_refused(arguments: ParsedArguments) -> str:
     """Return the other releases that have the refused flag; "" if none has."""
     flag = _refused_flag(arguments)
     here = any(flag in row["flags"] for row in argument_table(arguments.version).rows)
-    return "" if here or not flag.startswith("--") else _spans(flag)
+    return "" if here or not flag.startswith("--") else _release_spans(flag)
 
 
 def _refused_flag(arguments: ParsedArguments) -> str:
@@ -544,7 +546,7 @@ def _elsewhere(arguments: ParsedArguments) -> str:
     return f"; {_refused_flag(arguments)} is in {named}" if named else ""
 
 
-def _spans(flag: str) -> str:
+def _release_spans(flag: str) -> str:
     return ", ".join(a if a == b else f"{a} to {b}" for a, b in releases_with(flag))
 
 
@@ -582,7 +584,7 @@ def _correction(server: SglangServer) -> str:
 
 
 @lru_cache(maxsize=4096)  # both rules ask, one for all servers after the other
-def _refused_by_all(argv: tuple[Word, ...]) -> bool:
+def _all_releases_refuse(argv: tuple[Word, ...]) -> bool:
     """Return whether every known release refuses the arguments; all are tried."""
     return all(parse_sglang_arguments(argv, version).error for version in known_releases())
 
@@ -594,7 +596,8 @@ def _ranks(server: SglangServer) -> int:
 
 
 def _number(server: SglangServer, name: str, default: int) -> int | None:
-    """Return the number that SGLang reads from a variable; None if that is not known."""
+    """Return the number that SGLang reads from a variable, ``default`` if the variable is not set;
+    None if the number is not known."""
     word = server.environment.get(name)
     if word is None or word.text == "":
         return default if word is None else None

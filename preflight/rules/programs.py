@@ -22,7 +22,7 @@ from preflight.programs.mooncake_flags import (
 )
 from preflight.programs.store_environment import byte_size
 from preflight.programs.store_service_config import KEYS
-from preflight.rules.rules import RuleFinding, RuleSet, Seen, Spelling, is_misspelt, replaced
+from preflight.rules.rules import Match, RuleFinding, RuleSet, Spelling, is_misspelt, replaced
 from preflight.sglang.launch import configured_segment
 
 RULES = RuleSet("programs")
@@ -48,14 +48,14 @@ CERTAIN_BYTES = 20 * GIB
 
 
 @RULES.process("store-service-refused")
-def store_service_refused(process: LaunchProcess) -> Iterator[Seen]:
+def store_service_refused(process: LaunchProcess) -> Iterator[Match]:
     for message in process.store.refused if process.store else ():
-        yield Seen(f"{process.kind.value}: {message}")
+        yield Match(f"{process.kind.value}: {message}")
 
 
-def _misread(process_kind: ProcessKind, process: LaunchProcess) -> Iterator[Seen]:
+def _misread(process_kind: ProcessKind, process: LaunchProcess) -> Iterator[Match]:
     if process.kind is process_kind and process.store:
-        yield from map(Seen, process.store.misread)
+        yield from map(Match, process.store.misread)
 
 
 RULES.process("service-setting-misread")(partial(_misread, ProcessKind.STORE_SERVICE))
@@ -63,45 +63,46 @@ RULES.process("client-size-misread")(partial(_misread, ProcessKind.CLIENT))
 
 
 @RULES.process("service-key-unknown")
-def service_key_unknown(process: LaunchProcess) -> Iterator[Seen]:
+def service_key_unknown(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each setting of a store service that Mooncake does not know."""
     spelling = Spelling()
     for key, where in process.store.unknown_keys if process.store else ():
         near = spelling.nearest(key, KEYS)
         hint = f": did you mean {near}?" if near else ""
-        yield Seen(f"{key!r}{where} is not a setting of the store service{hint}")
+        yield Match(f"{key!r}{where} is not a setting of the store service{hint}")
 
 
 @RULES.process("mooncake-flags-refused")
-def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Seen]:
+def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each flag or value that mooncake_master or mooncake_client refuses."""
     flags = _flags(process)[1]
     for each in flags:
         elsewhere = process.kind is ProcessKind.CLIENT and each.name in _SEEN_ELSEWHERE
         if each.problem and each.flag is not None and not elsewhere:
-            yield _seen(process, each.problem, each)
-    for each, near in _flags_of_none(process):
+            yield _flag_match(process, each.problem, each)
+    for each, near in _unknown_flags(process):
         if near and is_misspelt(each.name, near):
-            yield _of_none(process, each, near)
+            yield _unknown_flag_match(process, each, near)
     if process.kind is ProcessKind.MASTER:
         values = {each.name: each for each in flags if not each.problem}
         refused = [*_master_refuses(values)]
         # What is not known may give the flag that is missing beside another.
         if process.unread is None and next(process.open_words, None) is None:
-            refused += _together(values)
+            refused += _refused_together(values)
         for name, text in refused:
-            yield _seen(process, text, values[name])
+            yield _flag_match(process, text, values[name])
 
 
 @RULES.process("mooncake-flag-unknown")
-def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Seen]:
-    for each, near in _flags_of_none(process):
+def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Match]:
+    for each, near in _unknown_flags(process):
         if not (near and is_misspelt(each.name, near)):
-            yield _of_none(process, each, near)
+            yield _unknown_flag_match(process, each, near)
 
 
-def _flags_of_none(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | None]]:
-    """Yield each flag that no known release has, with the nearest name; None if no name is near."""
+def _unknown_flags(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | None]]:
+    """Yield each flag that no known release has, with the nearest name; None if no name is near.
+    Nothing with --undefok."""
     known, flags = _flags(process)
     forgiven = any(each.name == "undefok" for each in flags)
     spelling = Spelling()
@@ -110,16 +111,16 @@ def _flags_of_none(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | Non
             yield each, spelling.nearest(each.name, known)
 
 
-def _of_none(process: LaunchProcess, each: FlagRead, near: str | None) -> Seen:
+def _unknown_flag_match(process: LaunchProcess, each: FlagRead, near: str | None) -> Match:
     """Return the finding about a flag that no known release has."""
     oldest, *_, newest = flag_table().releases
     meant = f": did you mean --{near}?" if near else ""
     text = f"--{each.name}: no release from {oldest} to {newest} has it{meant}"
-    seen = _seen(process, text, each)
+    match = _flag_match(process, text, each)
     written = each.word.text.partition("=")[0]
     sure = near is not None and is_misspelt(each.name, near)
     remedy = replaced(each.word.origin, written, f"--{near}") if sure else ""
-    return seen._replace(remedy=remedy)
+    return match._replace(remedy=remedy)
 
 
 def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> Iterator[RuleFinding]:
@@ -134,8 +135,9 @@ def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> It
             early = since and at < parse_version(since)
             if not forgiven and (early or (until and at > parse_version(until))):
                 there = f"is there from {since} on" if early else f"was there up to {until}"
-                seen = _seen(process, f"--{each.name} {there}, and Mooncake is {version}", each)
-                yield RuleFinding(RULES.page["mooncake-flags-refused"], *seen)
+                text = f"--{each.name} {there}, and Mooncake is {version}"
+                match = _flag_match(process, text, each)
+                yield RuleFinding(RULES.page["mooncake-flags-refused"], *match)
         store = process.store
         if store is not None and not release.service_reads_units:
             for message in store.refused_by_older:
@@ -145,26 +147,26 @@ def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> It
 
 
 @RULES.process("mooncake-switch-is-on")
-def mooncake_switch_is_on(process: LaunchProcess) -> Iterator[Seen]:
+def mooncake_switch_is_on(process: LaunchProcess) -> Iterator[Match]:
     for each in _flags(process)[1]:
         if each.passed_over and each.passed_over.lower() not in TRUE:
             text = f"--{each.name} {each.passed_over} is read as --{each.name}=true"
-            yield _seen(process, text, each)
+            yield _flag_match(process, text, each)
 
 
 @RULES.process("flag-without-dashes")
-def flag_without_dashes(process: LaunchProcess) -> Iterator[Seen]:
+def flag_without_dashes(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each ``flag=value`` argument without dashes in front."""
     known = _flags(process)[0]
     for word in process.arguments if known else ():
         name, equals, _ = word.text.partition("=")
         if equals and name.replace("-", "_") in known:
             edit = replaced(word.origin, word.text, f"--{word.text}")
-            yield Seen(f"{process.kind.value}: {word.text} has no dashes", word.origin, edit)
+            yield Match(f"{process.kind.value}: {word.text} has no dashes", word.origin, edit)
 
 
 @RULES.process("mooncake-flag-of-some-releases")
-def mooncake_flag_of_some_releases(process: LaunchProcess) -> Iterator[Seen]:
+def mooncake_flag_of_some_releases(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each flag that only some releases of Mooncake have."""
     for each in _flags(process)[1]:
         flag = each.flag
@@ -172,11 +174,11 @@ def mooncake_flag_of_some_releases(process: LaunchProcess) -> Iterator[Seen]:
             continue
         if flag.until or flag.since not in _COMMON_SINCE:
             until = f"to {flag.until}" if flag.until else "on"
-            yield _seen(process, f"--{each.name} is there from {flag.since} {until}", each)
+            yield _flag_match(process, f"--{each.name} is there from {flag.since} {until}", each)
 
 
 @RULES.launch("segment-not-slabs")
-def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each client segment that is no multiple of cachelib's slab (16 MiB)."""
     if not _takes_slabs(processes):
         return
@@ -186,11 +188,11 @@ def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         mounted = round_up(size, page) if page and size else size
         if page is not None and mounted and mounted % SLAB_BYTES:
             text = f"a client mounts {mounted} bytes ({format_bytes(mounted)})"
-            yield Seen(f"{process.kind.value}: {text}, not a multiple of {SLAB_BYTES}", origin)
+            yield Match(f"{process.kind.value}: {text}, not a multiple of {SLAB_BYTES}", origin)
 
 
 @RULES.launch("segment-base-unaligned")
-def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each segment on 2 MiB pages: cachelib needs it aligned to 16 MiB."""
     if not _takes_slabs(processes):
         return
@@ -198,23 +200,23 @@ def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[See
         size, origin = segment_of(process)
         if size and _page_bytes(process) == 2 * MIB:
             text = f"{process.kind.value}: {format_bytes(size)} a client on pages of 2 MiB"
-            yield Seen(text, origin)
+            yield Match(text, origin)
 
 
 @RULES.process("ascend-host-memory")
-def ascend_host_memory(process: LaunchProcess) -> Iterator[Seen]:
-    """Yield a finding if a segment on an NPU is larger than was seen to work."""
+def ascend_host_memory(process: LaunchProcess) -> Iterator[Match]:
+    """Yield a finding if a segment on an NPU is larger than 20 GiB, which surely works."""
     store = process.server.store if process.server is not None else None
     speaks = process.kind is ProcessKind.CLIENT and _value(process, "protocol") == "ascend"
     size, origin = segment_of(process)
     ascend = store.value("protocol") == "ascend" if store is not None else speaks
     if ascend and size is not None and size > CERTAIN_BYTES:
         text = f"{process.kind.value}: {format_bytes(size)} a client, above 20 GiB an NPU"
-        yield Seen(text, origin)
+        yield Match(text, origin)
 
 
 def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:
-    """Return the gflags that the program of ``process`` knows, and those that are given."""
+    """Return the gflags that the program of ``process`` knows, and those of its command line."""
     program = GFLAGS_PROGRAMS.get(process.kind)
     if program is None:
         return {}, []
@@ -222,9 +224,9 @@ def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:
     return known, list(read_flags(process.arguments, known))
 
 
-def _seen(process: LaunchProcess, text: str, flag: FlagRead) -> Seen:
+def _flag_match(process: LaunchProcess, text: str, flag: FlagRead) -> Match:
     """Return a finding about a flag, at the place of that flag."""
-    return Seen(f"{process.kind.value}: {text}", flag.word.origin)
+    return Match(f"{process.kind.value}: {text}", flag.word.origin)
 
 
 def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
@@ -241,7 +243,7 @@ def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]
         lifetime = text(name)
         if lifetime is not None and not re.fullmatch(r"\d+(?:ms|s|m|h)?", lifetime):
             yield name, f"--{name}={lifetime}: a whole number, and ms, s, m or h behind it"
-    queued = _whole(text("offloading_queue_limit"))
+    queued = _whole_number(text("offloading_queue_limit"))
     if queued is not None and not 0 < queued <= _MOST_QUEUED:
         yield "offloading_queue_limit", f"--offloading_queue_limit={queued}: 1 to {_MOST_QUEUED}"
     allocator = text("memory_allocator")
@@ -252,9 +254,9 @@ def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]
         yield "config_path", f"--config_path={path}: Unsupported config file format: json or yaml"
 
 
-def _together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
-    """Yield (flag, reason) for each flag that the master refuses beside the others; none if a file
-    may add flags."""
+def _refused_together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
+    """Yield (flag, reason) for each flag that the master refuses because of another flag, or of one
+    that is missing. Nothing if a file may add flags."""
     if "config_path" in values or "flagfile" in values:
         return
 
@@ -276,7 +278,7 @@ def _together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
             yield "enable_oplog", f"enable_oplog requires ha_backend_type=etcd, not {backend}"
     names = "put_start_release_timeout_sec", "put_start_discard_timeout_sec"
     release, discard = (
-        _whole(values[name].value) if name in values else default
+        _whole_number(values[name].value) if name in values else default
         for name, default in zip(names, (_RELEASE_S, _DISCARD_S), strict=True)
     )
     if release is not None and discard is not None and release <= discard:
@@ -284,7 +286,7 @@ def _together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
         yield name, f"{names[0]} ({release} s) must be larger than {names[1]} ({discard} s)"
 
 
-def _whole(text: str | None) -> int | None:
+def _whole_number(text: str | None) -> int | None:
     """Return a whole number that gflags took; None if ``text`` is None."""
     if text is None:
         return None
@@ -298,7 +300,7 @@ def _takes_slabs(processes: tuple[LaunchProcess, ...]) -> bool:
 
 
 def _value(process: LaunchProcess, name: str) -> str | None:
-    """Return the value of a flag, the last that is given; None if none is given or known."""
+    """Return the last value of a flag; None without the flag, or if that value is not known."""
     values = [each.value for each in _flags(process)[1] if each.name == name]
     return values[-1] if values else None
 
@@ -322,14 +324,14 @@ def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:
     origin = process.command.origin
     if process.server is not None:
         word = process.server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE")
-        return _of_rank(process.server), origin if word is None else word.origin
+        return _rank_segment_bytes(process.server), origin if word is None else word.origin
     client = process.store.client if process.store else None
     if client is None or isinstance(client, Unknown):
         return None, origin
     return client.segment_bytes, origin
 
 
-def _of_rank(server: SglangServer) -> int | None:
+def _rank_segment_bytes(server: SglangServer) -> int | None:
     """Return the bytes that one rank's client mounts; None if it mounts none or that is unknown."""
     size = configured_segment(server)
     if size is None or server.store is None or server.store.value("standalone_storage") is True:

@@ -42,7 +42,7 @@ class Rule(NamedTuple):
 
 
 class RuleFinding(NamedTuple):
-    """A place where a rule holds, and a sentence; remedy: "" if the remedy of the rule applies."""
+    """A place where a rule holds. text: a sentence about it. remedy: "" if the rule's applies."""
 
     rule: Rule
     text: str
@@ -50,8 +50,8 @@ class RuleFinding(NamedTuple):
     remedy: str = ""
 
 
-class Seen(NamedTuple):
-    """What a rule's check yields for each place where it holds; remedy as in ``RuleFinding``."""
+class Match(NamedTuple):
+    """A ``RuleFinding`` that has no rule yet, as a rule's check yields it."""
 
     text: str
     origin: Origin | None = None
@@ -69,15 +69,15 @@ class Versions(NamedTuple):
     mooncake_newer: str = ""  # why it may behave like no known release
 
 
-Check = Callable[..., Iterable[Seen]]
+Check = Callable[..., Iterable[Match]]
 Adds = Callable[[Check], Check]
 
 
 def read_page(text: str) -> dict[str, Rule]:
-    """Return the rules of a topic's Markdown page by id, in its order.
+    """Return the rules of a topic's Markdown page by id, in the order of the page.
 
-    Each is a section: its id, its severity and what it finds, and a list of three items, or five
-    with the words before and after. Backticks are for the reader of the page alone."""
+    A rule is a section: its id, its severity and what it finds, and a list of three items, or five
+    with the words before and after. Backticks are left out."""
     rules: dict[str, Rule] = {}
     for section in text.replace("`", "").split("\n## ")[1:]:
         head, *items = section.split("\n- ")
@@ -90,21 +90,21 @@ def read_page(text: str) -> dict[str, Rule]:
 
 
 class RuleSet:
-    """The rules of one topic's page, each checked by the function that names it.
+    """The rules of one topic's page, each with the function that checks it.
 
-    server: about one SGLang server. store: about one with a store. process: about one process.
-    launch: about all processes of a host together. released: about those and the release of
-    Mooncake. memory: about one SGLang server with its model and versions. What is not known of a
-    server or process breaks no rule."""
+    Six decorators register a check; they differ in its arguments. server: an SGLang server. store:
+    a server and its store. process: a process. launch: all processes of a host. released: those,
+    and the release of Mooncake. memory: an SGLang server, with its model and versions. A check ends
+    without an error at a fact that is not known."""
 
     def __init__(self, topic: str) -> None:
-        """Read the rules of the page ``topic``.md; the checks register themselves later."""
+        """Read the rules of the page ``topic``.md. The decorators add the checks later."""
         path = os.path.join(os.path.dirname(__file__), f"{topic}.md")
         with open(path, encoding="utf-8") as file:
             self.page = read_page(file.read())
         self.checks: dict[str, list[tuple[Rule, Check]]] = defaultdict(list)
 
-    def _adds(self, about: str, id_: str) -> Adds:
+    def _decorator(self, about: str, id_: str) -> Adds:
         """Return a decorator: its function checks rule ``id_``."""
 
         def add(check: Check) -> Check:
@@ -113,59 +113,60 @@ class RuleSet:
 
         return add
 
-    def _each(self, id_: str, about: Callable[[LaunchProcess], tuple[Any, ...]]) -> Adds:
+    def _for_each(self, id_: str, about: Callable[[LaunchProcess], tuple[Any, ...]]) -> Adds:
         """Return a decorator: its function checks rule ``id_`` for each process of a launch.
 
-        about: returns the arguments of the function for a process. A process with a false argument
-        is passed over."""
+        about: returns the arguments of the function for a process. If one is None, the process is
+        passed over."""
 
         def add(check: Check) -> Check:
             """Register ``check`` for each process."""
 
-            def of_processes(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+            def of_processes(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
                 for process in processes:
                     if all(arguments := about(process)):
-                        yield from _placed(check(*arguments), process.command.origin)
+                        yield from _with_origins(check(*arguments), process.command.origin)
 
-            self._adds("launch", id_)(of_processes)
+            self._decorator("launch", id_)(of_processes)
             return check
 
         return add
 
-    launch = partialmethod(_adds, "launch")
-    released = partialmethod(_adds, "released")
-    memory = partialmethod(_adds, "memory")
+    launch = partialmethod(_decorator, "launch")
+    released = partialmethod(_decorator, "released")
+    memory = partialmethod(_decorator, "memory")
 
     def process(self, id_: str) -> Adds:
-        return self._each(id_, lambda process: (process,))
+        return self._for_each(id_, lambda process: (process,))
 
     def server(self, id_: str) -> Adds:
-        return self._each(id_, lambda process: (process.server,))
+        return self._for_each(id_, lambda process: (process.server,))
 
     def store(self, id_: str) -> Adds:
-        return self._each(id_, lambda each: (each.server, each.server and each.server.store))
+        return self._for_each(id_, lambda each: (each.server, each.server and each.server.store))
 
     def findings(
         self, processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease | None
     ) -> Iterator[RuleFinding]:
-        """Yield what the rules about servers and launches find, rule by rule."""
+        """Yield what all rules but those about memory find, rule by rule. mooncake: None leaves out
+        the rules that depend on the release."""
         for about in ("launch",) if mooncake is None else ("launch", "released"):
             for rule, check in self.checks[about]:
                 more = (mooncake,) if about == "released" else ()
-                yield from (RuleFinding(rule, *seen) for seen in check(processes, *more))
+                yield from (RuleFinding(rule, *match) for match in check(processes, *more))
 
     def memory_findings(self, server: SglangServer, versions: Versions) -> Iterator[RuleFinding]:
         """Yield what the rules about memory find in one server."""
         for rule, check in self.checks["memory"]:
-            for seen in _placed(check(server, versions), server.command.origin):
-                yield RuleFinding(rule, *seen)
+            for match in _with_origins(check(server, versions), server.command.origin):
+                yield RuleFinding(rule, *match)
 
 
-def _placed(seen_here: Iterable[Seen], command: Origin) -> Iterator[Seen]:
-    """Yield each finding with a place, the command's by default, until a fact is not known."""
+def _with_origins(matches: Iterable[Match], command: Origin) -> Iterator[Match]:
+    """Yield each match with a place, ``command`` by default, until a fact is not known."""
     with suppress(UnknownFactError):
-        for seen in seen_here:
-            yield seen if seen.origin else seen._replace(origin=command)
+        for match in matches:
+            yield match if match.origin else match._replace(origin=command)
 
 
 # A look-up among some hundred names takes 5 to 25 ms; who misspells more has another program.
@@ -173,7 +174,7 @@ MOST_LOOKED_UP = 24
 
 
 class Spelling:
-    """Finds the name that a misspelt one most likely stands for; only for the first few asked."""
+    """Finds the name that a misspelt name most likely stands for, MOST_LOOKED_UP times."""
 
     def __init__(self, cutoff: float = 0.75) -> None:
         self._cutoff = cutoff
@@ -206,20 +207,20 @@ def at(where: Origin) -> str:
 _LEAST_LETTERS, _LEAST_SWAPPED = 4, 3
 
 
-def is_misspelt(name: str, meant: str) -> bool:
-    """Tell whether a name is surely another one written wrongly, and no new one.
+def is_misspelt(name: str, intended: str) -> bool:
+    """Tell whether ``name`` is surely ``intended`` written wrongly, and no new name.
 
-    Surely: each part between its dashes is the other's, or is one letter off; or only dashes and
-    underscores differ. Of the 414 flags that SGLang got after 0.5.2, one was so near to an older
-    one (--otlp-traces-endpoint; the older was the mistake); of Mooncake's 153, none."""
-    name, meant = (text.replace("_", "-").lower() for text in (name, meant))
-    if name.replace("-", "") == meant.replace("-", ""):
+    It is if each part between dashes is equal or one letter off, or only dashes and underscores
+    differ. Of the 414 flags that SGLang got after 0.5.2, one was so near to an older flag
+    (--otlp-traces-endpoint; the older was the mistake); of Mooncake's 153, none."""
+    name, intended = (text.replace("_", "-").lower() for text in (name, intended))
+    if name.replace("-", "") == intended.replace("-", ""):
         return True
-    parts, others = name.split("-"), meant.split("-")
-    return len(parts) == len(others) and all(map(_one_off, parts, others))
+    parts, others = name.split("-"), intended.split("-")
+    return len(parts) == len(others) and all(map(_one_letter_off, parts, others))
 
 
-def _one_off(part: str, other: str) -> bool:
+def _one_letter_off(part: str, other: str) -> bool:
     """Tell whether two words are equal, or one letter is lost, added, changed or swapped."""
     same = 0
     while part[same : same + 1] == other[same : same + 1] != "":

@@ -39,7 +39,7 @@ from preflight.programs.mooncake_variables import (
     takes_word,
     usable_ports,
 )
-from preflight.rules.rules import RuleSet, Seen, Spelling
+from preflight.rules.rules import Match, RuleSet, Spelling
 
 RULES = RuleSet("variables")
 # Of a number's row, the text written and what Mooncake reads of it: a sentence, None for no fault.
@@ -59,14 +59,14 @@ _LEAST_REGION_BYTES = 4096
 
 
 @RULES.server("local-buffer-ignored")
-def local_buffer_ignored(server: SglangServer) -> Iterator[Seen]:
+def local_buffer_ignored(server: SglangServer) -> Iterator[Match]:
     word = server.environment.get("MOONCAKE_LOCAL_BUFFER_SIZE")
     if word and server.store:
-        yield Seen(f"MOONCAKE_LOCAL_BUFFER_SIZE={word.text} has no effect on SGLang", word.origin)
+        yield Match(f"MOONCAKE_LOCAL_BUFFER_SIZE={word.text} has no effect on SGLang", word.origin)
 
 
 @RULES.launch("variable-misspelt")
-def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each variable that no program, or only an older SGLang, reads."""
     known: Mapping[str, str] = {}
     reported: set[str] = set()
@@ -91,11 +91,11 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 says = f"{name}: SGLang {known[name]} is the last that reads it"
             if says:
                 reported.add(name)
-                yield Seen(says, word.origin)
+                yield Match(says, word.origin)
 
 
 @RULES.process("proxy-in-the-way")
-def proxy_in_the_way(process: LaunchProcess) -> Iterator[Seen]:
+def proxy_in_the_way(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding if a process has an HTTP proxy and no_proxy may leave out a peer."""
     environment = process.command.environment
     proxies = [name for name in _PROXIES if name in environment and environment[name].text]
@@ -107,17 +107,17 @@ def proxy_in_the_way(process: LaunchProcess) -> Iterator[Seen]:
         return
     hosts = f": {', '.join(reached)} is not in it" if reached else ""
     start = f"{process.kind.value} starts with {', '.join(proxies)}"
-    yield Seen(f"{start}, no_proxy is {skipped!r}{hosts}")
+    yield Match(f"{start}, no_proxy is {skipped!r}{hosts}")
 
 
 @RULES.launch("force-tcp-is-presence")
-def force_tcp_is_presence(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def force_tcp_is_presence(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for _, name, word in settings_of(processes, tuple(PRESENCE)):
         if word.text.strip().lower() in _MEANS_OFF:
-            yield Seen(f"{name}={word.text}: counts as on", word.origin)
+            yield Match(f"{name}={word.text}: counts as on", word.origin)
 
 
-def _misread(row: Number, text: str, read: NumberRead) -> str | None:
+def _leading_digits_text(row: Number, text: str, read: NumberRead) -> str | None:
     """Say that Mooncake reads only the digits at the beginning of a number."""
     if row.reader not in _LEADING or not read.cut or read.value is None:
         return None
@@ -125,7 +125,7 @@ def _misread(row: Number, text: str, read: NumberRead) -> str | None:
     return f"{row.name}={text}: Mooncake reads {read.value}{beyond}"
 
 
-def _out_of_range(row: Number, text: str, read: NumberRead) -> str | None:
+def _range_text(row: Number, text: str, read: NumberRead) -> str | None:
     """Say that a number is out of range, so that Mooncake uses another value or does not start."""
     if read.value is None or row.takes(read.value) or (read.cut and not row.refused):
         return None
@@ -136,7 +136,7 @@ def _out_of_range(row: Number, text: str, read: NumberRead) -> str | None:
 @keep_last
 def _numbers_read(processes: tuple[LaunchProcess, ...]) -> list[tuple[Number, Word, NumberRead]]:
     """Return (row, text as written, what Mooncake reads) for each number variable that a launch
-    sets. Left out are variables that another one replaces, and blank ones without effect."""
+    sets. A variable that another one replaces is left out, and a blank one without effect."""
     numbers = []
     everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
     offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
@@ -151,40 +151,40 @@ def _numbers_read(processes: tuple[LaunchProcess, ...]) -> list[tuple[Number, Wo
     return numbers
 
 
-def _numbers(processes: tuple[LaunchProcess, ...], says: Says) -> Iterator[Seen]:
+def _number_matches(processes: tuple[LaunchProcess, ...], says: Says) -> Iterator[Match]:
     """Yield a finding for every number variable about which ``says`` returns a text."""
     for row, word, read in _numbers_read(processes):
         text = says(row, word.text, read)
         if text is not None:
-            yield Seen(text, word.origin)
+            yield Match(text, word.origin)
 
 
 _OF_ANY: dict[str, Says] = {
-    "number-misread": _misread,
-    "number-out-of-range": lambda row, *read: None if row.refused else _out_of_range(row, *read),
-    "number-refused": lambda row, *read: _out_of_range(row, *read) if row.refused else None,
+    "number-misread": _leading_digits_text,
+    "number-out-of-range": lambda row, *read: None if row.refused else _range_text(row, *read),
+    "number-refused": lambda row, *read: _range_text(row, *read) if row.refused else None,
 }
 for _id, _says in _OF_ANY.items():
-    RULES.launch(_id)(partial(_numbers, says=_says))
+    RULES.launch(_id)(partial(_number_matches, says=_says))
 
 
 @RULES.launch("number-defaulted")
-def number_defaulted(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def number_defaulted(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each number that Mooncake cannot read, so that it uses the default."""
 
     def unread(row: Number, text: str, read: NumberRead) -> str | None:
         return None if read.value is not None else f"{row.name}={text}: {row.default} is used"
 
-    yield from _numbers(processes, unread)
+    yield from _number_matches(processes, unread)
     for _, name, word in settings_of(processes, tuple(row.name for row in RATIOS), offloads):
         row = next(row for row in RATIOS if row.name == name)
         if word.text and read_ratio(word.text) is None:
             text = f"{name}={word.text}: not above 0 and up to 1: {row.default} is used"
-            yield Seen(text, word.origin)
+            yield Match(text, word.origin)
 
 
 @RULES.launch("port-range-reset")
-def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each port range for which Mooncake uses its default range instead."""
     for ports in PORT_RANGES:
         reported, (least, most) = set(), ports.default
@@ -199,21 +199,22 @@ def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
                 reported.add(tuple(ends))
                 span = f"{ports.least} and {ports.most}: {ends[0]} to {ends[1]}"
                 says = f"is not a range that Mooncake takes: {least} to {most} is used"
-                yield Seen(f"{span} {says}", word.origin)
+                yield Match(f"{span} {says}", word.origin)
 
 
 @RULES.launch("region-size-hangs")
-def region_size_hangs(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def region_size_hangs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for _, name, word in settings_of(processes, ("MC_MAX_MR_SIZE",)):
         size = read_number(_ROWS[name].reader, word.text).value or 0
         if 0 < size < _LEAST_REGION_BYTES:
             each = f"{4 * GIB // size} regions for every 4.00 GiB"
-            yield Seen(f"{name}={word.text}: regions of {size} bytes: {each}", word.origin)
+            yield Match(f"{name}={word.text}: regions of {size} bytes: {each}", word.origin)
 
 
 @RULES.launch("switch-misread")
-def switch_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
-    """Yield a finding for each switch that Mooncake does not read as its value is meant."""
+def switch_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
+    """Yield a finding for each switch whose value (yes, off, ..) Mooncake reads as the opposite of
+    what the word means, or does not know."""
     for _, name, word in settings_of(processes, tuple(_SWITCHES)):
         row, meant = _SWITCHES[name], word.text.strip(_BLANKS).lower()
         taken = read_switch(row, word.text)
@@ -222,11 +223,11 @@ def switch_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
             continue
         if taken is None or not known or taken != (meant in _MEANS_ON):
             becomes = {True: "on", False: "off", None: f"the default is used, {row.default}"}[taken]
-            yield Seen(f"{name}={word.text}: {becomes}", word.origin)
+            yield Match(f"{name}={word.text}: {becomes}", word.origin)
 
 
 @RULES.launch("choice-unknown")
-def choice_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def choice_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each setting whose value is not one of those that Mooncake knows."""
     rows = {row.name: row for row in CHOICES}
     for _, name, word in settings_of(processes, tuple(rows)):
@@ -235,40 +236,40 @@ def choice_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
         if not takes_word(row, word.text) and not harmless:
             choices = ", ".join(row.taken)
             text = f"{name}={word.text}: not one of {choices}: {row.otherwise} is used"
-            yield Seen(text, word.origin)
+            yield Match(text, word.origin)
 
 
 @RULES.launch("filters-ignored")
-def filters_ignored(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def filters_ignored(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for process, name, word in settings_of(processes, ("MC_MS_FILTERS",)):
         devices = device_names(process)
         if word.text.strip(f"{_BLANKS},") and devices and not _discovers(process):
-            yield Seen(f"{name}={word.text} is not read: devices are {devices}", word.origin)
+            yield Match(f"{name}={word.text} is not read: devices are {devices}", word.origin)
 
 
 @RULES.launch("devices-overridden")
-def devices_overridden(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def devices_overridden(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for process, name, word in settings_of(processes, ("MC_MS_AUTO_DISC",), store_clients):
         devices = device_names(process)
         if word.text.strip() == "1" and devices not in (None, "", "auto-discovery"):
-            yield Seen(f"{name}=1 overrides the devices {devices}", word.origin)
+            yield Match(f"{name}=1 overrides the devices {devices}", word.origin)
 
 
 @RULES.launch("peer-affinity-conflict")
-def peer_affinity_conflict(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def peer_affinity_conflict(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding if both affinity variables are set: Mooncake then turns both off."""
     for process, name, word in settings_of(processes, ("MC_ENABLE_HCA_PEER_AFFINITY",)):
         other = process.command.environment.get("MC_ENABLE_DEST_DEVICE_AFFINITY")
         if other is not None and read_switch(_SWITCHES[name], word.text) is True:
             text = f"{name}={word.text} and MC_ENABLE_DEST_DEVICE_AFFINITY={other.text}: both off"
-            yield Seen(text, word.origin)
+            yield Match(text, word.origin)
 
 
 @RULES.launch("gpu-memory-by-dma-buf")
-def gpu_memory_by_dma_buf(processes: tuple[LaunchProcess, ...]) -> Iterator[Seen]:
+def gpu_memory_by_dma_buf(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for _, name, word in settings_of(processes, ("WITH_NVIDIA_PEERMEM",)):
         if read_switch(_SWITCHES[name], word.text) is False:
-            yield Seen(f"{name}={word.text}", word.origin)
+            yield Match(f"{name}={word.text}", word.origin)
 
 
 @lru_cache(maxsize=1)
@@ -281,7 +282,7 @@ def known_variables() -> Mapping[str, str]:
 
 
 def _peers(process: LaunchProcess) -> tuple[str, ...] | None:
-    """Return the hosts that a process talks to by its settings; None if those do not tell all."""
+    """Return the hosts that a process's settings name as peers; None if it may talk to others."""
     addresses: list[object] = []
     if process.server is not None:
         store = process.server.store
