@@ -57,7 +57,7 @@ def checked(
     understood = ""
     left_out: tuple[str, ...] = ()
     if seen.launch is not None and not isinstance(seen.launch, Unknown):
-        from preflight.processes.host_groups import behind_foreground
+        from preflight.processes.host_groups import foreground_server
         from preflight.reading.understood import sentence, uses_no_hicache_or_mooncake
 
         processes = seen.launch.sizing.inputs.processes
@@ -66,7 +66,7 @@ def checked(
         understood += "".join(f"; {text}" for text in left_out)
         if (group := seen.launch.sizing.group) is not None:
             understood += f"; {group.text}"
-        elif (behind := behind_foreground(seen.launch.sizing.whole)) is not None:
+        elif (behind := foreground_server(seen.launch.sizing.whole)) is not None:
             understood += f"; {behind.text}"
         if uses_no_hicache_or_mooncake(processes):
             judged = {each.check for each in findings.findings if each.status is not Status.SKIP}

@@ -10,7 +10,7 @@ from checks.hugetlb.targets import FIT
 from preflight.judging.pages import ASSUMED, GATE, KEYS, MAPPING, MISREAD, NOT_READ, SIZES, UNUSED
 from preflight.judging.store_keys import Meeting, StoreKeys, compared, launch_keys
 from preflight.processes.containers import unknown_settings
-from preflight.processes.host_groups import behind_foreground
+from preflight.processes.host_groups import foreground_server
 from preflight.processes.processes import LaunchProcess
 from preflight.processes.unread import not_set
 from preflight.rules.rules import RuleFinding, Severity
@@ -137,12 +137,12 @@ def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
 
 def _behind(sizing: LaunchSizing) -> Iterator[Finding]:
     """Yield a finding if one engine waits for another that never ends."""
-    waiting = behind_foreground(sizing.whole)
-    if waiting is not None and waiting.same:
+    waiting = foreground_server(sizing.whole)
+    if waiting is not None and waiting.shared_resources:
         first, second = waiting.first.command.origin, waiting.later[0].command.origin
         advice = f"end the command at {first} with &, and give {second} its own port and GPUs "
         advice += "(--port, --base-gpu-id, CUDA_VISIBLE_DEVICES), where both are to run"
-        text = f"{waiting.text}; if both are to run, both take {waiting.same}"
+        text = f"{waiting.text}; if both are to run, both take {waiting.shared_resources}"
         yield Finding(MISREAD.id, Status.WARN, f"foreground ({first})", text=text, advice=advice)
 
 

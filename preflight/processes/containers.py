@@ -124,8 +124,9 @@ def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unk
     return GivenGpus(None, tuple(node[1] for node in nodes if node[1]))
 
 
-def set_limits(command: Command) -> tuple[SetLimit, ...]:
-    """Return the limits that the launch sets: its container's sizes, and then those within."""
+def limits_set_by(command: Command) -> tuple[SetLimit, ...]:
+    """Return the limits that the launch sets by setrlimit(2), in order: data and fsize of the
+    container, then those set by its commands. The rest is in ``container_limits``."""
     origin = str(command.origin)
     in_order = []
     for name, bounds in command.container.ulimits.items() if command.container else ():
@@ -163,7 +164,8 @@ def _soft(settings: ContainerSettings, name: str) -> int | None:
 
 def _shm(settings: ContainerSettings) -> tuple[int | None, bool]:
     """Return the size of /dev/shm in bytes, and whether it is the host's. The size is None if it is
-    not known, not written, or the host's."""
+    not known, not written, or the host's. A volume in memory without a size takes the container's
+    memory limit."""
     if settings.ipc == "host":
         return None, True
     mounted = settings.mount_at("/dev/shm")
@@ -176,7 +178,8 @@ def _shm(settings: ContainerSettings) -> tuple[int | None, bool]:
 
 
 def _hugepages(settings: ContainerSettings) -> dict[int, int]:
-    """Return the limits by page size in bytes, from ``2Mi`` and the like."""
+    """Return the container's HugeTLB limits in bytes, by page size in bytes (``2Mi`` as written).
+    A limit that is not known is left out."""
     limits: dict[int, int] = {}
     for size, limit in settings.hugepages_bytes.items():
         number, unit = size[:-2], size[-2:]
@@ -269,7 +272,7 @@ def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
     return (mount.source.rstrip("/") + rest) or "/"
 
 
-def reads_in(command: Command, read_file: ReadFile) -> ReadFile:
+def file_reader(command: Command, read_file: ReadFile) -> ReadFile:
     """Return a function that reads a file by the name that the process of ``command`` has for it.
 
     Files that the launch itself writes come first; others are read on the host, through the bind

@@ -39,7 +39,7 @@ class HostGroup(NamedTuple):
 
     name: for --host-group. what: the launch's name for the host. only_here: numbers of processes
     that run on no other host. shared: numbers of processes that may run on each host. address: of
-    the host, or "". in_turn: on one host, the script ends each group before the next. killed: the
+    the host, or "". in_turn: if all groups run on one host, they run one after another. killed: the
     script kills each group and waits for its end, so that all groups are for one host."""
 
     name: str
@@ -96,7 +96,7 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
     for process in processes:
         if process.kind in _ANYWHERE:
             continue
-        what, address = _host(process)
+        what, address = _host_of(process)
         if what:
             hosts.setdefault(what, (address, []))[1].append(process.number)
         else:
@@ -106,7 +106,7 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
         by_address.setdefault(address, what)
     unplaced, left = left, []
     for process in unplaced:  # those that bind an address of one of them
-        address = _bound(process)
+        address = _bound_address(process)
         if address:
             what = by_address.setdefault(address, address)
             hosts.setdefault(what, (address, []))[1].append(process.number)
@@ -130,13 +130,14 @@ def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
         taken = {number for _, numbers in hosts.values() for number in numbers}
         return _alternatives([p for p in processes if p.kind not in _ANYWHERE], shared, bool(taken))
     placed_at = ((what, numbers, address) for what, (address, numbers) in hosts.items())
-    return _groups(placed_at, (*shared, *(process.number for process in left)))
+    return _numbered_groups(placed_at, (*shared, *(process.number for process in left)))
 
 
-def _groups(
+def _numbered_groups(
     hosts: Iterable[tuple[str, Iterable[int], str]], shared: Iterable[int], **ends: bool
 ) -> tuple[HostGroup, ...]:
-    """Return a group of each (host, numbers of its processes, address), named by its place."""
+    """Return a group for each (host, numbers of its processes, address), named "1", "2" and so on.
+    shared: numbers of processes that may run on each host. ends: ``in_turn`` and ``killed``."""
     anywhere = frozenset(shared)
     return tuple(
         HostGroup(str(place), what, frozenset(numbers), anywhere, address, **ends)
@@ -166,7 +167,7 @@ def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tu
     numbers_by_host = [[number for number, pod in pods.items() if pod in host] for host in hosts]
     named = (f"pod {' and '.join(host)}" for host in hosts)
     rest = (number for number, pod in pods.items() if pod not in apart)
-    return _groups(
+    return _numbered_groups(
         ((what, of, "") for what, of in zip(named, numbers_by_host, strict=True)), (*shared, *rest)
     )
 
@@ -191,7 +192,7 @@ def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[Host
         (f"what {round_[0].command.origin} starts, round {place}", [p.number for p in round_], "")
         for place, round_ in enumerate(rounds.values(), start=1)
     )
-    return _groups(each, rest, in_turn=True, killed=True)
+    return _numbered_groups(each, rest, in_turn=True, killed=True)
 
 
 def _clash(some: set[Published], others: set[Published]) -> bool:
@@ -215,7 +216,7 @@ def _alternatives(
     """Return a group for each of several servers in the foreground that want the same port: they
     never run together.
 
-    () if no port is wanted twice, or if ``hosted``: some processes have a host already."""
+    hosted: some processes have a host already. () then, or if no port is wanted twice."""
     by_port: dict[int, list[LaunchProcess]] = {}
     for process in processes:
         if process.command.waited and (port := _port(process)):
@@ -231,11 +232,11 @@ def _alternatives(
         (f"what {process.command.origin} starts{turn}", [process.number], "")
         for process, turn in zip(several, turns, strict=True)
     )
-    return _groups(each, rest, in_turn=True)
+    return _numbered_groups(each, rest, in_turn=True)
 
 
-class Behind(NamedTuple):
-    """A server in the foreground, and those that its script starts only once it has ended."""
+class ForegroundServer(NamedTuple):
+    """A server that blocks its script. later: what the script starts only once it has ended."""
 
     first: LaunchProcess
     later: tuple[LaunchProcess, ...]
@@ -249,9 +250,9 @@ class Behind(NamedTuple):
         )
 
     @property
-    def same(self) -> str:
-        """Return the resources that ``first`` and the next engine both take: "the same GPUs", "port
-        N", or both joined by "and".
+    def shared_resources(self) -> str:
+        """Return the resources that ``first`` and the next engine both take, in words: "the same
+        GPUs", "port N", or both joined by "and".
 
         "" if they share nothing, or are not two engines in equal containers."""
         engines = [p for p in (self.first, self.later[0]) if p.kind in _SERVERS]
@@ -267,9 +268,9 @@ class Behind(NamedTuple):
         return " and ".join(taken + [f"port {port}"] * (port > 0 and port == _port(engines[1])))
 
 
-def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
-    """Return the first server that blocks its script, with those that the script starts behind it.
-    None if no server does, or if the launch is for several hosts or kills its servers in rounds."""
+def foreground_server(processes: Sequence[LaunchProcess]) -> ForegroundServer | None:
+    """Return the first server that blocks its script, with what the script starts behind it. None
+    if no server does, or if the launch is for several hosts or kills its servers in rounds."""
     known = [process for process in processes if process.kind not in _ANYWHERE]
     groups = host_groups(processes)
     if groups and not (groups[0].in_turn and not groups[0].killed):
@@ -281,27 +282,26 @@ def behind_foreground(processes: Sequence[LaunchProcess]) -> Behind | None:
         behind = (each for each in known[place:] if each.command.origin.source == source)
         later = tuple(each for each in behind if not each.command.doubts)
         if command.waited and later and not apart and not command.doubts:
-            return Behind(process, later)
+            return ForegroundServer(process, later)
     return None
 
 
 def take_group(
-    processes: Sequence[LaunchProcess], asked: str | None, root: Root
+    processes: Sequence[LaunchProcess], option: str | None, root: Root
 ) -> TakenGroup | None:
-    """Choose the host group that is checked on the host at ``root``; None if the launch has no
-    groups.
+    """Choose the host group that is checked on the host at ``root``. None if the launch has none.
 
-    asked: name, host or address of ``--host-group``. Without it, the groups with an address of this
-    host are taken as one; else the first group with HiCache; else the first. Raises UsageError if
-    no group is called ``asked``."""
+    option: of ``--host-group``, a group's name, host or address. None takes the groups with an
+    address of this host as one, else the first group with HiCache, else the first. Raises
+    UsageError if no group is called so."""
     groups = host_groups(processes)
-    if asked is not None:
+    if option is not None:
         for group in groups:
-            if asked in (group.name, group.what, group.address):
+            if option in (group.name, group.what, group.address):
                 return TakenGroup(group, "--host-group says so", groups)
         names = ", ".join(f"{group.name} ({group.what})" for group in groups)
         none = "this launch has none"
-        raise UsageError(f"--host-group {asked!r} is not a group of the launch: {names or none}")
+        raise UsageError(f"--host-group {option!r} is not a group of the launch: {names or none}")
     if not groups:
         return None
     name, table = root.text("/proc/sys/kernel/hostname"), root.text("/proc/net/fib_trie")
@@ -318,7 +318,7 @@ def take_group(
     return TakenGroup(first, f"nothing says which host this is, and it is the {which}", groups)
 
 
-def _host(process: LaunchProcess) -> tuple[str, str]:
+def _host_of(process: LaunchProcess) -> tuple[str, str]:
     """Return a name for the host that a process is for, and the host's address; "" for each that is
     not known."""
     place = process.command.place
@@ -349,12 +349,13 @@ def _host(process: LaunchProcess) -> tuple[str, str]:
         return "", ""  # one host plays them all
     if isinstance(rank, Unknown):
         return "", ""  # one text for every host, which $NODE_RANK tells apart
-    address = split_address(first).host if rank == 0 else _bound(process)
+    address = split_address(first).host if rank == 0 else _bound_address(process)
     return f"node rank {rank} of {first}", address if _is_host(address) else ""
 
 
 def _named_host(wrapper: Sequence[str]) -> str:
-    """Return the one host that ``ssh -p 22 user@host`` or ``srun -w host`` names, or ""."""
+    """Return the host that ``ssh -p 22 user@host`` or ``srun -w host`` names; "" for none and for
+    several."""
     program = wrapper[0].rpartition("/")[2] if wrapper else ""
     if program == "ssh":
         remote = remote_words(wrapper)
@@ -366,9 +367,9 @@ def _named_host(wrapper: Sequence[str]) -> str:
     return value if _VARIABLE.fullmatch(value) or not re.search(r"[,\[]", value) else ""
 
 
-def _bound(process: LaunchProcess) -> str:
-    """Return the address of the host that a process binds, or registers by. "" if none is written
-    as an IP address, if it is loopback or 0.0.0.0, or in a network of a container."""
+def _bound_address(process: LaunchProcess) -> str:
+    """Return the IP address of its host that a process binds, or registers by. "" if none is
+    written, if the address is loopback or 0.0.0.0, or in a network of a container."""
     if network_of(process.command):
         return ""
     server = process.server

@@ -228,7 +228,8 @@ def engine_protocol(server: SglangServer) -> str | Unknown | None:
 
 
 def other_transport(process: LaunchProcess) -> str:
-    """Return a transport other than RDMA and TCP, or ""; its driver pins memory."""
+    """Return the transport of a process, whose driver pins memory, if it is neither RDMA nor TCP;
+    else ""."""
     server, protocol = process.server, store_protocol(process)
     store = None if server is None else server.store
     # In standalone storage a mooncake_client moves it, and a store with an error nothing.

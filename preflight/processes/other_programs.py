@@ -167,10 +167,10 @@ def _runs_beside(process: LaunchProcess, servers: Servers) -> bool:
     command = process.command
     texts = [word.text for word in command.words]
     name = texts[0].rpartition("/")[2]
-    started = _started(name, texts) if name in _VERBS or name in LAUNCHERS else texts
+    started = _inner_command(name, texts) if name in _VERBS or name in LAUNCHERS else texts
     if not command.waited or any(map(_GOES_ON.fullmatch, (*texts[1:3], *started[1:3]))):
         return True
-    if any(map(_detaches, (*command.wrappers, texts))) or _starts(name, texts):
+    if any(map(_detaches, (*command.wrappers, texts))) or _starts_unseen(name, texts):
         return True
     # Where no server is, it is its container's own program.
     of_container = command.place is not None and command.place not in servers.places
@@ -186,14 +186,14 @@ def _detaches(argv: Sequence[str]) -> bool:
 
 
 def _is_small(name: str, texts: Sequence[str]) -> bool:
-    """Return whether a program holds little, or only asks another, as its words show."""
-    if _starts(name, texts):
+    """Return whether a program's words show that it holds little memory, or only asks another."""
+    if _starts_unseen(name, texts):
         return False
     if name in _VERBS or name in LAUNCHERS:
         remote = remote_words(texts)
         if remote is not None and not texts[remote.start :]:
             return True  # ssh -N -L: nothing runs behind it
-        started = _started(name, texts)
+        started = _inner_command(name, texts)
         return not started or _holds_little(started[0].rpartition("/")[2], started[1:])
     return _holds_little(name, texts[1:])
 
@@ -212,11 +212,11 @@ def _is_small_by_name(name: str, behind: Iterable[str]) -> bool:
     return named and not any(map(_GIGABYTES.fullmatch, behind))
 
 
-def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
+def _inner_command(name: str, texts: Sequence[str]) -> Sequence[str]:
     """Return the words of the command that a launcher starts; empty if its words start nothing.
 
-    texts: all words, the launcher first. Options that ``small_programs.txt`` does not list as
-    valued are taken for switches."""
+    texts: all words, the launcher first. Only options that ``small_programs.txt`` lists as valued
+    take a word; others are switches."""
     plain: list[str] = []
     before = ""
     for at, text in enumerate(texts[1:], start=1):
@@ -237,7 +237,7 @@ def _started(name: str, texts: Sequence[str]) -> Sequence[str]:
     return [text for each in behind[:1] for text in each.split()] + behind[1:]
 
 
-def _starts(name: str, texts: Sequence[str]) -> bool:
+def _starts_unseen(name: str, texts: Sequence[str]) -> bool:
     """Return whether words such as ``kubectl run x`` start an unseen program."""
     plain = [text for text in texts[1:] if text[:1] != "-"][:2]
     if any(text in ("--replicas=0", "--help", "-h") for text in texts):

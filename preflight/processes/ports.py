@@ -58,10 +58,10 @@ def ports(process: LaunchProcess) -> Iterator[BoundPort]:
     """Yield the fixed ports that ``process`` binds."""
     command = process.command
     network, pod = network_of(command), pod_of(command)
-    may_give = next(process.open_words, None)
+    open_word = next(process.open_words, None)
     for port in _own_ports(process):
-        unsure = isinstance(port.origin, Default) and may_give is not None
-        why = f"{may_give.text} ({may_give.origin})" if unsure and may_give is not None else ""
+        unsure = isinstance(port.origin, Default) and open_word is not None
+        why = f"{open_word.text} ({open_word.origin})" if unsure and open_word is not None else ""
         placed = port._replace(network=network, pod=pod, unless=why)
         yield placed._replace(waited=command.waited, turn=command.turn)
 
@@ -77,18 +77,18 @@ def all_ports(
 ) -> Iterator[BoundPort]:
     """Yield the ports that processes bind and engines bind for them, in the order of the processes.
 
-    others: published ports of containers whose program the launch does not show; they come last. Of
-    the ports at which the processes of one server meet, those alone are yielded that something else
-    of the launch wants too."""
+    others: published ports of containers whose program the launch does not show; they come last. A
+    port at which the processes of one server meet is yielded only if something else of the launch
+    wants it too."""
     inner = [_inner_ports(process) for process in processes]
     of_each = ports_of(processes)
-    wanted = {_place(port) for each in of_each for port in each}
-    met = Counter((host, _place(port)) for bound in inner for host, port in bound)
+    wanted = {_network_port(port) for each in of_each for port in each}
+    met = Counter((host, _network_port(port)) for bound in inner for host, port in bound)
     for process, fixed, bound in zip(processes, of_each, inner, strict=True):
         yield from fixed
         for host, port in bound:
             stores = port.what != OF_DP_ATTENTION  # which binds one address alone
-            if (stores and _place(port) in wanted) or met[host, _place(port)] > 1:
+            if (stores and _network_port(port) in wanted) or met[host, _network_port(port)] > 1:
                 yield port
         command = process.command
         if any(map(starts_anew, command.wrappers)):
@@ -98,7 +98,7 @@ def all_ports(
     yield from map(_published, others)
 
 
-def _place(port: BoundPort) -> tuple[str, int | Unknown]:
+def _network_port(port: BoundPort) -> tuple[str, int | Unknown]:
     return port.network, port.port
 
 
@@ -186,8 +186,7 @@ def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
 def split_address(text: str) -> Address:
     """Split ``user@host:80/x?y`` or ``[::1]:80``; user and query are dropped.
 
-    Without a port, port is None. A port that is no number stays in the host.
-    """
+    Without a port, port is None. A port that is no number stays in the host."""
     rest, slash, path = text.strip().partition("?")[0].partition("/")
     rest, path = rest.rpartition("@")[2], slash + path
     if rest.startswith("["):
@@ -212,7 +211,8 @@ def _argument_port(process: LaunchProcess, what: str, name: str) -> BoundPort:
 
 
 def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> BoundPort:
-    """Return the port of a flag, its default, or Unknown if it is open."""
+    """Return the port ``what`` that a flag sets, or its default. The number is Unknown if the
+    flag's value is not known, or is no port."""
     word = value_of(process.arguments, flag)
     if word is None:
         return BoundPort(what, default, process.name, Default(f"default of --{flag}"))

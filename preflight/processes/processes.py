@@ -14,7 +14,7 @@ from checks.base.unknown import Unknown
 from preflight.base.program import data_file
 from preflight.consumers.consumer import Consumer, Named
 from preflight.launches.source import Command, ReadFile, Word
-from preflight.processes.containers import reads_in
+from preflight.processes.containers import file_reader
 from preflight.processes.image_releases import named_releases
 from preflight.programs.mooncake_flags import flags_of, with_config_file
 from preflight.programs.sglang_argument_tables import RefusedError, argument_flags, argument_table
@@ -109,7 +109,8 @@ def is_program(word: str) -> bool:
 
 
 class SglangServer(NamedTuple):
-    """An SGLang server: arguments, Mooncake store, and the backend of its host pool or linker."""
+    """An SGLang server. store: Mooncake's, None without it. backend: the name of the storage that
+    its host pool or linker uses."""
 
     command: Command
     arguments: ParsedArguments
@@ -162,12 +163,11 @@ class SglangServer(NamedTuple):
 
 
 class LaunchProcess(NamedTuple):
-    """One process: ``server`` of an SGLang server, ``store`` of a store's own process.
+    """One process of a launch.
 
-    consumer: of another engine, whose first store client is ``store``.
-
-    number: of its command in the launch, which all that is made of the process carries. unread: why
-    a file that decides about it was not read."""
+    server: of an SGLang server. consumer: of another engine. store: the store client of a store's
+    own process, or the first of ``consumer``. number: of its command in the launch, by which other
+    records name the process. unread: why a part of its settings or memory is not known, or None."""
 
     kind: ProcessKind
     command: Command
@@ -237,15 +237,15 @@ def _understand(
     the host, for a process outside of containers."""
     process_kind, arguments = classify(command)
     environment = command.environment
-    read_file = reads_in(command, read_file)
+    read_file = file_reader(command, read_file)
     if process_kind in (ProcessKind.SGLANG, ProcessKind.DYNAMO_SGLANG):
         handed_on, unread = arguments, None
         if process_kind is ProcessKind.DYNAMO_SGLANG:
-            handed_on, unread = _without_dynamos(arguments, environment)
+            handed_on, unread = _without_dynamo_flags(arguments, environment)
         elif with_router(command):
-            handed_on = arguments = tuple(_without_router(arguments))
+            handed_on = arguments = tuple(_without_router_flags(arguments))
         server = _server(command, handed_on, read_file, sglang_version)
-        unread = _uncounted(server) if unread is None else unread
+        unread = _uncounted_memory(server) if unread is None else unread
         return LaunchProcess(process_kind, command, arguments, server, unread=unread)
     if process_kind is ProcessKind.MASTER:
         arguments, unread = with_config_file(arguments, read_file)
@@ -295,7 +295,7 @@ def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
     program = argv[0].text.rpartition("/")[2]
     second, third = [*(word.text for word in argv[1:3]), "", ""][:2]
     if (program, second) == ("sglang", "serve"):
-        return ProcessKind.SGLANG, _served(argv[2:])
+        return ProcessKind.SGLANG, _serve_words(argv[2:])
     if program == "vllm" and second != "serve":
         if second == "bench" and third in ("latency", "throughput"):  # of an engine of its own
             return ProcessKind.ENGINE, argv[3:]
@@ -331,7 +331,7 @@ def _python(argv: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
             break
         if not text.startswith("-"):
             process_kind = _known("program").get(text.rpartition("/")[2], ProcessKind.OTHER)
-            prefixed = _prefixed(argv[index + 1 :]) if process_kind is ProcessKind.OTHER else ()
+            prefixed = _slime_words(argv[index + 1 :]) if process_kind is ProcessKind.OTHER else ()
             return (ProcessKind.SGLANG, prefixed) if prefixed else (process_kind, argv[index + 1 :])
         # -W ignore and -X faulthandler take the next word.
         index += 2 if text in ("-W", "-X", "--check-hash-based-pycs") else 1
@@ -343,7 +343,7 @@ def with_router(command: Command) -> bool:
     return any(word.text == _WITH_ROUTER for word in command.words)
 
 
-def _without_router(argv: tuple[Word, ...]) -> Iterator[Word]:
+def _without_router_flags(argv: tuple[Word, ...]) -> Iterator[Word]:
     """Yield the words that a router hands on to its servers: all but ``--router-...``."""
     left_out = False
     for word in argv:
@@ -354,7 +354,8 @@ def _without_router(argv: tuple[Word, ...]) -> Iterator[Word]:
 
 
 def flag_values(argv: tuple[Word, ...]) -> dict[str, Word]:
-    """Return the word behind each flag, or attached to the flag by "=". The last word has none."""
+    """Return the word behind each flag, or attached to it by "=": of a flag that is written twice,
+    the last. A flag at the end has none."""
     values: dict[str, Word] = {}
     for word, following in zip(argv, (*argv[1:], None), strict=False):
         flag, equals, attached = word.text.partition("=")
@@ -364,7 +365,7 @@ def flag_values(argv: tuple[Word, ...]) -> dict[str, Word]:
     return values
 
 
-def _prefixed(argv: tuple[Word, ...]) -> tuple[Word, ...]:
+def _slime_words(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return SGLang's own words in a training script of THUDM/slime (sglang_utils/arguments.py).
 
     ``--sglang-page-size 64`` becomes ``--page-size 64``, and ``--hf-checkpoint`` becomes
@@ -384,7 +385,7 @@ def _prefixed(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     return (*front, *handed_on)
 
 
-def _served(argv: tuple[Word, ...]) -> tuple[Word, ...]:
+def _serve_words(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return the words of ``sglang serve MODEL`` with the flag that it leaves out before MODEL."""
     if argv and not argv[0].text.startswith("-"):
         return (argv[0]._replace(text="--model-path", unresolved=()), *argv)
@@ -409,16 +410,15 @@ def _arguments(
     return parse_sglang_arguments(merged, sglang_version)
 
 
-def _without_dynamos(
+def _without_dynamo_flags(
     argv: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> tuple[tuple[Word, ...], Unknown | None]:
-    """Return the words that ``dynamo.sglang`` hands on to SGLang, and None, or Unknown if a file
-    has more.
+    """Return the words that ``dynamo.sglang`` hands on to SGLang, and an Unknown if the disagg
+    config, a file, has more of them, else None.
 
-    That file is the disagg config. Dynamo's own flags (ai-dynamo 1.6.1: --namespace, --endpoint,
-    --dyn-...) are left out with their values: they are those that SGLang does not have. So is a
-    misspelled flag, which ends the worker. Dynamo's values of SGLang's flags become SGLang's
-    (sglang/args.py)."""
+    Flags that SGLang does not have are left out with their values: Dynamo's own (ai-dynamo 1.6.1:
+    --namespace, --endpoint, --dyn-...), and misspelled ones, which end the worker. Dynamo's values
+    of SGLang's flags become SGLang's (sglang/args.py)."""
     names = ("--disagg-config", "--disagg-config-key")
     flags = [name for name in names if any(word.flag == name for word in argv)]
     set_ = [name for name in environment if name.startswith("DYN_SGL_DISAGG_CONFIG")]
@@ -436,10 +436,10 @@ def _without_dynamos(
             )
         if keeps:
             kept.append(word)
-    return tuple(_without_dynamos_values(kept)), unread
+    return tuple(_with_sglang_values(kept)), unread
 
 
-def _without_dynamos_values(argv: list[Word]) -> Iterator[Word]:
+def _with_sglang_values(argv: list[Word]) -> Iterator[Word]:
     """Yield words with Dynamo's values of SGLang's flags replaced by SGLang's own."""
     flag = ""
     for word in argv:
@@ -481,8 +481,8 @@ def _server(
     return server
 
 
-def _uncounted(server: SglangServer) -> Unknown | None:
-    """Return which memory of a server nothing here counts; None if it has none."""
+def _uncounted_memory(server: SglangServer) -> Unknown | None:
+    """Return which memory of a server nothing here counts; None if all is counted."""
     if server.value("enable_lmcache") is True:
         # LMCache's pool in each rank, or its own server's: it depends on LMCache's release.
         return Unknown("what LMCache takes behind --enable-lmcache")
@@ -498,9 +498,9 @@ def _uncounted(server: SglangServer) -> Unknown | None:
 class LaunchOptions(NamedTuple):
     """What the command line says beside the launch.
 
-    installed: of the machine of a capture; None for this one, beside this program. origins: where a
-    version stands that no option gave. host_group: which of several hosts the launch is held
-    against."""
+    installed: the software of a captured machine; None takes that beside this program. origins: by
+    option, where its version was written if no option gave it. host_group: which of several hosts
+    is checked."""
 
     available_bytes: int | None = None
     nic_nodes: tuple[int, ...] | None = None

@@ -47,8 +47,8 @@ _SERVES = {
 # Programs whose ports are all known, and services that are called by one of these.
 _LISTENS = {of for of, _ in _SERVES} | {ProcessKind.STORE_SERVICE, ProcessKind.ROUTER}
 _ASKED = set(_SERVES.values())
-# (kind of service, port) of what the launch itself starts.
-Bound = set[tuple[str, int]]
+# (kind of service, port) at which the launch itself listens.
+Listening = set[tuple[str, int]]
 
 
 def misdirected(
@@ -56,9 +56,9 @@ def misdirected(
 ) -> Iterator[tuple[LaunchProcess, Service, str]]:
     """Yield (process, service, sentence) for each call to a port on which a Compose service does
     not listen. The sentence says on which port it does."""
-    bound = _bound(processes)
+    local = _listening(processes)
     for process in processes:
-        for service in () if process.kind is ProcessKind.ROUTER else _services(process, bound):
+        for service in () if process.kind is ProcessKind.ROUTER else _services_of(process, local):
             if isinstance(service.host, str) and service.kind in _ASKED:
                 where, role = (service.host, service.port), service.kind
                 elsewhere = listens_elsewhere(processes, *where, role)
@@ -70,16 +70,15 @@ def misdirected(
 _PORT_OF = {"master": "RPC port", "metadata-http": "metadata port"}
 
 
-def not_served(
+def unserved_calls(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, LaunchProcess, tuple[int, ...]]]:
-    """Yield each process that asks this host's master or metadata server where nothing of the
-    launch listens.
+    """Yield (process, service, master, ports) for each process that asks this host's master or
+    metadata server at a port at which nothing of the launch listens.
 
-    With the service that it asks, the last master of the launch, and the ports at which its masters
-    serve that. Nothing is yielded if a master's ports are not known, or something else may serve
-    it."""
-    bound = _bound(processes)
+    master: the last one of the launch. ports: those at which its masters serve what is asked for.
+    Nothing is yielded if a port is not known, or another program may serve the metadata."""
+    local = _listening(processes)
     masters = [p for p in processes if p.kind is ProcessKind.MASTER and not network_of(p.command)]
     at = {port.port for each in ports_of(processes) for port in each}
     unsure = any(master.unread is not None or next(master.open_words, None) for master in masters)
@@ -87,7 +86,7 @@ def not_served(
     others = [p for p in processes if p.kind is ProcessKind.OTHER]
     unsure = unsure or any("meta" in word.text for p in others for word in p.command.words)
     for process in () if unsure or not masters else processes:
-        for service in () if network_of(process.command) else _services(process, bound):
+        for service in () if network_of(process.command) else _services_of(process, local):
             what = _PORT_OF.get(service.kind)
             if what is not None and service.host in OWN_HOST and service.port not in at:
                 of_masters = (port for master in masters for port in ports(master))
@@ -118,12 +117,12 @@ def listens_elsewhere(
     host: the service's name. role: the kind of service that is called, such as master. "" if
     ``port`` may be right, or the service is not known."""
     named = named_services(processes).get(host, ()) if host else ()
-    ports_bound = [(process.kind, bound) for process in named for bound in ports(process)]
+    ports_bound = [(process.kind, each) for process in named for each in ports(process)]
     unsure = any(process.kind not in _LISTENS for process in named)
-    numbers = [bound.port for _, bound in ports_bound]
+    numbers = [each.port for _, each in ports_bound]
     if unsure or port in numbers or any(isinstance(number, Unknown) for number in numbers):
         return ""
-    alike = [bound.port for of, bound in ports_bound if _SERVES.get((of, bound.what)) == role]
+    alike = [each.port for of, each in ports_bound if _SERVES.get((of, each.what)) == role]
     meant = " or ".join(map(str, alike or numbers))
     return f"that service listens on port {meant}" if meant else ""
 
@@ -138,21 +137,21 @@ def named_services(processes: tuple[LaunchProcess, ...]) -> dict[str, list[Launc
 
 
 @keep_last
-def _bound(processes: tuple[LaunchProcess, ...]) -> Bound:
-    bound = zip((process.kind for process in processes), ports_of(processes), strict=True)
-    known = ((of, port.what, port.port) for of, each in bound for port in each)
+def _listening(processes: tuple[LaunchProcess, ...]) -> Listening:
+    pairs = zip((process.kind for process in processes), ports_of(processes), strict=True)
+    known = ((of, port.what, port.port) for of, each in pairs for port in each)
     return {(_SERVES.get((of, what), ""), at) for of, what, at in known if isinstance(at, int)}
 
 
 def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
     """Return everything that ``processes`` talk to, each address once, and the addresses under
     which their stores register."""
-    bound = _bound(processes)
+    local = _listening(processes)
     # How others of the launch call a service of Compose, or what a Kubernetes object is called.
     names = {network_of(process.command).rpartition("/")[2] for process in processes}
     by_address: dict[tuple[object, ...], Service] = {}
     for process in processes:
-        for service in _resolvable(process, _services(process, bound), names):
+        for service in _resolvable(process, _services_of(process, local), names):
             host = service.name or str(service.host)
             key = (service.kind, host, service.port, service.path)
             by_address.setdefault(key, service)
@@ -162,11 +161,11 @@ def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
 def _resolvable(
     process: LaunchProcess, talks_to: Iterator[Service], names: set[str]
 ) -> Iterator[Service]:
-    """Yield the services that ``process`` talks to, without those in a container's network that the
-    launch starts itself under one of ``names``.
+    """Yield the services that ``process`` talks to, as they can be looked up on this host.
 
-    Any other name in such a network is looked up by the container alone: the host is then Unknown,
-    and ``name`` keeps the text."""
+    In a container's network, a host in ``names`` is left out: the launch starts it itself. Any
+    other name is looked up by the container alone: the host is then Unknown, and ``name`` keeps the
+    text."""
     network = network_of(process.command)
     for service in talks_to:
         host = service.host
@@ -188,90 +187,91 @@ def _is_address(host: str) -> bool:
         return False
 
 
-def _services(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
+def _services_of(process: LaunchProcess, local: Listening) -> Iterator[Service]:
     """Yield each address that a process needs: services it talks to, and the one by which others
     find the process."""
     server = process.server
     store = server.store if server is not None else None
     if store is not None and not store.error:
         master = store.settings["master_server_address"]
-        yield from _master(process, master, bound)
+        yield from _master(process, master, local)
         if store.value("check_server") is True:
-            yield from _health(process, master, store.settings["master_metrics_port"], bound)
-        yield from _metadata(process, store.settings["metadata_server"], bound)
+            yield from _health(process, master, store.settings["master_metrics_port"], local)
+        yield from _metadata(process, store.settings["metadata_server"], local)
         if store.value("standalone_storage") is True:
             client = store.settings["client_server_address"]
-            yield from _plain(process, "client", client, CLIENT_PORT, bound)
+            yield from _at_setting(process, "client", client, CLIENT_PORT, local)
         yield from _advertised(process, store.settings["local_hostname"])
     if server is not None:
         first = server.arguments.settings["dist_init_addr"]
         # The node of rank 0 listens there itself.
         here = server.value("node_rank") == 0
-        for service in _plain(process, "dist-init", first, None, bound):
+        for service in _at_setting(process, "dist-init", first, None, local):
             yield service._replace(own=here)
     if process.kind is ProcessKind.ROUTER:
-        yield from _workers(process, bound)
+        yield from _workers(process, local)
     for store_client in process.stores:
         if store_client.master == "":
             continue
-        yield from _master(process, SettingValue(store_client.master, process.name), bound)
+        yield from _master(process, SettingValue(store_client.master, process.name), local)
         origin = process.name
         if process.kind is ProcessKind.CLIENT:
             flag = value_of(process.arguments, "metadata_server")
             origin = Default("default of --metadata_server") if flag is None else str(flag.origin)
         clients = (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
         if process.kind in clients or process.consumer is not None:
-            yield from _metadata(process, SettingValue(store_client.metadata, origin), bound)
+            yield from _metadata(process, SettingValue(store_client.metadata, origin), local)
         both = (store_client.hostname, store_client.master)
         here = (isinstance(text, str) and split_address(text).host in OWN_HOST for text in both)
         if not all(here):
             yield from _advertised(process, SettingValue(store_client.hostname, process.name))
 
 
-def _master(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iterator[Service]:
-    """Yield the master of a setting, or the stores in which a leader is written."""
+def _master(process: LaunchProcess, setting: SettingValue, local: Listening) -> Iterator[Service]:
+    """Yield the master at the address of a setting, or the servers in which a leader is written."""
     value = setting.value
     if isinstance(value, Unknown) or not value or "://" not in str(value):
         port = None if isinstance(value, Unknown) else MASTER_PORT
-        yield from _plain(process, "master", setting, port, bound)
+        yield from _at_setting(process, "master", setting, port, local)
         return
     # High availability: the address is that of the store in which the leader is written.
     scheme, _, rest = str(value).partition("://")
     for part in endpoints(rest):
-        yield _service(process, f"metadata-{scheme}", part, None, setting, bound)
+        yield _service(process, f"metadata-{scheme}", part, None, setting, local)
 
 
 def _health(
-    process: LaunchProcess, master: SettingValue, port: SettingValue, bound: Bound
+    process: LaunchProcess, master: SettingValue, port: SettingValue, local: Listening
 ) -> Iterator[Service]:
     """Yield the admin port of the master that a server asks for its health."""
     if not isinstance(master.value, str) or "://" in master.value or not master.value:
         return
     host = split_address(master.value).host
     number = port.value if isinstance(port.value, int) else None
-    origin, is_own = port.origin, ("master-admin", number) in bound
+    origin, is_own = port.origin, ("master-admin", number) in local
     yield Service("master-admin", host, number, "/health", process.name, origin, is_own)
 
 
-def _metadata(process: LaunchProcess, setting: SettingValue, bound: Bound) -> Iterator[Service]:
+def _metadata(process: LaunchProcess, setting: SettingValue, local: Listening) -> Iterator[Service]:
     """Yield the metadata servers that a setting names; nothing for P2PHANDSHAKE and for an empty
     setting."""
     value = setting.value
     if value in (None, "", PEER_TO_PEER):
         return
     if isinstance(value, Unknown):
-        yield from _plain(process, "metadata-http", setting, None, bound)
+        yield from _at_setting(process, "metadata-http", setting, None, local)
         return
     scheme, separator, rest = str(value).partition("://")
     # Without a scheme it is an etcd (transfer_metadata_plugin.cpp).
     role = _METADATA_KINDS.get(scheme, f"metadata-{scheme}") if separator else "metadata-etcd"
     default = {"http": 80, "https": 443}.get(scheme if separator else "")
     for part in endpoints(rest if separator else str(value)):
-        yield _service(process, role, part, default, setting, bound)
+        yield _service(process, role, part, default, setting, local)
 
 
 class RouterTarget(NamedTuple):
-    """A server that a router is told of. mode: prefill or decode. bootstrap: None without one."""
+    """A server that a router is told of. mode: prefill or decode. bootstrap: its bootstrap port as
+    the router has it, None without one."""
 
     mode: str
     address: Address
@@ -283,8 +283,7 @@ def router_targets(process: LaunchProcess) -> Iterator[RouterTarget]:
     """Yield the servers of ``--prefill URL [BOOTSTRAP_PORT]`` and ``--decode URL``.
 
     Those whose URL is not known are left out. Source: sglang_router 0.3.2 router_args.py,
-    _parse_prefill_urls; sglang.srt.disaggregation of older releases has the bootstrap ports apart.
-    """
+    _parse_prefill_urls; older releases name the ports apart (--prefill-bootstrap-ports)."""
     arguments = process.arguments if process.kind is ProcessKind.ROUTER else ()
     apart = any(word.text.startswith("--prefill-bootstrap-ports") for word in arguments)
     elsewhere: int | Unknown | None = Unknown("--prefill-bootstrap-ports") if apart else None
@@ -310,18 +309,20 @@ def router_targets(process: LaunchProcess) -> Iterator[RouterTarget]:
         yield RouterTarget(mode, address, bootstrap, word)
 
 
-def _workers(process: LaunchProcess, bound: Bound) -> Iterator[Service]:
+def _workers(process: LaunchProcess, local: Listening) -> Iterator[Service]:
     """Yield the servers of a router's --prefill, --decode and --worker-urls."""
     for word in process.arguments:
         scheme, separator, rest = word.text.partition("://")
         if separator and scheme in ("http", "https", "grpc"):
             host = unresolved(word) if word.unresolved else rest
             setting = SettingValue(host, str(word.origin))
-            yield from _plain(process, "worker", setting, None if word.unresolved else 80, bound)
+            default = None if word.unresolved else 80
+            yield from _at_setting(process, "worker", setting, default, local)
 
 
 def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Service]:
-    """Yield the name under which a store registers; a rule judges the default localhost."""
+    """Yield the name under which a store client registers. Nothing for localhost, which a rule
+    judges, and for mooncake_client's own default."""
     value = setting.value
     if value in (None, "", "localhost", "0.0.0.0"):  # the last is mooncake_client's own default
         return
@@ -330,14 +331,15 @@ def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Servi
     yield Service("advertised", host, None, "", process.name, setting.origin, True, "", binds)
 
 
-def _plain(
-    process: LaunchProcess, role: str, setting: SettingValue, default: int | None, bound: Bound
+def _at_setting(
+    process: LaunchProcess, role: str, setting: SettingValue, default: int | None, local: Listening
 ) -> Iterator[Service]:
-    """Yield the service at the address of a setting; none for an empty one."""
+    """Yield the service at the address of a setting; nothing if the setting is empty. role: the
+    kind of service, such as master. default: the port if the address has none."""
     if isinstance(setting.value, Unknown):
         yield Service(role, setting.value, default, "", process.name, setting.origin, False)
     elif setting.value:
-        yield _service(process, role, str(setting.value), default, setting, bound)
+        yield _service(process, role, str(setting.value), default, setting, local)
 
 
 def _service(
@@ -346,12 +348,12 @@ def _service(
     text: str,
     default: int | None,
     setting: SettingValue,
-    bound: Bound,
+    local: Listening,
 ) -> Service:
     """Return the service at an address, with the default port if the address has none."""
     address = split_address(text)
     port = default if address.port is None else address.port
-    is_own = (role, port) in bound
+    is_own = (role, port) in local
     return Service(role, address.host, port, address.path, process.name, setting.origin, is_own)
 
 

@@ -143,15 +143,15 @@ def _path(setting: SettingValue) -> str | Unknown:
     return setting.value if isinstance(setting.value, str | Unknown) else str(setting.value)
 
 
-def offloading(
-    client: StoreClient, process: LaunchProcess, mooncake: MooncakeRelease, own_folder: str = ""
+def with_offload(
+    client: StoreClient, process: LaunchProcess, mooncake: MooncakeRelease, rank_folder: str = ""
 ) -> StoreClient:
     """Return ``client`` with the size of the offload buffer as ``mooncake`` reads it, and with a
     key of its offload folder.
 
-    Clients with equal keys offload to one folder; "" if the folder is not known. own_folder: what
-    SGLang puts behind a folder that it is given, so that no two ranks share one
-    (mooncake_store.py). If it is given none, every rank takes Mooncake's."""
+    Clients with equal keys offload to one folder; "" if the folder is not known. rank_folder: what
+    SGLang puts behind a configured folder, so that no two ranks share one (mooncake_store.py).
+    Without a configured folder, every rank takes Mooncake's default."""
     if client.offload_buffer_bytes is None:
         return client
     if process.server is not None and not mooncake.setup_offloads:
@@ -168,5 +168,5 @@ def offloading(
     if isinstance(used, Unknown) or "$" in used:
         return client
     parts = [*("/".join(wrapper) for wrapper in where), used.rstrip("/") or "/"]
-    parts += [own_folder] if folder and own_folder and store else []
+    parts += [rank_folder] if folder and rank_folder and store else []
     return client._replace(offload_folder=" ".join(parts))

@@ -109,7 +109,8 @@ _OF_METADATA = regex(r".*META")
 
 
 class _Cache(NamedTuple):
-    """A cache that an engine loads: its variables, vLLM connectors' names, SGLang backends."""
+    """A KV cache that an engine may load. connectors: how the names of its vLLM connectors begin.
+    backends: its names as a storage backend of SGLang."""
 
     name: str
     variables: re.Pattern[str]
@@ -164,8 +165,8 @@ _DECIDE_NOTHING = frozenset(
 
 
 class NotRead(NamedTuple):
-    """A program, file or condition (``what``) that was not read, and ``why`` that counts. cause:
-    the reason in the words of a size that depends on it. sets: the variables of the advice."""
+    """A program, file or condition (``what``) that was not read, and ``why``. cause: the reason in
+    the words of a size that depends on it. sets: the variables that the advice says to set."""
 
     what: str
     why: str
@@ -291,13 +292,13 @@ def count_of(process: LaunchProcess) -> int | Unknown:
     for note in process.command.doubts:
         if note.id == "loop-not-counted":
             return Unknown(note.text)
-    engines = of_trainer(process)
+    engines = engines_of_trainer(process)
     if isinstance(engines, Unknown):
         return engines
-    return process.command.copies * (behind_router(process) or engines or 1)
+    return process.command.copies * (routed_servers(process) or engines or 1)
 
 
-def behind_router(process: LaunchProcess) -> int | None:
+def routed_servers(process: LaunchProcess) -> int | None:
     """Return the number of servers, with a scheduler each, that a router's launch_server starts.
 
     None for any other process, and if the number is not known. Source: sglang_router 0.3.2
@@ -308,7 +309,7 @@ def behind_router(process: LaunchProcess) -> int | None:
     return replicas if isinstance(replicas, int) else None
 
 
-def of_trainer(process: LaunchProcess) -> int | Unknown | None:
+def engines_of_trainer(process: LaunchProcess) -> int | Unknown | None:
     """Return how many engines a trainer such as slime starts; None for other processes.
 
     Unknown if a flag that decides is missing or not known. Source: github.com/THUDM/slime
@@ -335,10 +336,10 @@ def of_trainer(process: LaunchProcess) -> int | Unknown | None:
 
 
 def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the processes that are started several times while the numbers are those of one, and
-    those of which nobody knows how many start."""
+    """Yield each process that starts several times although the sizes count it once, and each of
+    which it is not known how often it starts."""
     for process in processes:
-        engines = of_trainer(process)
+        engines = engines_of_trainer(process)
         if isinstance(engines, int) and engines > 1:
             why = f"the trainer starts {engines} of it, and the numbers here are those of one"
             yield NotRead(process.kind.value, why, process.command.origin)
@@ -434,7 +435,7 @@ def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     ``launch_names.txt`` is "named". Nothing if there are none."""
     rows: dict[str, tuple[NameRow, Origin]] = {}
     for process in processes:
-        for name_kind, name, shown, origin in _used(process):
+        for name_kind, name, shown, origin in _switched_on(process):
             row = row_of(name_kind, name)
             if row is not None and row.state == "named":
                 rows.setdefault(shown, (row, origin))
@@ -444,9 +445,9 @@ def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         yield NotRead(", ".join(rows), f"{why}: not counted", origin)
 
 
-def _used(process: LaunchProcess) -> Iterator[tuple[str, str, str, Origin]]:
-    """Yield (kind, name, spelling, origin) of each argument, flag and variable of a process that is
-    on. kind: as in ``NameRow``."""
+def _switched_on(process: LaunchProcess) -> Iterator[tuple[str, str, str, Origin]]:
+    """Yield (kind, name, spelling, origin) of each argument, flag and variable of a process that
+    switches something on. kind: as in ``NameRow``. Every vLLM flag and MC_ variable is on."""
     server, origin = process.server, process.command.origin
     for name, setting in server.arguments.written.items() if server is not None else ():
         value = setting.value
@@ -485,7 +486,8 @@ def _loads(process: LaunchProcess, cache: _Cache) -> bool:
 
 @keep_last
 def _of_metadata_only(processes: Sequence[LaunchProcess]) -> bool:
-    """Return whether a launch has Redis for Mooncake's metadata, which are few."""
+    """Return whether some address of the launch is redis://: Redis then holds Mooncake's metadata,
+    which take little memory."""
     texts = (word.text for process in processes for word in process.command.words)
     environments = (matching(process.command.environment, _OF_METADATA) for process in processes)
     variables = (word.text for each in environments for _, word in each)
@@ -520,9 +522,9 @@ class WrittenVersion(NamedTuple):
 
 
 def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
-    """Return the release of each product that a launch names only one of."""
+    """Return the release of each product of which the launch names exactly one known release."""
     by_product: dict[str, dict[str, WrittenVersion]] = {}
-    for each in _named(reading):
+    for each in _version_names(reading):
         try:
             _KNOWN[each.product](each.version)
         except ValueError:
@@ -533,16 +535,17 @@ def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
 
 
 def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, ...]:
-    """Return the SGLang that the launch names and no row has, unless another one is given."""
+    """Return the SGLang releases of the launch that are older than any known here. () if an option
+    gives a release."""
     reasons: dict[str, NotRead] = {}
-    for each in _named(reading) if options.sglang_version is None else ():
+    for each in _version_names(reading) if options.sglang_version is None else ():
         if each.product == "sglang" and (why := older_than_known(each.version)):
             reasons.setdefault(each.version, NotRead(each.by, why, each.at))
     return tuple(reasons.values())
 
 
 def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
-    """Return the options with the releases that the launch names, under those that were given."""
+    """Return the options with the releases that the launch names; what an option gives stays."""
     named = {f"{product}_version": named for product, named in written_versions(reading).items()}
     named = {option: each for option, each in named.items() if getattr(options, option) is None}
     origins = {**options.origins, **{option: each.origin for option, each in named.items()}}
@@ -550,7 +553,7 @@ def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOpt
     return options._replace(origins=origins, **versions)
 
 
-def _named(reading: Reading) -> Iterator[WrittenVersion]:
+def _version_names(reading: Reading) -> Iterator[WrittenVersion]:
     """Yield the SGLang and Mooncake releases that images, labels and pip installs of a launch name.
 
     Images and labels count for a product only if those of every command name it; for SGLang, those

@@ -27,7 +27,7 @@ from preflight.processes.processes import (
     understand,
     with_router,
 )
-from preflight.processes.unread import NotRead, behind_router, count_of, not_set, unread
+from preflight.processes.unread import NotRead, count_of, not_set, routed_servers, unread
 from preflight.programs.mooncake_flags import flags_of, read_flags
 from preflight.programs.sglang_arguments import SettingValue
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -376,7 +376,7 @@ def _brief(process: LaunchProcess) -> str:
     """Say in a few words which model or size a process has; "" for a process without either."""
     server, store = process.server, process.store
     if server is not None:
-        return ", ".join(_server_brief(server, without_dp=behind_router(process) is not None))
+        return ", ".join(_server_brief(server, without_dp=routed_servers(process) is not None))
     if process.consumer is not None:
         return ", ".join(_consumer_brief(process.consumer))
     if store is not None:

@@ -14,7 +14,7 @@ from checks.base.unknown import Unknown, known
 from checks.releases.sglang import sglang_release
 from preflight.processes.ports import split_address
 from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
-from preflight.processes.services import PEER_TO_PEER, misdirected, not_dialled, not_served
+from preflight.processes.services import PEER_TO_PEER, misdirected, not_dialled, unserved_calls
 from preflight.programs.memory_records import Protocol, StoreClient
 from preflight.programs.sglang_arguments import SettingValue
 from preflight.programs.store_config import (
@@ -213,7 +213,7 @@ def service_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]
 def service_not_started(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each process that asks this host at a port that the launch's masters do
     not serve."""
-    for process, service, master, served in not_served(processes):
+    for process, service, master, served in unserved_calls(processes):
         called = f"{service.kind} {service.host}:{service.port} ({service.origin})"
         listens = " and ".join(map(str, served))
         if service.kind == "master":

@@ -12,7 +12,7 @@ from checks.memlock.demand import pinned_unseen
 from preflight.consumers.consumer import Consumer
 from preflight.mooncake.allocations import Allocation, Backing, all_regions_of
 from preflight.mooncake.replay import ProcessReplay, hugetlb_usages
-from preflight.processes.containers import container_limits, set_limits
+from preflight.processes.containers import container_limits, limits_set_by
 from preflight.processes.mooncake_users import engine_devices, other_transport, store_devices
 from preflight.processes.ports import all_ports, ports
 from preflight.processes.processes import LaunchProcess, ProcessKind
@@ -163,7 +163,7 @@ def _members(
         environment,
         uses_uring=False if offload is None else offload.uring,
         container=container_limits(process.command),
-        limits=set_limits(process.command),
+        limits=limits_set_by(process.command),
         accelerator=str(device) if device in _ACCELERATORS else "",
         transport=other_transport(process),
         run_as=process.command.run_as,

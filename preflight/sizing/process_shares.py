@@ -28,7 +28,7 @@ from preflight.mooncake.placement import (
     unbound,
 )
 from preflight.processes.processes import LaunchOptions, LaunchProcess, SglangServer, keep_last
-from preflight.processes.storage import offloading
+from preflight.processes.storage import with_offload
 from preflight.programs.memory_records import MappedProcess, StoreClient
 from preflight.programs.store_environment import Note, read_store_settings
 from preflight.sglang.admission_gate import FreeMemory
@@ -252,7 +252,7 @@ def _unbound_share(
         return _consumer_share(process, process.consumer, host)
     if process.store is None:
         return Share()
-    client = offloading(known(process.store.client), process, host.mooncake)
+    client = with_offload(known(process.store.client), process, host.mooncake)
     environment = plain_environment(process.command.environment)
     settings, notes = read_store_settings(environment, host.mooncake, process.store.arena)
     name = f"{process.command.origin} {process.kind.value}"
@@ -281,7 +281,7 @@ def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost)
         latent = not most if isinstance(mla, Unknown) else mla
         for rank in range(ranks):
             stores = (known(store.client) for store in consumer.stores_of(rank, latent))
-            clients = (offloading(client, process, host.mooncake) for client in stores)
+            clients = (with_offload(client, process, host.mooncake) for client in stores)
             name = f"{process.command.origin} {process.kind.value} rank {rank}"
             yield MappedProcess(
                 name,
@@ -316,10 +316,10 @@ def _server_share(
         client = None  # nothing to attach a storage backend to
     clients: list[StoreClient | None] = []
     for rank in range(ranks.here):
-        own_folder = f"rank {rank}" if host.sglang.rank_offload_folders else ""
+        rank_folder = f"rank {rank}" if host.sglang.rank_offload_folders else ""
         placed_client = client and host.nics.place(process, client, ranks.store_rank(rank))
         clients.append(
-            placed_client and offloading(placed_client, process, host.mooncake, own_folder)
+            placed_client and with_offload(placed_client, process, host.mooncake, rank_folder)
         )
     placed = _placed(process.command, server, ranks, host, clients)
     members, notes = server_processes(
