@@ -217,7 +217,7 @@ _VLLM = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM)
 
 class AdvisorySubject(NamedTuple):
     """A process, its launch and its host. unseen_settings: why the process may have settings that
-    are not seen (an unread file, an unknown word); None if it has none. clients: the number of the
+    are not seen (an unread file, an unknown word); None if all are seen. clients: the number of the
     store's clients, by network."""
 
     process: LaunchProcess
@@ -383,7 +383,7 @@ def _segment_bytes(subject: AdvisorySubject) -> int | None:
 
 
 def _driver(subject: AdvisorySubject) -> str | None:
-    """Return the version of NVIDIA's driver; None if it has none, or no GPU is of NVIDIA."""
+    """Return the version of NVIDIA's driver; None without such a driver or GPU."""
     gpus = subject.seen.facts.gpus
     if known(gpus.nvidia) is False:
         return None

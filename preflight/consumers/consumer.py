@@ -24,15 +24,16 @@ STORE_PATH = "MOONCAKE_CONFIG_PATH"
 class WorkerPool(NamedTuple):
     """Host memory that a consumer takes itself.
 
-    of_engine: one for all workers of an engine, in its first; otherwise one in each worker.
-    first_if_mla: of a model with MLA the first worker alone has one, at most of that size."""
+    of_engine: one pool for all workers of an engine, counted in the first; otherwise each worker
+    has one. first_if_mla: with an MLA model, only the first has one, at most of that size."""
 
     memory: OwnPool
     of_engine: bool = False
     first_if_mla: bool = False
 
     def bytes_of(self, first: bool, mla: bool, most: bool) -> int:
-        """Return the bytes of this pool that one worker has, at one of the two bounds."""
+        """Return the ``most`` bytes of this pool that one worker may have, or else the least.
+        first: of its engine. mla: the model has MLA."""
         latent = mla and self.first_if_mla
         if not first and (self.of_engine or latent):
             return 0
@@ -41,8 +42,8 @@ class WorkerPool(NamedTuple):
 
 
 class Client(NamedTuple):
-    """A store client of every worker; ``first_if_mla`` as of ``WorkerPool``. family: whose keys the
-    client writes. keys: what those are made of beside the engine's own settings."""
+    """A store client of every worker; ``first_if_mla`` as of ``WorkerPool``. family: the program
+    whose keys the client writes. keys: settings that these keys depend on, beside the engine's."""
 
     store: StoreProcess
     first_if_mla: bool = False
@@ -58,11 +59,11 @@ class Named(NamedTuple):
 
 
 class RefusedBy(NamedTuple):
-    """An error that one release is known to end with; another may take the same words.
+    """An error with which ``release`` ends; another release may take the same words.
 
-    since: the first of the releases that were read and end so as well, "" for none; every: all that
-    were read do. taken_by: the last of those that take the words, "" for none. uncounted: what is
-    in no number, should the release that runs take them."""
+    says: the error. since: the first of the releases read that ends so too, or "". every: all that
+    were read end so. taken_by: the last that takes the words, or "". uncounted: the memory that is
+    in no number if the release that runs takes the words."""
 
     release: str
     says: str
@@ -86,8 +87,8 @@ class Consumer(NamedTuple):
 
     Its needs. clients, pools: of each worker. transfer: the RDMA devices of a transfer engine
     beside them, or None; transfer_protocol: its protocol, or "". registers_gpu: the GPU memory that
-    it registers, or "". gpu_fraction: the share of each worker's GPU that has to be free;
-    gpu_fills: nothing says that it takes less. ports: by name. sockets: files that it makes anew.
+    it registers, in words, or "". gpu_fraction: the share of each worker's GPU that has to be free;
+    gpu_fills: it takes all of that. ports: by name. sockets: files that it makes anew.
 
     Its faults. refused: its errors in every release; refused_by: in some. misread, ignored: words
     that are taken for something else, or not at all. uncounted: memory that is in no number.
@@ -136,7 +137,8 @@ class Consumer(NamedTuple):
         return f"{release} is assumed, and {named.by} has {named.release}"
 
     def other_releases(self) -> Iterator[tuple[str, str]]:
-        """Yield each release that the launch names, if another one was read in its place."""
+        """Yield (release that the launch names and by what, release as which the program was read)
+        for each program of which the two differ."""
         for release in (self.release, *self.parts):
             product, _, read = release.partition(" ")
             named = self.named.get(product.lower())
@@ -159,7 +161,8 @@ class Consumer(NamedTuple):
         return rank % known(self.workers) == 0
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
-        """Return a worker's pools at one bound, over both cases if ``mla`` is not known."""
+        """Return a worker's pools with the ``most`` bytes or else the least, over both cases if
+        ``mla`` is not known."""
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         first, bound = self.is_first(rank), max if most else min
         sizes = [bound(p.bytes_of(first, each, most) for each in kinds) for p in self.pools]
@@ -249,7 +252,8 @@ def flags_of(arguments: Sequence[Word]) -> dict[str, list[Word]]:
 
 
 def setup_refuses(segment: int, local: int, protocol: str) -> str:
-    """Return why setup() of Mooncake 0.3.13.post1 refuses these bytes, or "" if it does not."""
+    """Return why setup() of Mooncake 0.3.13.post1 refuses these sizes (bytes) or the protocol; ""
+    if it accepts them."""
     if segment < 0 or local < 0:
         return "TypeError: setup(): incompatible function arguments"
     for name, size in (("global_segment_size", segment), ("local_buffer_size", local)):

@@ -86,8 +86,8 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 def lmcache_values(
     file: str | None, environment: Mapping[str, str], warnings: list[str] | None = None
 ) -> dict[str, Any]:
-    """Return every setting as LMCache has it, by name, from its YAML file and LMCACHE_...
-    variables.
+    """Return every setting as LMCache has it, by name. Its LMCACHE_... variables win over its YAML
+    file.
 
     file: the file's text, None without one. warnings: a list to which LMCache's warnings of lost
     values are added. Raises the errors with which LMCache ends."""
@@ -97,10 +97,10 @@ def lmcache_values(
     if file is not None:
         import yaml
 
-        of_file = _resolved((yaml.safe_load(file) or {}).items(), warnings)
+        of_file = _known_settings((yaml.safe_load(file) or {}).items(), warnings)
     values: dict[str, Any] = {}
     variables = {name: f"LMCACHE_{name.upper()}" for name in (*rows, *_ALIASES)}
-    plain = _resolved(
+    plain = _known_settings(
         [(n, environment[v]) for n, v in variables.items() if v in environment], warnings
     )
     for name, row in rows.items():
@@ -108,19 +108,20 @@ def lmcache_values(
         if name in of_file:
             value = of_file[name]
         elif file is None and name in plain:
-            value = _unquoted(plain[name])
-        values[name] = _safely(name, row, value, warnings)
+            value = _unquote(plain[name])
+        values[name] = _convert(name, row, value, warnings)
         if file is not None and name in plain:
             try:
-                values[name] = _READ[row.reader](_unquoted(plain[name]))
+                values[name] = _READ[row.reader](_unquote(plain[name]))
             except ValueError as error:
                 warnings.append(f"LMCACHE_{name.upper()}={plain[name]}: {error}: it is passed over")
     _validate(values)
     return values
 
 
-def _resolved(items: Any, warnings: list[str]) -> dict[str, Any]:
-    """Return the known settings by their own names; warn of the others."""
+def _known_settings(items: Any, warnings: list[str]) -> dict[str, Any]:
+    """Return the settings that LMCache knows, by name; an alias gets its setting's name. Adds a
+    warning for each other key."""
     values = {}
     for key, value in items:
         if key in _ALIASES or key in lmcache_settings():
@@ -130,7 +131,7 @@ def _resolved(items: Any, warnings: list[str]) -> dict[str, Any]:
     return values
 
 
-def _safely(name: str, row: _Row, value: Any, warnings: list[str]) -> Any:
+def _convert(name: str, row: _Row, value: Any, warnings: list[str]) -> Any:
     """Convert a value as LMCache does; None, with a warning added, if it cannot be converted."""
     if value is None:
         return None
@@ -141,7 +142,7 @@ def _safely(name: str, row: _Row, value: Any, warnings: list[str]) -> Any:
         return None
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     """Take the quotes off a text, as LMCache does."""
     text = text.strip()
     if len(text) < 2 or text[0] != text[-1] or text[0] not in "'\"":
@@ -154,8 +155,8 @@ def _unquoted(text: str) -> str:
 
 
 def _validate(values: dict[str, Any]) -> None:
-    """Check and complete the values as LMCache's ``_validate_config`` does, but for P2P. Raises
-    ValueError with LMCache's words."""
+    """Check and complete the values, in place, as LMCache's ``_validate_config`` does, without its
+    checks of P2P. Raises ValueError with LMCache's words."""
     if values["min_retrieve_tokens"] < 0:
         raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
     if values["enable_controller"]:
@@ -171,7 +172,7 @@ def _validate(values: dict[str, Any]) -> None:
         values["local_cpu_use_hugepages"] = bool(extra["nixl_use_hugepages"])
 
 
-def overridden(values: dict[str, Any], key: str, value: Any) -> None:
+def override(values: dict[str, Any], key: str, value: Any) -> None:
     """Set ``key`` of LMCache's ``values`` to what the engine's JSON says as ``lmcache.<key>``. An
     unknown key, or a value that LMCache cannot convert, changes nothing."""
     row = lmcache_settings().get(key)
@@ -242,7 +243,8 @@ _NO_PAGES = (
 
 
 def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``)."""
+    """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``). raw: of
+    extra_config or a file; a key with ``mooncake_`` in front wins over the bare one."""
     bare, prefixed = {}, {}
     for key, value in ((str(key), value) for key, value in raw.items()):
         name = key.removeprefix("mooncake_")
@@ -260,7 +262,7 @@ def read_lmcache(
     """Read what LMCache takes in each worker of an engine. overrides: ``lmcache.<key>`` of the
     engine's JSON; other keys are passed over.
 
-    If a file or variable is not known, or LMCache refuses its settings, all of it is uncounted."""
+    If a file or variable is not known, or LMCache refuses its settings, the memory is uncounted."""
     path = environment.get(FILE_VARIABLE)
     text = None if path is None else file_text(path, read_file)
     variables = (word for name, word in environment.items() if name.startswith("LMCACHE_"))
@@ -277,12 +279,12 @@ def read_lmcache(
         return Consumer(RELEASE, refused_by=(refused,), misread=tuple(warnings))
     for key, value in overrides.items():
         if key.startswith("lmcache."):
-            overridden(values, key.removeprefix("lmcache."), value)
-    return _Takes(values, environment, read_file, warnings).all()
+            override(values, key.removeprefix("lmcache."), value)
+    return _LMCacheReading(values, environment, read_file, warnings).read()
 
 
-class _Takes(ConsumerParts):
-    """The reading of one LMCache: its values become pools, clients and faults."""
+class _LMCacheReading(ConsumerParts):
+    """Makes the settings of one LMCache into pools, clients and faults."""
 
     def __init__(
         self,
@@ -304,7 +306,7 @@ class _Takes(ConsumerParts):
     def _refuse(self, says: str, what: str = "") -> None:
         self.refused_by.append(RefusedBy(RELEASE, says, uncounted=what))
 
-    def all(self) -> Consumer:
+    def read(self) -> Consumer:
         """Read all parts, and return them as a Consumer."""
         values = self.values
         if values["remote_config_url"]:
@@ -371,8 +373,8 @@ class _Takes(ConsumerParts):
             self.uncounted.append(f"what LMCache's remote cache {scheme}:// takes")
 
     def _store(self) -> None:
-        """Add the client of Mooncake's store, as extra_config or the file of MOONCAKE_CONFIG_PATH
-        sets it up. Of a setup that fails, add why."""
+        """Add the client of Mooncake's store, as the file of MOONCAKE_CONFIG_PATH, or else
+        extra_config, sets it up. If the setup fails, add why."""
         path = self.environment.get(STORE_PATH)
         where = "extra_config"
         raw: Any = self.values["extra_config"]
@@ -409,7 +411,8 @@ class _Takes(ConsumerParts):
 
 
 def _setup_of(setup: Mapping[str, str], parts: ConsumerParts) -> tuple[str, StoreProcess | None]:
-    """Return the error of a setup, or its store client; ``parts`` get what no number has."""
+    """Return (error or "", store client or None) of a setup. Memory that no number has is added to
+    ``parts.uncounted``."""
     if setup.get("enable_egm_store_pool", "false").lower() not in ("false", "0"):
         parts.uncounted.append("the EGM pool of its store")  # of Mooncake 0.3.14
     problem, client = setup_client(setup)

@@ -27,8 +27,8 @@ from preflight.consumers.consumer import (
 from preflight.consumers.vllm_arguments import (
     VllmArguments,
     expand_numbers,
+    host_rank_of,
     model_of,
-    node_of,
     vllm_arguments,
     vllm_size_bytes,
     workers_of,
@@ -128,20 +128,20 @@ def _consumer(
     arguments: VllmArguments,
     environment: Mapping[str, Word],
     read_file: ReadFile,
-    beside: Sequence[str] = (),
+    extra_names: Sequence[str] = (),
 ) -> Consumer:
-    """Read the engine's workers and connectors. beside: names of connectors that stand outside of
+    """Read the engine's workers and connectors. extra_names: connectors that stand outside of
     vLLM's own arguments."""
     engines, workers, hosts = workers_of(arguments)
     connectors = _Connectors(arguments, environment, read_file, engines, workers)
     connectors.read()
-    for name in beside:
+    for name in extra_names:
         connectors._connector({"kv_connector": name, "kv_role": "kv_both"}, child=True)
     if "numa-bind" in arguments.flags and connectors.clients:
         connectors.uncounted.append("which NUMA node --numa-bind binds each worker to")
     for name, default in _SHOWN.items():
         connectors.settings[name.replace("-", "_")] = arguments.setting(name, default)
-    host_rank, leader = node_of(arguments)
+    host_rank, leader = host_rank_of(arguments)
     utilization = arguments.setting("gpu-memory-utilization", LEAST_UTILIZATION).value
     fraction = attempt(lambda: float("" if isinstance(utilization, Unknown) else utilization))
     return connectors.consumer(
@@ -275,7 +275,8 @@ class _Connectors(ConsumerParts):
         return {}
 
     def _offloading_size(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return ``config`` with what --kv-offloading-size replaces in it (vllm config/vllm.py)."""
+        """Return ``config`` with the connector that --kv-offloading-size puts in its place (vllm
+        config/vllm.py); as it is without that flag."""
         setting = self.arguments.setting("kv-offloading-size")
         backend = self.arguments.setting("kv-offloading-backend", "native")
         if setting.value is None or not setting.given:
@@ -379,7 +380,8 @@ class _Connectors(ConsumerParts):
                 self.ignored.append(f"{name} ({word.origin}): {reads}")
 
     def _socket(self, name: str) -> None:
-        """Add a socket of every data-parallel engine here, in vLLM's socket folder."""
+        """Add a socket of every data-parallel engine here, in vLLM's socket folder; nothing if the
+        folder or the engines are not known. name: the file's, without the engine's rank."""
         base, engines = self.environment.get("VLLM_RPC_BASE_PATH"), self.engines
         names = ("data-parallel-rank", "data-parallel-start-rank")
         values = [self.arguments.setting(name_of).value for name_of in names]

@@ -37,14 +37,16 @@ _FLAG = regex(r"-(?!\d+(\.\d*)?\Z)")  # and no negative number
 
 
 class VllmArguments(NamedTuple):
-    """What vLLM's own words say; the last of a flag counts. unread: why some may be missing."""
+    """vLLM's own flags by name, without dashes; of a flag that is written twice, the last. unread:
+    why some may be missing, or None."""
 
     flags: Mapping[str, Word]
     model: Word | None
     unread: Unknown | None = None
 
     def setting(self, name: str, default: Any = None) -> SettingValue:
-        """Return the value of a flag, with its place; the default if it is missing."""
+        """Return the value of a flag, with its place; if the flag is missing, the default, or
+        Unknown if it may be in what was not read."""
         word = self.flags.get(name)
         if word is None:
             if self.unread is not None:
@@ -138,7 +140,7 @@ def model_of(arguments: VllmArguments) -> SettingValue:
     return SettingValue(word_value(word), str(word.origin))
 
 
-def node_of(arguments: VllmArguments) -> tuple[int | None, str]:
+def host_rank_of(arguments: VllmArguments) -> tuple[int | None, str]:
     """Return this host's number among the hosts of an engine or launch, and the first host's
     address.
 

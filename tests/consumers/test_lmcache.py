@@ -13,10 +13,10 @@ from checks.base.units import GIB, MIB
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import Consumer
 from preflight.consumers.lmcache import (
-    _unquoted,
+    _unquote,
     lmcache_values,
     mooncake_setup,
-    overridden,
+    override,
     read_lmcache,
     read_lmcache_server,
     setup_client,
@@ -96,7 +96,7 @@ def test_an_empty_address_of_the_controller_is_given_and_empty_ports_are_not() -
     ("text", "value"), [("'a'", "a"), ("'a','b'", "'a','b'"), ("'a' b'", "a' b"), ("a", "a")]
 )
 def test_quotes_go_from_one_text_alone(text: str, value: str) -> None:
-    assert _unquoted(text) == value
+    assert _unquote(text) == value
 
 
 def test_a_store_of_each_worker_and_its_key_trap() -> None:
@@ -257,9 +257,9 @@ def test_values(file: str | None, environment: dict[str, str], name: str, value:
 
 def test_an_override_that_cannot_be_read_leaves_the_value() -> None:
     values = lmcache_values(None, {})
-    overridden(values, "chunk_size", "x")
-    overridden(values, "extra_config", "{bad")
-    overridden(values, "nothing", 1)
+    override(values, "chunk_size", "x")
+    override(values, "extra_config", "{bad")
+    override(values, "nothing", 1)
     assert (values["chunk_size"], values["extra_config"]) == (256, None)
 
 

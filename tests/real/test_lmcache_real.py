@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from preflight.consumers.lmcache import lmcache_settings, lmcache_values, mooncake_setup, overridden
+from preflight.consumers.lmcache import lmcache_settings, lmcache_values, mooncake_setup, override
 from preflight.judging.store_keys import Meeting, compared, launch_keys
 from tests.builders.examples import few_changed, seeded
 from tests.consumers.test_store_keys import lmcache, sized
@@ -108,7 +108,7 @@ def ours(one: Case) -> Any:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     for key, value in overrides.items():
-        overridden(values, key, value)
+        override(values, key, value)
     return values
 
 
