@@ -177,14 +177,13 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
 
 
 def may_arise(seen: JudgedHost) -> list[Verdict]:
-    """Return the verdicts on problems that may arise only by an event while the launch runs.
-    Records that another check covers are left out."""
+    """Return the verdicts that only an event while the launch runs can still decide. Covered
+    records are left out."""
     return [v for v in verdicts(seen) if not v.advisory.covered_by and _awaits_event(v)]
 
 
 def _awaits_event(verdict: Verdict) -> bool:
-    """Tell whether only an event while the launch runs still decides. False if the product's
-    release is not known and decides too."""
+    """Tell whether only an event while the launch runs still decides, as the release is known."""
     if not verdict.advisory.arises or verdict.holds is False:
         return False
     return verdict.holds is True or not isinstance(verdict.version, Unknown)
@@ -195,8 +194,7 @@ def _count(ids: set[str]) -> str:
 
 
 def _finding(verdict: Verdict, status: Status, after: str) -> Finding:
-    """Return the finding on one record and one process. after: the last sentence of its text,
-    behind the summary and the release."""
+    """Return the finding on one record and one process. after: the last sentence of its text."""
     record = verdict.advisory
     ranges = "; ".join(map(range_text, record.affected))
     return Finding(
@@ -272,8 +270,7 @@ def _flag(subject: AdvisorySubject, name: str) -> Any:
 
 
 def unseen_settings(process: LaunchProcess) -> Unknown | None:
-    """Return why a process may have settings that are not seen (an unread file, an unknown word);
-    None if all are seen."""
+    """Return why a process may have settings that are not seen; None if all are seen."""
     unread = process.server.arguments.unread if process.server else process.unread
     if unread is None and process.store and isinstance(process.store.client, Unknown):
         unread = process.store.client
@@ -340,8 +337,7 @@ def _environment(subject: AdvisorySubject) -> Environment:
 
 
 def _local_facts(subject: AdvisorySubject) -> Facts:
-    """Return the facts of this host. Raises UnknownFactError if the process sees the files of an
-    image instead."""
+    """Return this host's facts. Raises UnknownFactError if the process sees an image's files."""
     inside = subject.seen.facts.system.container.inside
     if subject.process.command.container is not None and not inside:
         raise UnknownFactError(Unknown(OTHER_CONTAINER))
@@ -406,8 +402,7 @@ def _protocol(subject: AdvisorySubject) -> str | None:
 
 
 def _engine_protocol(subject: AdvisorySubject) -> str | Unknown | None:
-    """Return the protocol of the transfer engine of a server or another engine (rdma, tcp, ..);
-    None without a transfer engine."""
+    """Return the protocol of a process's transfer engine (rdma, tcp, ..); None without one."""
     process = subject.process
     if process.server is not None:
         protocol = engine_protocol(process.server)

@@ -190,8 +190,7 @@ def expression(table: Mapping[str, Any]) -> Expression:
 
 
 def holds(condition: Expression, fact: Fact) -> bool | Unknown:
-    """Tell whether a condition holds. fact: gives the value of a fact by name: one value, a set of
-    values, None or Unknown."""
+    """Tell whether a condition holds. fact: returns a fact by name: a value or a set of values."""
     if isinstance(condition, Comparison):
         return _fact_passes(condition, fact(condition.fact))
     if condition.op == "not":

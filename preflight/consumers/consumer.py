@@ -137,8 +137,7 @@ class Consumer(NamedTuple):
         return f"{release} is assumed, and {named.by} has {named.release}"
 
     def other_releases(self) -> Iterator[tuple[str, str]]:
-        """Yield (release that the launch names and by what, release as which the program was read)
-        for each program of which the two differ."""
+        """Yield (release that the launch names, release that was read) if these differ."""
         for release in (self.release, *self.parts):
             product, _, read = release.partition(" ")
             named = self.named.get(product.lower())
@@ -161,8 +160,8 @@ class Consumer(NamedTuple):
         return rank % known(self.workers) == 0
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
-        """Return a worker's pools with the ``most`` bytes or else the least, over both cases if
-        ``mla`` is not known."""
+        """Return a worker's pools with the ``most`` or the least bytes, over both cases if ``mla``
+        is not known."""
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         first, bound = self.is_first(rank), max if most else min
         sizes = [bound(p.bytes_of(first, each, most) for each in kinds) for p in self.pools]
@@ -252,8 +251,7 @@ def flags_of(arguments: Sequence[Word]) -> dict[str, list[Word]]:
 
 
 def setup_refuses(segment: int, local: int, protocol: str) -> str:
-    """Return why setup() of Mooncake 0.3.13.post1 refuses these sizes (bytes) or the protocol; ""
-    if it accepts them."""
+    """Return why setup() of Mooncake 0.3.13.post1 refuses these bytes or the protocol, or ""."""
     if segment < 0 or local < 0:
         return "TypeError: setup(): incompatible function arguments"
     for name, size in (("global_segment_size", segment), ("local_buffer_size", local)):

@@ -120,8 +120,7 @@ def lmcache_values(
 
 
 def _known_settings(items: Any, warnings: list[str]) -> dict[str, Any]:
-    """Return the settings that LMCache knows, by name; an alias gets its setting's name. Adds a
-    warning for each other key."""
+    """Return the settings that LMCache knows, without aliases; add a warning for each other key."""
     values = {}
     for key, value in items:
         if key in _ALIASES or key in lmcache_settings():

@@ -178,8 +178,7 @@ def _shm(settings: ContainerSettings) -> tuple[int | None, bool]:
 
 
 def _hugepages(settings: ContainerSettings) -> dict[int, int]:
-    """Return the container's HugeTLB limits in bytes, by page size in bytes (``2Mi`` as written).
-    A limit that is not known is left out."""
+    """Return the HugeTLB limits that are known, in bytes, by page size in bytes (from ``2Mi``)."""
     limits: dict[int, int] = {}
     for size, limit in settings.hugepages_bytes.items():
         number, unit = size[:-2], size[-2:]

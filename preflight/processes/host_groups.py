@@ -354,8 +354,8 @@ def _host_of(process: LaunchProcess) -> tuple[str, str]:
 
 
 def _named_host(wrapper: Sequence[str]) -> str:
-    """Return the host that ``ssh -p 22 user@host`` or ``srun -w host`` names; "" for none and for
-    several."""
+    """Return the host that ``ssh -p 22 user@host`` or ``srun -w host`` names; "" if not exactly
+    one."""
     program = wrapper[0].rpartition("/")[2] if wrapper else ""
     if program == "ssh":
         remote = remote_words(wrapper)

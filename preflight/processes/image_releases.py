@@ -75,8 +75,8 @@ def image_releases(image: str) -> Mapping[str, str]:
 
 
 def stated_releases(container: ContainerSettings | None) -> dict[str, Named]:
-    """Return the releases that a launch says a container has, by product. What the launch itself
-    says counts before the image's name."""
+    """Return the releases that a launch says a container has, by product: in words, or else by its
+    image's name."""
     if container is None:
         return {}
     by_image = image_releases(container.image)
@@ -86,8 +86,8 @@ def stated_releases(container: ContainerSettings | None) -> dict[str, Named]:
 
 
 def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
-    """Yield (product, release, word) for each release that a pip install pins. product: sglang,
-    vllm, lmcache or mooncake."""
+    """Yield (product, release, word) of each release that pip installs, of sglang, vllm, lmcache or
+    mooncake."""
     texts = [word.text for word in command.words]
     names = {text.rpartition("/")[2] for text in texts[:4]}
     if "install" not in texts or not names & _PIP:

@@ -228,8 +228,7 @@ def engine_protocol(server: SglangServer) -> str | Unknown | None:
 
 
 def other_transport(process: LaunchProcess) -> str:
-    """Return the transport of a process, whose driver pins memory, if it is neither RDMA nor TCP;
-    else ""."""
+    """Return a process's transport other than RDMA and TCP, whose driver pins memory; else ""."""
     server, protocol = process.server, store_protocol(process)
     store = None if server is None else server.store
     # In standalone storage a mooncake_client moves it, and a store with an error nothing.

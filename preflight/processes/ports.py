@@ -211,8 +211,8 @@ def _argument_port(process: LaunchProcess, what: str, name: str) -> BoundPort:
 
 
 def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> BoundPort:
-    """Return the port ``what`` that a flag sets, or its default. The number is Unknown if the
-    flag's value is not known, or is no port."""
+    """Return the port ``what`` that a flag sets, or its default; Unknown if the value is not
+    known."""
     word = value_of(process.arguments, flag)
     if word is None:
         return BoundPort(what, default, process.name, Default(f"default of --{flag}"))

@@ -109,8 +109,8 @@ def is_program(word: str) -> bool:
 
 
 class SglangServer(NamedTuple):
-    """An SGLang server. store: Mooncake's, None without it. backend: the name of the storage that
-    its host pool or linker uses."""
+    """An SGLang server. store: Mooncake's, or None. backend: the storage of its host pool or
+    linker, by name."""
 
     command: Command
     arguments: ParsedArguments
@@ -354,8 +354,7 @@ def _without_router_flags(argv: tuple[Word, ...]) -> Iterator[Word]:
 
 
 def flag_values(argv: tuple[Word, ...]) -> dict[str, Word]:
-    """Return the word behind each flag, or attached to it by "=": of a flag that is written twice,
-    the last. A flag at the end has none."""
+    """Return the last word behind each flag, or behind its "="; a flag at the end has none."""
     values: dict[str, Word] = {}
     for word, following in zip(argv, (*argv[1:], None), strict=False):
         flag, equals, attached = word.text.partition("=")
@@ -413,8 +412,8 @@ def _arguments(
 def _without_dynamo_flags(
     argv: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> tuple[tuple[Word, ...], Unknown | None]:
-    """Return the words that ``dynamo.sglang`` hands on to SGLang, and an Unknown if the disagg
-    config, a file, has more of them, else None.
+    """Return the words that ``dynamo.sglang`` hands on to SGLang, and None, or an Unknown if the
+    disagg config, a file, has more words.
 
     Flags that SGLang does not have are left out with their values: Dynamo's own (ai-dynamo 1.6.1:
     --namespace, --endpoint, --dyn-...), and misspelled ones, which end the worker. Dynamo's values
@@ -498,9 +497,8 @@ def _uncounted_memory(server: SglangServer) -> Unknown | None:
 class LaunchOptions(NamedTuple):
     """What the command line says beside the launch.
 
-    installed: the software of a captured machine; None takes that beside this program. origins: by
-    option, where its version was written if no option gave it. host_group: which of several hosts
-    is checked."""
+    installed: the software of a captured machine; None takes that beside this program. origins: the
+    places of versions that no option gave. host_group: which of several hosts is checked."""
 
     available_bytes: int | None = None
     nic_nodes: tuple[int, ...] | None = None

@@ -270,8 +270,7 @@ def _metadata(process: LaunchProcess, setting: SettingValue, local: Listening) -
 
 
 class RouterTarget(NamedTuple):
-    """A server that a router is told of. mode: prefill or decode. bootstrap: its bootstrap port as
-    the router has it, None without one."""
+    """A server of a router. mode: prefill, decode. bootstrap: its port to the router, or None."""
 
     mode: str
     address: Address
@@ -321,8 +320,7 @@ def _workers(process: LaunchProcess, local: Listening) -> Iterator[Service]:
 
 
 def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Service]:
-    """Yield the name under which a store client registers. Nothing for localhost, which a rule
-    judges, and for mooncake_client's own default."""
+    """Yield the name under which a store registers; nothing for localhost, which a rule judges."""
     value = setting.value
     if value in (None, "", "localhost", "0.0.0.0"):  # the last is mooncake_client's own default
         return

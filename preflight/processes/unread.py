@@ -486,8 +486,7 @@ def _loads(process: LaunchProcess, cache: _Cache) -> bool:
 
 @keep_last
 def _of_metadata_only(processes: Sequence[LaunchProcess]) -> bool:
-    """Return whether some address of the launch is redis://: Redis then holds Mooncake's metadata,
-    which take little memory."""
+    """Return whether Redis holds Mooncake's metadata, which are few: some word names a redis://."""
     texts = (word.text for process in processes for word in process.command.words)
     environments = (matching(process.command.environment, _OF_METADATA) for process in processes)
     variables = (word.text for each in environments for _, word in each)
@@ -535,8 +534,8 @@ def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
 
 
 def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, ...]:
-    """Return the SGLang releases of the launch that are older than any known here. () if an option
-    gives a release."""
+    """Return the launch's SGLang releases that are older than any known; () if an option gives
+    one."""
     reasons: dict[str, NotRead] = {}
     for each in _version_names(reading) if options.sglang_version is None else ():
         if each.product == "sglang" and (why := older_than_known(each.version)):

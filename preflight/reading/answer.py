@@ -148,8 +148,7 @@ def _value_text(value: Value) -> str:
 
 
 def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, Any]:
-    """Return a reading as JSON, as ``schemas/launch-v1.schema.json`` describes it. defaults: also
-    the settings that nobody wrote."""
+    """Return a reading as ``schemas/launch-v1.schema.json`` says. defaults: also unwritten ones."""
     return {
         "processes": [_process(process, defaults) for process in reading.processes],
         "unread": [
@@ -161,8 +160,7 @@ def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, 
 
 
 def _process(process: Understood, defaults: bool) -> dict[str, Any]:
-    """Return one process as JSON. defaults: also the settings that nobody wrote; left out are those
-    that the process's SGLang release does not have."""
+    """Return one process as JSON. defaults: also settings that nobody wrote and its SGLang has."""
     more = process.defaults.items() if defaults else ()
     here = {name: value for name, value in more if not value.origin.startswith("absent ")}
     return {

@@ -144,8 +144,7 @@ def _launch_reading(
 
 
 def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield each server's unread arguments or store settings, and each store client that is not
-    known. ``unread`` leaves these out, because a sizing names them itself."""
+    """Yield the server arguments, store settings and store clients that were not read."""
     for process in processes:
         server = process.server
         facts: list[object] = [store.client for store in process.stores]
@@ -357,7 +356,7 @@ _NO_PLURAL = (ProcessKind.ETCD, ProcessKind.REDIS, ProcessKind.NATS)
 
 
 def uses_no_hicache_or_mooncake(processes: Sequence[LaunchProcess]) -> bool:
-    """Tell whether a launch starts SGLang servers alone, and certainly none of them uses HiCache or
+    """Tell whether a launch starts SGLang servers alone, and certainly no server uses HiCache or
     Mooncake. Benchmarks and unknown programs do not count. False without a server."""
     started = [
         each for each in processes if each.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK)

@@ -63,8 +63,8 @@ def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Match
 
 @RULES.launch("metadata-mixed")
 def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each client of a master that has another metadata server than the first
-    client of that master."""
+    """Yield a finding for each client of a master whose metadata server is not the first
+    client's."""
     first: dict[str, tuple[str, LaunchProcess]] = {}
     for process in processes:
         for master, metadata in dict.fromkeys(_store_addresses(process)):

@@ -596,8 +596,7 @@ def _ranks(server: SglangServer) -> int:
 
 
 def _number(server: SglangServer, name: str, default: int) -> int | None:
-    """Return the number that SGLang reads from a variable, ``default`` if the variable is not set;
-    None if the number is not known."""
+    """Return the number that SGLang reads from a variable, or ``default``; None if not known."""
     word = server.environment.get(name)
     if word is None or word.text == "":
         return default if word is None else None

@@ -211,8 +211,7 @@ def service_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]
 
 @RULES.launch("service-not-started")
 def service_not_started(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each process that asks this host at a port that the launch's masters do
-    not serve."""
+    """Yield a finding for each process that asks this host at a port that no master serves."""
     for process, service, master, served in unserved_calls(processes):
         called = f"{service.kind} {service.host}:{service.port} ({service.origin})"
         listens = " and ".join(map(str, served))
@@ -240,9 +239,8 @@ def endpoints_not_dialled(process: LaunchProcess) -> Iterator[Match]:
 
 
 def _same_names(schemes: tuple[str, ...], processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each store client that registers under the ``host:port`` of another
-    client in the same metadata server. schemes: of the metadata servers' addresses, such as etcd.
-    Clients that never run at one time may share a name."""
+    """Yield a finding for each store client that registers under the ``host:port`` of another one
+    that may run beside it, in the same metadata server. schemes: of that server's address."""
     first: dict[tuple[str, str], LaunchProcess] = {}
     for process in processes:
         names = [(client.hostname, client.metadata) for client in process.stores]

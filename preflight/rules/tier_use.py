@@ -121,12 +121,11 @@ def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int
 def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
     """Return the part (0 to 1) of a steady stream of objects that reaches SSD.
 
-    bucket: how many objects fill a bucket. heartbeat: how many arrive from one heartbeat to the
-    next.
+    bucket: how many objects fill a bucket. heartbeat: how many arrive between two heartbeats.
 
-    Objects that do not fill a bucket at a heartbeat are carried into the next bucket, and lost: on
-    average half a bucket. If no bucket fills within a heartbeat, all objects are lost until one is
-    full. Of few objects in a bucket, half an object more arrives, as objects are whole."""
+    What does not fill a bucket at a heartbeat goes into the next bucket, and is lost: on average
+    half a bucket each time. If no bucket fills within a heartbeat, all is lost until one is full.
+    Objects are whole: if few fill a bucket, half an object more arrives."""
     return heartbeat / bucket / 2 if heartbeat < bucket else 1 - bucket / heartbeat / 2
 
 
@@ -175,8 +174,8 @@ def l2_below_l1(server: SglangServer, versions: Versions) -> Iterator[Match]:
 
 @RULES.launch("soft-pin-unused")
 def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each soft pin lifetime of a master, if all clients are SGLang, which pins
-    nothing."""
+    """Yield a finding for each soft pin lifetime of a master, if only SGLang servers use the store.
+    SGLang never pins."""
     clients = [process for process in processes if store_clients(process)]
     others = any(process.consumer for process in processes)
     if others or not any(process.server for process in clients):
@@ -498,8 +497,7 @@ def offload_watermarks_refused(processes: tuple[LaunchProcess, ...]) -> Iterator
 
 
 class _Offload(NamedTuple):
-    """One process that offloads. rank_folders: SGLang makes a folder for each of the ``ranks``
-    below ``folder``."""
+    """One process that offloads. rank_folders: each rank has a separate folder below ``folder``."""
 
     process: LaunchProcess
     folder: str
