@@ -321,7 +321,7 @@ def _version(subject: AdvisorySubject, product: str) -> str | Unknown:
     return str(release.value)
 
 
-def _named(subject: AdvisorySubject, product: str) -> str | Unknown:
+def _named_release(subject: AdvisorySubject, product: str) -> str | Unknown:
     consumer = subject.process.consumer
     named = None if consumer is None else consumer.named.get(product.lower())
     return Unknown(f"the release of {product} is not known") if named is None else named.release
@@ -372,7 +372,7 @@ def _segment_bytes(subject: AdvisorySubject) -> int | None:
     """Return the memory that a store's client gives the store; None if the process is no client."""
     server = subject.process.server
     if server is not None:
-        known(_of_store(subject, "global_segment_size"))
+        known(_store_setting(subject, "global_segment_size"))
         return configured_segment(server)
     sizes = [known(store.client).segment_bytes for store in subject.process.stores]
     return max(sizes, default=None)
@@ -432,7 +432,7 @@ def _metadata(subject: AdvisorySubject) -> Any:
     """Return the scheme of the metadata server's address, or P2PHANDSHAKE; None without either."""
     process = subject.process
     if process.server is not None:
-        address = _of_store(subject, "metadata_server")
+        address = _store_setting(subject, "metadata_server")
     else:
         address = None if process.store is None else process.store.metadata
     if not known(address) or address == "P2PHANDSHAKE":
@@ -444,7 +444,7 @@ def _metadata(subject: AdvisorySubject) -> Any:
 def _master(subject: AdvisorySubject) -> Any:
     process = subject.process
     if process.server is not None:
-        return _of_store(subject, "master_server_address")
+        return _store_setting(subject, "master_server_address")
     return None if process.store is None else process.store.master
 
 
@@ -486,7 +486,7 @@ def _layout(subject: AdvisorySubject) -> Any:
     return layout_in_use(server, sglang_release(known(_version(subject, "sglang"))))
 
 
-def _of_store(subject: AdvisorySubject, key: str) -> Any:
+def _store_setting(subject: AdvisorySubject, key: str) -> Any:
     server = subject.process.server
     return None if server is None or server.store is None else server.store.value(key)
 
@@ -511,15 +511,15 @@ FACTS: Mapping[str, Read] = {
         name for file in known(_local_facts(s).software.files) or () for name, _ in file.missing
     ),
     "sglang": lambda s: _version(s, "sglang"),
-    "vllm": lambda s: _named(s, "vLLM"),  # by its image or pip, as LMCache's
-    "lmcache": lambda s: _named(s, "LMCache"),
+    "vllm": lambda s: _named_release(s, "vLLM"),  # by its image or pip, as LMCache's
+    "lmcache": lambda s: _named_release(s, "LMCache"),
     "nixl": lambda s: Unknown("the release of NIXL is not known"),
     "gpu-operator": lambda s: Unknown("the release of NVIDIA's GPU operator is not known"),
     "store.protocol": _protocol,  # rdma, tcp, .. of the store's client
     "store.master": _master,
     "store.metadata": _metadata,  # etcd, http, redis, P2PHANDSHAKE
     "engine.protocol": _engine_protocol,  # of the engine between prefill and decode
-    "store.standalone": lambda s: _of_store(s, "standalone_storage"),  # in a mooncake_client
+    "store.standalone": lambda s: _store_setting(s, "standalone_storage"),  # in a mooncake_client
     # How many clients of the store have the process's address.
     "store.clients": lambda s: s.clients.get(network_of(s.process.command), 0),
     "store.object-bytes": _object_bytes,  # of the largest that the launch puts

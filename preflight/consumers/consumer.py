@@ -51,7 +51,7 @@ class Client(NamedTuple):
     keys: Mapping[str, Any] = {}
 
 
-class Named(NamedTuple):
+class NamedRelease(NamedTuple):
     """The release of a program that a launch names, and what names it: its image, or pip."""
 
     release: str
@@ -113,7 +113,7 @@ class Consumer(NamedTuple):
     hosts: int = 1
     node: int | None = None
     leader: str = ""
-    named: Mapping[str, Named] = {}
+    named: Mapping[str, NamedRelease] = {}
     parts: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
     gpu_fraction: float | None = None

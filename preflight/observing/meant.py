@@ -17,7 +17,7 @@ from preflight.mooncake.replay import pages_by_spot
 from preflight.observing.comparison import RELEASE, node_findings
 from preflight.observing.running_launch import NOT_OBSERVED, OF_ANYBODY, RunningServer
 from preflight.processes.processes import LaunchProcess
-from preflight.reading.understood import Understood, Value, understood
+from preflight.reading.understood import ProcessReading, Value, reading_of
 from preflight.sizing.launch_sizing import LaunchSizing
 
 LAUNCH = "observe.launch"
@@ -37,7 +37,7 @@ class MeantProcess(NamedTuple):
     """One process of the launch, and how it was understood."""
 
     launched: LaunchProcess
-    settings: Understood
+    settings: ProcessReading
 
 
 class Difference(NamedTuple):
@@ -72,7 +72,7 @@ def launch_findings(
     numbers = {process.number for process in launch.inputs.processes}
     meant = [
         MeantProcess(*both)
-        for both in zip(launch.whole, understood(launch, "").processes, strict=True)
+        for both in zip(launch.whole, reading_of(launch, "").processes, strict=True)
         if both[0].number in numbers and both[0].kind not in NOT_OBSERVED
         if not both[0].command.ended
     ]
@@ -102,15 +102,17 @@ def launch_findings(
             yield server, Finding(LAUNCH, Status.SKIP, subject, text="it is not of this launch")
 
 
-def _settings_of(server: RunningServer) -> Understood | None:
+def _settings_of(server: RunningServer) -> ProcessReading | None:
     """Return how the command line of a program that runs is understood; None if not readable."""
     if isinstance(server.sizing, Unknown):
         return None
-    processes = understood(server.sizing, server.name).processes
+    processes = reading_of(server.sizing, server.name).processes
     return next((each for each in processes if each.title == server.program.value), None)
 
 
-def _compared(meant: MeantProcess, server: RunningServer, running: Understood | None) -> Compared:
+def _compared(
+    meant: MeantProcess, server: RunningServer, running: ProcessReading | None
+) -> Compared:
     """Compare a running program with a process of the launch. running: the program's settings, None
     if not readable: then nothing differs."""
     if running is None:
@@ -135,7 +137,7 @@ def _compared(meant: MeantProcess, server: RunningServer, running: Understood | 
     return Compared(tuple(plain or differences), tuple(left_open), bool(known) and not any(known))
 
 
-def _value(process: Understood, name: str) -> Value | None:
+def _value(process: ProcessReading, name: str) -> Value | None:
     return process.settings.get(name) or process.defaults.get(name)
 
 
@@ -154,7 +156,7 @@ def _shown(value: Value | None) -> str:
 
 
 def _variables(
-    meant: MeantProcess, running: Understood
+    meant: MeantProcess, running: ProcessReading
 ) -> Iterator[tuple[str, Value | None, Value | None]]:
     """Yield (name, value in the launch, value in the running program) of environment variables.
 

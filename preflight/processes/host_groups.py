@@ -56,7 +56,7 @@ class HostGroup(NamedTuple):
         return self.only_here | self.shared
 
 
-class TakenGroup(NamedTuple):
+class GroupChoice(NamedTuple):
     """The host group that is checked on this host, why that one, and all groups of the launch."""
 
     group: HostGroup
@@ -286,9 +286,9 @@ def foreground_server(processes: Sequence[LaunchProcess]) -> ForegroundServer | 
     return None
 
 
-def take_group(
+def choose_group(
     processes: Sequence[LaunchProcess], option: str | None, root: Root
-) -> TakenGroup | None:
+) -> GroupChoice | None:
     """Choose the host group that is checked on the host at ``root``. None if the launch has none.
 
     option: of ``--host-group``, a group's name, host or address. None takes the groups with an
@@ -298,7 +298,7 @@ def take_group(
     if option is not None:
         for group in groups:
             if option in (group.name, group.what, group.address):
-                return TakenGroup(group, "--host-group says so", groups)
+                return GroupChoice(group, "--host-group says so", groups)
         names = ", ".join(f"{group.name} ({group.what})" for group in groups)
         none = "this launch has none"
         raise UsageError(f"--host-group {option!r} is not a group of the launch: {names or none}")
@@ -311,11 +311,11 @@ def take_group(
     if mine:  # a host has several addresses
         together = frozenset(number for group in mine for number in group.only_here)
         group = mine[0]._replace(only_here=together)
-        return TakenGroup(group, f"{mine[0].address} is this host's", groups)
+        return GroupChoice(group, f"{mine[0].address} is this host's", groups)
     caching = {p.number for p in processes if p.server is not None and p.server.hicache}
     first = next((group for group in groups if caching & group.numbers), groups[0])
     which = "first with HiCache" if first.numbers & caching else "first"
-    return TakenGroup(first, f"nothing says which host this is, and it is the {which}", groups)
+    return GroupChoice(first, f"nothing says which host this is, and it is the {which}", groups)
 
 
 def _host_of(process: LaunchProcess) -> tuple[str, str]:
@@ -354,7 +354,7 @@ def _host_of(process: LaunchProcess) -> tuple[str, str]:
 
 
 def _named_host(wrapper: Sequence[str]) -> str:
-    """Return the host that ``ssh -p 22 user@host`` or ``srun -w host`` names; "" if not exactly
+    """Return the host that ``ssh -p 22 user@host`` or ``srun -w host`` names; "" unless it is
     one."""
     program = wrapper[0].rpartition("/")[2] if wrapper else ""
     if program == "ssh":

@@ -7,7 +7,7 @@ from functools import cache
 
 from checks.base.regex import regex
 from preflight.base.program import data_file
-from preflight.consumers.consumer import Named
+from preflight.consumers.consumer import NamedRelease
 from preflight.launches.container import ContainerSettings
 from preflight.launches.source import Command, Word
 
@@ -74,14 +74,15 @@ def image_releases(image: str) -> Mapping[str, str]:
     return {"dynamo": release, **(engine if known else {})}
 
 
-def stated_releases(container: ContainerSettings | None) -> dict[str, Named]:
+def stated_releases(container: ContainerSettings | None) -> dict[str, NamedRelease]:
     """Return the releases that a launch says a container has, by product: in words, or else by its
     image's name."""
     if container is None:
         return {}
     by_image = image_releases(container.image)
-    return {product: Named(release, IMAGE) for product, release in by_image.items()} | {
-        product: Named(release, "its launch") for product, release in container.releases.items()
+    return {product: NamedRelease(release, IMAGE) for product, release in by_image.items()} | {
+        product: NamedRelease(release, "its launch")
+        for product, release in container.releases.items()
     }
 
 
@@ -99,7 +100,7 @@ def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
             yield "mooncake" if product.startswith("mooncake") else product, release, word
 
 
-def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str, Named]:
+def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str, NamedRelease]:
     """Return product -> release for a command, as its container or pip names it; pip goes first.
 
     commands: of the whole launch; installs in the same container count. A product that pip pins to
@@ -111,4 +112,4 @@ def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str
             for product, release, _ in pip_pins(each):
                 pins.setdefault(product, set()).add(release)
     single = {name: pinned for name, pinned in pins.items() if len(pinned) == 1}
-    return releases | {name: Named(next(iter(pin)), "pip") for name, pin in single.items()}
+    return releases | {name: NamedRelease(next(iter(pin)), "pip") for name, pin in single.items()}

@@ -68,7 +68,7 @@ def _server_uses_mooncake(server: SglangServer) -> bool:
     return "mooncake" in map(server.value, backends)
 
 
-def _of_server(process: LaunchProcess, key: str) -> Any:
+def _store_setting(process: LaunchProcess, key: str) -> Any:
     """Return a setting of the store of an SGLang server; None without one."""
     store = None if process.server is None else process.server.store
     return None if store is None else store.value(key)
@@ -76,7 +76,7 @@ def _of_server(process: LaunchProcess, key: str) -> Any:
 
 def device_names(process: LaunchProcess) -> str | None:
     """Return the device names that a store client is given; None if there are none, or unknown."""
-    value = _of_server(process, "device_name")
+    value = _store_setting(process, "device_name")
     if process.server is None and process.store is not None:
         value = process.store.devices
     return value if isinstance(value, str) else None
@@ -95,14 +95,14 @@ def offloads(process: LaunchProcess) -> bool:
 def ssd_offload(process: LaunchProcess) -> Any:
     """Return the SSD offload setting of a store client: True for on."""
     if process.server is not None or process.store is None:
-        return _of_server(process, "enable_ssd_offload")
+        return _store_setting(process, "enable_ssd_offload")
     return process.store.offload
 
 
 def store_protocol(process: LaunchProcess) -> str | Unknown | None:
     """Return the transport of a store client: rdma, tcp, efa, ..; None if it is no client."""
     if process.server is not None or process.store is None:
-        protocol: str | Unknown | None = _of_server(process, "protocol")
+        protocol: str | Unknown | None = _store_setting(process, "protocol")
         return protocol
     client, protocol = process.store.client, process.store.protocol
     if isinstance(client, Unknown):
@@ -167,7 +167,7 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
     setting = store.settings["device_name"]
     value = setting.value
     if isinstance(value, str) and value.strip().startswith("{"):
-        value = _of_map(value, rank, default="")
+        value = _map_entry(value, rank, default="")
     return RdmaUse(_names(value), setting.origin, setting.written_as)
 
 
@@ -184,7 +184,7 @@ def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
     if isinstance(value, str) and value.endswith(".json"):  # a map in a file
         return RdmaUse(Unknown(f"{value} is not read"), setting.origin, setting.written_as)
     if isinstance(value, str) and value.strip().startswith("{"):
-        value = _of_map(value, rank, default=None)
+        value = _map_entry(value, rank, default=None)
         if value is None:
             value = Unknown(f"{setting.origin}: names no device for rank {rank}")
     return RdmaUse(_names(value), setting.origin, setting.written_as, by_engine=True)
@@ -240,7 +240,7 @@ def other_transport(process: LaunchProcess) -> str:
     return engine if engine in ("efa", "ascend") else ""
 
 
-def _of_map(text: str, rank: int, default: str | None) -> Any:
+def _map_entry(text: str, rank: int, default: str | None) -> Any:
     mapped = json_object(text)
     return default if isinstance(mapped, str) else mapped.get(str(rank), default)
 

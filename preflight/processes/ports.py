@@ -211,7 +211,7 @@ def _argument_port(process: LaunchProcess, what: str, name: str) -> BoundPort:
 
 
 def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> BoundPort:
-    """Return the port ``what`` that a flag sets, or its default; Unknown if the value is not
+    """Return the port ``what`` of a flag, or its default. Unknown if the flag's value is not
     known."""
     word = value_of(process.arguments, flag)
     if word is None:

@@ -12,7 +12,7 @@ from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from checks.base.unknown import Unknown
 from preflight.base.program import data_file
-from preflight.consumers.consumer import Consumer, Named
+from preflight.consumers.consumer import Consumer, NamedRelease
 from preflight.launches.source import Command, ReadFile, Word
 from preflight.processes.containers import file_reader
 from preflight.processes.image_releases import named_releases
@@ -217,7 +217,9 @@ def understand(
 
     sglang_version: as for ``parse_sglang_arguments``, which raises ValueError if it is no version.
     installed: the host's releases of engines beside SGLang, which run outside of containers."""
-    of_host = {name: Named(release, "this host") for name, release in (installed or {}).items()}
+    of_host = {
+        name: NamedRelease(release, "this host") for name, release in (installed or {}).items()
+    }
     return tuple(
         _understand(command, read_file, sglang_version, commands, of_host)._replace(number=number)
         for number, command in enumerate(commands)
@@ -229,7 +231,7 @@ def _understand(
     read_file: ReadFile,
     sglang_version: str | None,
     commands: Sequence[Command],
-    of_host: Mapping[str, Named],
+    of_host: Mapping[str, NamedRelease],
 ) -> LaunchProcess:
     """Return one command as a process, with its arguments read as its program reads them.
 
@@ -270,7 +272,7 @@ def _consumer(
     command: Command,
     arguments: tuple[Word, ...],
     read_file: ReadFile,
-    named: Mapping[str, Named],
+    named: Mapping[str, NamedRelease],
 ) -> Consumer:
     """Return the record of a vLLM server, a Dynamo vLLM worker or an LMCache server: the memory
     that it takes. named: releases that the launch or the host names, by product."""

@@ -214,7 +214,7 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
                 yield NotRead(open_name(word, word.unresolved[0]), why, word.origin)
 
 
-def _understood(processes: Sequence[LaunchProcess]) -> list[LaunchProcess]:
+def _known_processes(processes: Sequence[LaunchProcess]) -> list[LaunchProcess]:
     others = (ProcessKind.OTHER, ProcessKind.BENCHMARK)
     return [process for process in processes if process.kind not in others]
 
@@ -226,7 +226,7 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     Placeholders of a guide that are left in the launch follow. Variables that a launcher or
     Kubernetes sets for each process are left out."""
     open_names: dict[tuple[str, Inside | None], tuple[list[str], Word]] = {}
-    for process in _understood(processes):
+    for process in _known_processes(processes):
         before, container = "", process.command.container
         in_pod = container is not None and container.engine == "kubernetes"
         for word in process.arguments:
@@ -263,7 +263,7 @@ def _placeholders(
 ) -> Iterator[NotRead]:
     """Yield the placeholders of a guide, such as <HOST>, that are left among the values of
     ``flags``. flags: None for all flags and for variables."""
-    for process in _understood(processes):
+    for process in _known_processes(processes):
         settings = [("", word) for word in process.arguments]
         settings += [*matching(process.command.environment, _READ)]
         before = ""
@@ -350,7 +350,7 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             yield NotRead(process.kind.value, why, process.command.origin)
         loop = any(note.id == "loop-not-counted" for note in process.command.doubts)
         count = count_of(process)
-        if isinstance(count, Unknown) and not loop and _understood([process]):
+        if isinstance(count, Unknown) and not loop and _known_processes([process]):
             yield NotRead(process.kind.value, count.reason, process.command.origin)
 
 
@@ -495,7 +495,7 @@ def _of_metadata_only(processes: Sequence[LaunchProcess]) -> bool:
 
 def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the conditions that nothing decides and that a program or its settings follow from."""
-    for process in _understood(processes):
+    for process in _known_processes(processes):
         command = process.command
         settings = [word for _, word in matching(command.environment, _READ)]
         doubts = [*command.doubts, *(note for word in command.words for note in word.doubts)]
@@ -523,7 +523,7 @@ class WrittenVersion(NamedTuple):
 def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
     """Return the release of each product of which the launch names exactly one known release."""
     by_product: dict[str, dict[str, WrittenVersion]] = {}
-    for each in _version_names(reading):
+    for each in _stated_versions(reading):
         try:
             _KNOWN[each.product](each.version)
         except ValueError:
@@ -534,10 +534,10 @@ def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
 
 
 def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, ...]:
-    """Return the launch's SGLang releases that are older than any known; () if an option gives
+    """Return the SGLang releases of a launch that are older than any known; () if an option gives
     one."""
     reasons: dict[str, NotRead] = {}
-    for each in _version_names(reading) if options.sglang_version is None else ():
+    for each in _stated_versions(reading) if options.sglang_version is None else ():
         if each.product == "sglang" and (why := older_than_known(each.version)):
             reasons.setdefault(each.version, NotRead(each.by, why, each.at))
     return tuple(reasons.values())
@@ -552,7 +552,7 @@ def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOpt
     return options._replace(origins=origins, **versions)
 
 
-def _version_names(reading: Reading) -> Iterator[WrittenVersion]:
+def _stated_versions(reading: Reading) -> Iterator[WrittenVersion]:
     """Yield the SGLang and Mooncake releases that images, labels and pip installs of a launch name.
 
     Images and labels count for a product only if those of every command name it; for SGLang, those

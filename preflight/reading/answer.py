@@ -9,7 +9,7 @@ from typing import Any
 from checks.base.unknown import Unknown
 from preflight.base.one_line import clean, shortened
 from preflight.launches.source import Origin
-from preflight.reading.understood import LaunchReading, Understood, Value
+from preflight.reading.understood import LaunchReading, ProcessReading, Value
 from preflight.render.plain_data import plain
 from preflight.render.text import wrapped
 
@@ -37,7 +37,7 @@ def reading_text(
     launch, and what was not read."""
     lines = [*wrapped(clean(f"{reading.name}: {reading.sentence}"), width)]
     if verbosity >= 0:
-        groups: dict[str, list[Understood]] = {}
+        groups: dict[str, list[ProcessReading]] = {}
         for process in reading.processes:
             groups.setdefault(process.group, []).append(process)
         for group, members in groups.items():
@@ -62,14 +62,14 @@ def reading_text(
     return "\n".join(lines)
 
 
-def _group_lines(processes: Sequence[Understood], width: int, verbosity: int) -> Iterator[str]:
+def _group_lines(processes: Sequence[ProcessReading], width: int, verbosity: int) -> Iterator[str]:
     """Yield a line for each process of a group, and below it all its settings if ``verbosity`` is
     above 0.
 
     Processes that one line of the launch starts with the same main settings share a line. So do all
     programs that are not known here, at the end."""
     others = [process for process in processes if process.program == "other"]
-    alike: dict[tuple[object, ...], list[Understood]] = {}
+    alike: dict[tuple[object, ...], list[ProcessReading]] = {}
     for process in processes:
         if process.program != "other":
             telling = (process.settings.get(n) or process.defaults.get(n) for n in _TELLING)
@@ -100,7 +100,7 @@ def _group_lines(processes: Sequence[Understood], width: int, verbosity: int) ->
         yield from wrapped("  " + clean(f"{number}: {first_names}"), width)
 
 
-def _main_settings(members: Sequence[Understood]) -> Iterator[str]:
+def _main_settings(members: Sequence[ProcessReading]) -> Iterator[str]:
     """Yield the settings that tell most of a process, as "name value", then its ports. members:
     processes that differ in their ports alone; each port is shown as a range or a list."""
     first = members[0]
@@ -124,7 +124,7 @@ def _main_settings(members: Sequence[Understood]) -> Iterator[str]:
             yield f"{name} {text}"
 
 
-def _all_settings(process: Understood, width: int, defaults: bool) -> Iterator[str]:
+def _all_settings(process: ProcessReading, width: int, defaults: bool) -> Iterator[str]:
     """Yield a line for each written setting, variable and release of a process, and for its image.
     defaults: also settings that nobody wrote."""
     settings = {**process.settings, **(process.defaults if defaults else {})}
@@ -159,7 +159,7 @@ def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, 
     }
 
 
-def _process(process: Understood, defaults: bool) -> dict[str, Any]:
+def _process(process: ProcessReading, defaults: bool) -> dict[str, Any]:
     """Return one process as JSON. defaults: also settings that nobody wrote and its SGLang has."""
     more = process.defaults.items() if defaults else ()
     here = {name: value for name, value in more if not value.origin.startswith("absent ")}

@@ -41,7 +41,7 @@ class Value(NamedTuple):
     origin: str
 
 
-class Understood(NamedTuple):
+class ProcessReading(NamedTuple):
     """One process of a launch.
 
     program: its name in JSON. title: its name for a person. number: how many are started, Unknown
@@ -72,7 +72,7 @@ class LaunchReading(NamedTuple):
 
     name: str
     sentence: str
-    processes: tuple[Understood, ...]
+    processes: tuple[ProcessReading, ...]
     unread: tuple[NotRead, ...]
     notes: tuple[SourceNote, ...]
 
@@ -112,13 +112,13 @@ def read_whole(launch_words: LaunchWords, host: Host) -> LaunchReading:
     launch, options = written
     try:
         options = options._replace(by_rules=False)
-        return understood(size_written(launch, options, host.root), launch.name)
+        return reading_of(size_written(launch, options, host.root), launch.name)
     except NoLaunchError:
         processes = understand(launch.reading.commands, launch.read_file)
         return _launch_reading(launch.name, launch.reading, processes, {})
 
 
-def understood(sizing: LaunchSizing, name: str) -> LaunchReading:
+def reading_of(sizing: LaunchSizing, name: str) -> LaunchReading:
     """Return a sized launch as it was understood."""
     shown = {} if sizing.shown is None else dict(sizing.shown.inputs.shown)
     return _launch_reading(name, sizing.reading, sizing.whole, shown)
@@ -135,7 +135,7 @@ def _launch_reading(
         name,
         sentence(processes),
         tuple(
-            _understood(process, shown, _place_name(process, group_of.get(process.number), groups))
+            _reading(process, shown, _locate(process, group_of.get(process.number), groups))
             for process in processes
         ),
         (*unread(reading, processes), *_files_not_read(processes), *not_set(processes)),
@@ -155,7 +155,7 @@ def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
                 yield NotRead(process.kind.value, each.reason, process.command.origin)
 
 
-def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) -> Understood:
+def _reading(process: LaunchProcess, shown: Mapping[str, Input], group: str) -> ProcessReading:
     """Return one process as it was understood. shown: inputs of the sizing by name. group: the
     place that it runs in, in words."""
     command = process.command
@@ -175,7 +175,7 @@ def _understood(process: LaunchProcess, shown: Mapping[str, Input], group: str) 
     written = {} if server is None else server.arguments.settings
     path = written.get("model_path")
     why = None if server is None else shown.get(f"L2 of a rank, {command.origin}")
-    return Understood(
+    return ProcessReading(
         PROGRAMS[process.kind],
         process.kind.value,
         count_of(process),
@@ -205,9 +205,7 @@ def _value(name: str, word: Word) -> Value:
     return Value(clean_text(word.text), str(word.origin))
 
 
-def _place_name(
-    process: LaunchProcess, group: HostGroup | None, groups: Sequence[HostGroup]
-) -> str:
+def _locate(process: LaunchProcess, group: HostGroup | None, groups: Sequence[HostGroup]) -> str:
     """Name the place that a process runs in. group: its host group of ``groups``, the launch's;
     None if it may run on each of several hosts, or the launch has no groups."""
     group = groups[0] if len(groups) == 1 else group
@@ -241,16 +239,16 @@ def _written_settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
     server = process.server
     if server is not None:
         for name, setting in server.arguments.written.items():
-            yield name, _known(name, setting.value, setting.origin)
+            yield name, _clean_value(name, setting.value, setting.origin)
         if server.store is not None:
             for name, setting in server.store.settings.items():
-                yield f"store.{name}", _known(name, setting.value, setting.origin)
+                yield f"store.{name}", _clean_value(name, setting.value, setting.origin)
         return
     program = GFLAGS_PROGRAMS.get(process.kind)
     if program is not None:
         for each in read_flags(process.arguments, flags_of(program)):
             value = Unknown("a variable that nothing sets") if each.value is None else each.value
-            yield each.name, _known(each.name, value, str(each.word.origin))
+            yield each.name, _clean_value(each.name, value, str(each.word.origin))
         return
     argv = process.arguments
     if process.kind is ProcessKind.VLLM and len(argv) > 1 and argv[1].text[:1] != "-":
@@ -287,7 +285,7 @@ class _Defaults(Mapping[str, Value]):
         setting = self._settings[name]
         if setting.given:
             raise KeyError(name)
-        return _known(name, setting.value, setting.origin)
+        return _clean_value(name, setting.value, setting.origin)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, setting in self._settings.items() if not setting.given)
@@ -296,7 +294,7 @@ class _Defaults(Mapping[str, Value]):
         return sum(1 for _ in self)
 
 
-def _known(name: str, value: object, origin: str) -> Value:
+def _clean_value(name: str, value: object, origin: str) -> Value:
     if isinstance(value, Unknown):
         return Value(value, origin)
     if value and is_secret(name):

@@ -46,7 +46,7 @@ _READ = (ProcessKind.SGLANG, ProcessKind.STORE_SERVICE, ProcessKind.CLIENT)
 def arguments_not_set(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for process, word in _open_words(processes):
         # What a command writes, or a program computes, nobody sets.
-        if not _is_own(word) and open_variables(word):
+        if not _is_script_argument(word) and open_variables(word):
             text = f"{process.kind.value}: {word.text}: {open_names(word)} is not set"
             yield Match(text, word.origin)
 
@@ -54,7 +54,7 @@ def arguments_not_set(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 @RULES.launch("script-arguments")
 def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for process, word in _open_words(processes):
-        if _is_own(word):
+        if _is_script_argument(word):
             yield Match(f"{process.kind.value}: {word.text} passes them on", word.origin)
 
 
@@ -357,12 +357,12 @@ def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each prefill target of a router whose server has another bootstrap port
     than the router, or else the decode servers, will ask."""
-    decoding = {_bootstrap(process) for process in processes if _mode(process) == "decode"}
+    decoding = {_bootstrap_port(process) for process in processes if _mode(process) == "decode"}
     for router, target, meant in _servers_of_targets(processes):
         if target.mode != "prefill":
             continue
         asked: set[object] = decoding if target.bootstrap is None else {target.bootstrap}
-        bound = {_bootstrap(process) for process in meant if _mode(process) == "prefill"}
+        bound = {_bootstrap_port(process) for process in meant if _mode(process) == "prefill"}
         known_ports = all(isinstance(port, int) for port in asked | bound)
         if not asked or not bound or asked & bound or not known_ports:
             continue
@@ -428,7 +428,7 @@ def _mode(process: LaunchProcess) -> str:
     return "" if server is None or unread else server.mode
 
 
-def _bootstrap(process: LaunchProcess) -> object:
+def _bootstrap_port(process: LaunchProcess) -> object:
     server = process.server
     return server.value("disaggregation_bootstrap_port") if server is not None else None
 
@@ -437,7 +437,7 @@ def _with_or(values: set[object]) -> str:
     return " or ".join(sorted(map(str, values)))
 
 
-def _is_own(word: Word) -> bool:
+def _is_script_argument(word: Word) -> bool:
     return all(name in OWN_ARGUMENTS for name in word.unresolved)
 
 

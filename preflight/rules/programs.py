@@ -207,7 +207,7 @@ def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[Mat
 def ascend_host_memory(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding if a segment on an NPU is larger than 20 GiB, which surely works."""
     store = process.server.store if process.server is not None else None
-    speaks = process.kind is ProcessKind.CLIENT and _value(process, "protocol") == "ascend"
+    speaks = process.kind is ProcessKind.CLIENT and _flag_value(process, "protocol") == "ascend"
     size, origin = segment_of(process)
     ascend = store.value("protocol") == "ascend" if store is not None else speaks
     if ascend and size is not None and size > CERTAIN_BYTES:
@@ -296,10 +296,10 @@ def _whole_number(text: str | None) -> int | None:
 def _takes_slabs(processes: tuple[LaunchProcess, ...]) -> bool:
     """Return whether the launch's own master is told to take cachelib."""
     masters = [process for process in processes if process.kind is ProcessKind.MASTER]
-    return any(_value(master, "memory_allocator") == "cachelib" for master in masters)
+    return any(_flag_value(master, "memory_allocator") == "cachelib" for master in masters)
 
 
-def _value(process: LaunchProcess, name: str) -> str | None:
+def _flag_value(process: LaunchProcess, name: str) -> str | None:
     """Return the last value of a flag; None without the flag, or if that value is not known."""
     values = [each.value for each in _flags(process)[1] if each.name == name]
     return values[-1] if values else None

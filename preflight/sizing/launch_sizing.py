@@ -21,7 +21,7 @@ from preflight.base.usage_error import NoLaunchError
 from preflight.launches.source import ReadFile, Reading
 from preflight.mooncake.allocations import OnShortage
 from preflight.mooncake.placement import ClientNics
-from preflight.processes.host_groups import TakenGroup, take_group
+from preflight.processes.host_groups import GroupChoice, choose_group
 from preflight.processes.processes import (
     LaunchOptions,
     LaunchProcess,
@@ -273,7 +273,7 @@ class LaunchSizing(NamedTuple):
     status: str
     reason: str
     unread: tuple[NotRead, ...] = ()
-    group: TakenGroup | None = None
+    group: GroupChoice | None = None
     whole: tuple[LaunchProcess, ...] = ()
     regular_bytes: tuple[int, int] | None = None
     consequence: Consequence = Consequence.WILL_NOT_START
@@ -317,7 +317,7 @@ def size_launch(
     sglang = known_sglang(options.sglang_version, options.installed)
     sglang_version = None if sglang is None else str(sglang[1].value)
     whole = understand(reading.commands, read_file, sglang_version, engines_of(options.installed))
-    group = take_group(whole, options.host_group, root)
+    group = choose_group(whole, options.host_group, root)
     taken = range(len(whole)) if group is None else group.group.numbers
     processes = tuple(process for process in whole if process.number in taken)
     default_page = host.hugetlb.default_page_size_bytes

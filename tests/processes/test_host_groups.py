@@ -13,7 +13,7 @@ from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.launches.launch_files import read_text
-from preflight.processes.host_groups import HostGroup, TakenGroup, host_groups, take_group
+from preflight.processes.host_groups import GroupChoice, HostGroup, choose_group, host_groups
 from preflight.processes.processes import LaunchOptions, understand
 from tests.builders.launched import written
 from tests.tables import each_row
@@ -84,7 +84,7 @@ def test_what_ssh_starts_on_another_host_is_said_to_be_there() -> None:
     """A pass of this host is none of that one."""
     (group,) = groups(f"ssh -p 22 u@h1 '{S}'\n")
     assert (group.what, group.address) == ("host h1", "h1")
-    said = TakenGroup(group, "it is the first", (group,)).text
+    said = GroupChoice(group, "it is the first", (group,)).text
     assert said == "this launch runs on host h1: checked here as if this were that host"
     assert groups(f"ssh localhost '{S}'\n") == ()
 
@@ -157,20 +157,20 @@ def host(tmp_path: Path, name: str = "", address: str = "") -> Root:
 def test_a_host_is_held_against_its_own_group_and_says_why(tmp_path: Path) -> None:
     text = f"ssh h1 {S}&\nssh h2 {S}&\n"
     processes = understand(read_text(text, "l.sh", {}).commands, lambda path: Unknown(path))
-    taken = take_group(processes, None, host(tmp_path / "a", "h2"))
+    taken = choose_group(processes, None, host(tmp_path / "a", "h2"))
     assert taken is not None
     assert (taken.group.what, taken.why) == ("host h2", "h2 is this host's")
-    other = take_group(processes, None, host(tmp_path / "b", "z"))
+    other = choose_group(processes, None, host(tmp_path / "b", "z"))
     assert other is not None
     assert "only what runs on host h1 (group 1) is checked here: nothing says" in other.text
     assert "--host-group takes 2 (host h2)" in other.text
-    asked = take_group(processes, "2", host(tmp_path / "c"))
+    asked = choose_group(processes, "2", host(tmp_path / "c"))
     assert asked is not None
     assert asked.group.what == "host h2"
     with pytest.raises(UsageError, match=r"'5' is not a group of the launch: 1 \(host h1\), 2"):
-        take_group(processes, "5", host(tmp_path / "d"))
+        choose_group(processes, "5", host(tmp_path / "d"))
     guide = understand(read_text(GUIDE, "l.sh", {}).commands, lambda path: Unknown(path))
-    mine = take_group(guide, None, host(tmp_path / "e", address="10.0.0.1"))
+    mine = choose_group(guide, None, host(tmp_path / "e", address="10.0.0.1"))
     assert mine is not None
     assert mine.why == "10.0.0.1 is this host's"
 

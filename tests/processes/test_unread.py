@@ -17,7 +17,7 @@ from preflight.launches.shell_script import read_script
 from preflight.processes.ports import ports
 from preflight.processes.processes import LaunchOptions, ProcessKind, understand
 from preflight.processes.unread import count_of, unread
-from preflight.reading.understood import understood
+from preflight.reading.understood import reading_of
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
 from tests.builders.launched import written
@@ -63,7 +63,7 @@ def test_a_word_that_is_not_known_passes_nothing(
     host = Root(str(tmp_path / "host"))
     launch = (str(path),) if given is None else ("bash", str(path), *given)
     sizing = size_written(read_launch(launch, (), {}, host), LaunchOptions(), host)
-    said = [each.what for each in understood(sizing, "launch.sh").unread]
+    said = [each.what for each in reading_of(sizing, "launch.sh").unread]
     judged = [f for f in launch_findings(sizing) if f.check == NOT_READ.id]
     assert said == named
     assert [str(f.subject).partition(" (")[0] for f in judged] == named
@@ -268,6 +268,6 @@ def test_how_many_is_not_known_is_not_read(tmp_path: Path) -> None:
 def test_the_sentence_does_not_count_what_nobody_counted(tmp_path: Path) -> None:
     client = "mooncake_client --global_segment_size=1GB --protocol=tcp"
     loop = f"for host in $HOSTS; do {client} & done\n"
-    assert understood(sized(tmp_path, loop), "a").sentence.startswith("? mooncake_clients")
-    both = understood(sized(tmp_path, f"{client} &\n{loop}"), "a").sentence
+    assert reading_of(sized(tmp_path, loop), "a").sentence.startswith("? mooncake_clients")
+    both = reading_of(sized(tmp_path, f"{client} &\n{loop}"), "a").sentence
     assert both.startswith("1 or more mooncake_clients")
