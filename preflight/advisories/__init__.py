@@ -1,1 +1,1 @@
-"""Known-bad combinations: one TOML file a record, and what each comes to for a launch on a host."""
+"""Known-bad combinations: one JSON file a record, and what each comes to for a launch on a host."""

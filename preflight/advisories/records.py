@@ -65,9 +65,9 @@ class Affected(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A test of one fact by ``op``. is: it equals the value, or one of a list. at_least and below:
-    of numbers and versions. matches: the value is a regex that is searched for. given: the value
-    tells whether the fact must have a value."""
+    """A test of one fact by ``op``. is: the fact equals the value, or one of a list. at_least and
+    below: of numbers and versions. matches: the value is a regex that is searched for. given: the
+    value tells whether the fact must have a value."""
 
     fact: str
     op: str
@@ -90,9 +90,10 @@ class Advisory(NamedTuple):
     conditions that have to hold too, or None.
 
     severity: a word of ``SEVERITIES``. seen: the symptom. log: ids of known lines (``explain``)
-    that may be this one; lines: texts of a log that are. covered_by: checks and rules that judge
-    the same with more facts, so that the record yields no finding. arises: an event while the
-    launch runs that has to happen too, or "". command: the command that reproduced it, or ""."""
+    that the problem may cause; lines: texts of a log that it does cause. covered_by: checks and
+    rules that judge the same with more facts, so that the record yields no finding. arises: an
+    event while the launch runs that has to happen too, or "". command: what reproduced the problem,
+    or ""."""
 
     id: str
     summary: str

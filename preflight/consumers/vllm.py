@@ -201,7 +201,7 @@ def _dynamos_connectors(argv: Sequence[Word]) -> list[str]:
 
 
 class _Connectors(ConsumerParts):
-    """The reading of --kv-transfer-config and --kv-offloading-size: what each connector takes."""
+    """Reads --kv-transfer-config and --kv-offloading-size: what each connector takes."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Which processes of one launch run on hosts of their own: what a guide writes for several hosts.
 
-Two are on different hosts where their node ranks differ, if ssh or srun names a host, if they
-bind addresses that no host has both of, or where both want one port and neither runs beside the
-other. What none of this is said of may run on any host, and is counted with each.
+Two are on different hosts if their node ranks differ, if ssh or srun names a host, if they bind
+addresses that no host has both of, or if both want one port and neither runs beside the other. A
+process of which nothing of this is known may run on any host, and is counted with each.
 """
 
 import re
@@ -354,8 +354,7 @@ def _host_of(process: LaunchProcess) -> tuple[str, str]:
 
 
 def _named_host(wrapper: Sequence[str]) -> str:
-    """Return the host that ``ssh -p 22 user@host`` or ``srun -w host`` names; "" unless it is
-    one."""
+    """Return the one host that ``ssh -p 22 user@host`` or ``srun -w host`` names, or ""."""
     program = wrapper[0].rpartition("/")[2] if wrapper else ""
     if program == "ssh":
         remote = remote_words(wrapper)

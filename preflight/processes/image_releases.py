@@ -75,8 +75,8 @@ def image_releases(image: str) -> Mapping[str, str]:
 
 
 def stated_releases(container: ContainerSettings | None) -> dict[str, NamedRelease]:
-    """Return the releases that a launch says a container has, by product: in words, or else by its
-    image's name."""
+    """Return the releases that a launch says a container has, by product: as its settings say, or
+    else its image's name."""
     if container is None:
         return {}
     by_image = image_releases(container.image)

@@ -1,8 +1,8 @@
 """Which processes of a launch load Mooncake's library, and which RDMA devices each rank names.
 
-Lists, per-rank maps, and what SGLang makes of both. Source: SGLang 0.5.23 ``mooncake_store.py`` (a
-map is looked up by the rank inside its group, and is auto-discovery where it is no JSON or names no
-such rank), and ``distributed/device_communicators/mooncake_transfer_engine.py`` (by the GPU's id).
+A process names them in a list, or in a map per rank. Source: SGLang 0.5.23 ``mooncake_store.py`` (a
+map is looked up by the rank inside its group, and is auto-discovery if it is no JSON or lacks the
+rank), and ``distributed/device_communicators/mooncake_transfer_engine.py`` (by the GPU's id).
 """
 
 from __future__ import annotations
@@ -172,11 +172,10 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
 
 
 def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
-    """Return the devices that one rank's engine between prefill and decode is given, whatever the
-    transport.
+    """Return the devices that one rank's engine between prefill and decode is given. A server looks
+    them up before it starts, even if the transport is not RDMA.
 
-    None without ``server``, for a server without an engine of Mooncake's, and for Ascend's. A
-    server looks its devices up before it starts."""
+    None without ``server``, for a server without an engine of Mooncake's, and for Ascend's."""
     if server is None or engine_protocol(server) in (None, "ascend"):
         return None
     setting: SettingValue = server.arguments.settings["disaggregation_ib_device"]

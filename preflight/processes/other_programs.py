@@ -1,7 +1,7 @@
 """Programs that no reader here knows: any that may hold memory nobody counts.
 
-What ends before a server starts holds nothing beside it, and so do the tools and services that are
-named here. Any other program that runs beside the servers is unknown, and so is its memory.
+A program that ends before a server starts takes no memory beside it, nor do the tools and services
+that are named here. Any other program that runs beside the servers is unknown, as is its memory.
 """
 
 from __future__ import annotations

@@ -228,7 +228,8 @@ def _services_of(process: LaunchProcess, local: Listening) -> Iterator[Service]:
 
 
 def _master(process: LaunchProcess, setting: SettingValue, local: Listening) -> Iterator[Service]:
-    """Yield the master at the address of a setting, or the servers in which a leader is written."""
+    """Yield the master at the address of a setting; of an address with a scheme, the servers that
+    hold the leader's address."""
     value = setting.value
     if isinstance(value, Unknown) or not value or "://" not in str(value):
         port = None if isinstance(value, Unknown) else MASTER_PORT
@@ -270,7 +271,7 @@ def _metadata(process: LaunchProcess, setting: SettingValue, local: Listening) -
 
 
 class RouterTarget(NamedTuple):
-    """A server of a router. mode: prefill, decode. bootstrap: its port to the router, or None."""
+    """A server that a router is told of. mode: prefill, decode. bootstrap: its port or None."""
 
     mode: str
     address: Address

@@ -75,7 +75,7 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
     """Yield the paths that a process uses on disk: its offload folder, model, draft model and
     configuration files.
 
-    ranks: of the process, which each fill the offload limit. own_folders: each rank makes a folder
+    ranks: their number; each may fill the offload limit. own_folders: each rank makes a folder
     below the offload folder (SGLang 0.5.21)."""
     offload = offload_of(process)
     if offload is not None:

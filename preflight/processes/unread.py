@@ -165,8 +165,9 @@ _DECIDE_NOTHING = frozenset(
 
 
 class NotRead(NamedTuple):
-    """A program, file or condition (``what``) that was not read, and ``why``. cause: the reason in
-    the words of a size that depends on it. sets: the variables that the advice says to set."""
+    """A program, file or condition (``what``) that was not read. why: the reason, or what depends
+    on it. cause: the reason in the words of a size that depends on it. sets: the variables that the
+    advice says to set."""
 
     what: str
     why: str
@@ -182,7 +183,7 @@ class NotRead(NamedTuple):
 
 @keep_last
 def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRead, ...]:
-    """Return everything of a launch that was not read and may count, each once.
+    """Return everything of a launch that was not read and may matter, each once.
 
     Programs come first, then unknown counts, notes, files, caches, settings whose memory is not
     counted, and conditions."""
@@ -336,8 +337,8 @@ def engines_of_trainer(process: LaunchProcess) -> int | Unknown | None:
 
 
 def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield each process that starts several times although the sizes count it once, and each of
-    which it is not known how often it starts."""
+    """Yield each process that starts several times although the sizes count it once, and each whose
+    number of starts is not known."""
     for process in processes:
         engines = engines_of_trainer(process)
         if isinstance(engines, int) and engines > 1:
@@ -521,7 +522,7 @@ class WrittenVersion(NamedTuple):
 
 
 def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
-    """Return the release of each product of which the launch names exactly one known release."""
+    """Return the release of each product, if the launch names exactly one that is known here."""
     by_product: dict[str, dict[str, WrittenVersion]] = {}
     for each in _stated_versions(reading):
         try:
@@ -534,8 +535,7 @@ def written_versions(reading: Reading) -> dict[str, WrittenVersion]:
 
 
 def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, ...]:
-    """Return the SGLang releases of a launch that are older than any known; () if an option gives
-    one."""
+    """Return the launch's SGLang releases that are older than any known, if no option gives one."""
     reasons: dict[str, NotRead] = {}
     for each in _stated_versions(reading) if options.sglang_version is None else ():
         if each.product == "sglang" and (why := older_than_known(each.version)):

@@ -1,1 +1,1 @@
-"""What in a launch is not as it seems: one rule each, with a page. Pure."""
+"""Rules that find what in a launch is not as it seems, each with a page. They read no host."""

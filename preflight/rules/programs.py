@@ -205,7 +205,7 @@ def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[Mat
 
 @RULES.process("ascend-host-memory")
 def ascend_host_memory(process: LaunchProcess) -> Iterator[Match]:
-    """Yield a finding if a segment on an NPU is larger than 20 GiB, which surely works."""
+    """Yield a finding if a segment on an NPU is larger than 20 GiB, the most that surely works."""
     store = process.server.store if process.server is not None else None
     speaks = process.kind is ProcessKind.CLIENT and _flag_value(process, "protocol") == "ascend"
     size, origin = segment_of(process)

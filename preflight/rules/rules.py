@@ -174,7 +174,7 @@ MOST_LOOKED_UP = 24
 
 
 class Spelling:
-    """Finds the name that a misspelt name most likely stands for, MOST_LOOKED_UP times."""
+    """Finds the name that a misspelt name most likely stands for, at most MOST_LOOKED_UP times."""
 
     def __init__(self, cutoff: float = 0.75) -> None:
         self._cutoff = cutoff
@@ -210,9 +210,9 @@ _LEAST_LETTERS, _LEAST_SWAPPED = 4, 3
 def is_misspelt(name: str, intended: str) -> bool:
     """Tell whether ``name`` is surely ``intended`` written wrongly, and no new name.
 
-    It is if each part between dashes is equal or one letter off, or only dashes and underscores
-    differ. Of the 414 flags that SGLang got after 0.5.2, one was so near to an older flag
-    (--otlp-traces-endpoint; the older was the mistake); of Mooncake's 153, none."""
+    That is sure if each part between dashes is equal or one letter off, or if only dashes and
+    underscores differ. Of the 414 flags that SGLang got after 0.5.2, one was so near to an older
+    flag (--otlp-traces-endpoint; the older was the mistake); of Mooncake's 153, none."""
     name, intended = (text.replace("_", "-").lower() for text in (name, intended))
     if name.replace("-", "") == intended.replace("-", ""):
         return True

@@ -211,8 +211,7 @@ def service_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]
 
 @RULES.launch("service-not-started")
 def service_not_started(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each process that asks this host at a port that no master of the launch
-    serves."""
+    """Yield a finding for each process that asks this host at a port that no master serves."""
     for process, service, master, served in unserved_calls(processes):
         called = f"{service.kind} {service.host}:{service.port} ({service.origin})"
         listens = " and ".join(map(str, served))
