@@ -271,7 +271,7 @@ def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
     return (mount.source.rstrip("/") + rest) or "/"
 
 
-def file_reader(command: Command, read_file: ReadFile) -> ReadFile:
+def command_file_reader(command: Command, read_file: ReadFile) -> ReadFile:
     """Return a function that reads a file by the name that the process of ``command`` has for it.
 
     Files that the launch itself writes come first; others are read on the host, through the bind

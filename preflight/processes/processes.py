@@ -14,7 +14,7 @@ from checks.base.unknown import Unknown
 from preflight.base.program import data_file
 from preflight.consumers.consumer import Consumer, NamedRelease
 from preflight.launches.source import Command, ReadFile, Word
-from preflight.processes.containers import file_reader
+from preflight.processes.containers import command_file_reader
 from preflight.processes.image_releases import named_releases
 from preflight.programs.mooncake_flags import flags_of, with_config_file
 from preflight.programs.sglang_argument_tables import RefusedError, argument_flags, argument_table
@@ -239,7 +239,7 @@ def _understand(
     the host, for a process outside of containers."""
     process_kind, arguments = classify(command)
     environment = command.environment
-    read_file = file_reader(command, read_file)
+    read_file = command_file_reader(command, read_file)
     if process_kind in (ProcessKind.SGLANG, ProcessKind.DYNAMO_SGLANG):
         handed_on, unread = arguments, None
         if process_kind is ProcessKind.DYNAMO_SGLANG:
