@@ -65,8 +65,8 @@ def test_newer_than_the_table() -> None:
 def test_rows_are_in_order() -> None:
     firsts = [row.first for row in RELEASES]
     assert firsts == sorted(set(firsts))
-    # A row that changes nothing says nothing.
-    assert all(one[1:] != other[1:] for one, other in pairwise(RELEASES))
+    # A row that changes nothing says nothing, but for the newest: that release was compared.
+    assert all(one[1:] != other[1:] for one, other in pairwise(RELEASES[:-1]))
 
 
 # Each line: the last version with the old behaviour, the first with the new one.

@@ -8,6 +8,7 @@ import ast
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -41,36 +42,45 @@ PACKAGES = sorted(
 )
 
 
-def habits(package: str) -> Counter[str]:
-    """Count each habit in one package."""
-    counts: Counter[str] = Counter()
-    for node in (node for path in (ROOT / package).rglob("*.py") for node in nodes(path)):
-        if isinstance(node, ast.arg) or (
-            isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        ):
-            name = node.arg if isinstance(node, ast.arg) else node.id
-            counts["filler_variable"] += name in FILLERS
-            counts["bare_noun"] += name in BARE_NOUNS
-        elif isinstance(node, DOCUMENTED):
-            text = " ".join((ast.get_docstring(node) or "").split())
-            for habit, pattern in IN_DOCSTRINGS.items():
-                counts[habit] += len(pattern.findall(text))
-            if isinstance(node, ast.FunctionDef) and not text:
-                counts["no_docstring"] += (node.end_lineno or 0) - node.lineno >= 6
-    return +counts
+def habits(package: str) -> Iterator[tuple[str, str]]:
+    """Yield each habit in a package, and where it is: file, line, name or words."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        for node in nodes(path):
+            where = f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
+            if isinstance(node, ast.arg) or (
+                isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            ):
+                name = node.arg if isinstance(node, ast.arg) else node.id
+                for habit, names in (("filler_variable", FILLERS), ("bare_noun", BARE_NOUNS)):
+                    if name in names:
+                        yield habit, f"{where} {name}"
+            elif isinstance(node, DOCUMENTED):
+                text = " ".join((ast.get_docstring(node) or "").split())
+                for habit, pattern in IN_DOCSTRINGS.items():
+                    for match in pattern.finditer(text):
+                        yield habit, f"{where} {match[0].strip()!r}"
+                if isinstance(node, ast.FunctionDef) and not text and _lines(node) > 6:
+                    yield "no_docstring", f"{where} {node.name}"
+
+
+def _lines(node: ast.FunctionDef) -> int:
+    return (node.end_lineno or 0) - node.lineno + 1
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_habit_grows(package: str) -> None:
     """A habit that the file does not name for a package may not begin in that package."""
     allowed = tomllib.loads(NUMBERS.read_text()).get(package, {})
-    grown = {habit: n for habit, n in habits(package).items() if n > allowed.get(habit, 0)}
-    assert grown == {}, f"not more than {allowed}: see CONTRIBUTING.md, 'How the code speaks'"
+    places = list(habits(package))
+    counts = Counter(habit for habit, _ in places)
+    grown = [place for place in places if counts[place[0]] > allowed.get(place[0], 0)]
+    assert grown == [], f"not more than {allowed}: see CONTRIBUTING.md, 'How the code speaks'"
 
 
 if __name__ == "__main__":
     with NUMBERS.open("w") as out:
         for package in PACKAGES:
             out.write(f'["{package}"]\n')
-            out.writelines(f"{habit} = {n}\n" for habit, n in sorted(habits(package).items()))
+            counts = sorted(Counter(habit for habit, _ in habits(package)).items())
+            out.writelines(f"{habit} = {n}\n" for habit, n in counts)
             out.write("\n")
