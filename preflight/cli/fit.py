@@ -30,7 +30,7 @@ from preflight.cli.options import (
 if TYPE_CHECKING:
     from preflight.base.command_frame import Answers
     from preflight.capacity.workload import WorkloadOptions
-    from preflight.fit.fit_launch import Fitted
+    from preflight.fit.fit_launch import FitResult
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
 
@@ -128,13 +128,13 @@ def fit(
     from preflight.capacity.workload import WorkloadOptions
     from preflight.fit.fit_launch import (
         first_launch,
-        fitted,
+        fit_launch,
         hints,
         with_first_launch,
         write_edits,
         write_first,
     )
-    from preflight.fit.judged_values import Asked
+    from preflight.fit.judged_values import CompareBy
     from preflight.inputs.host_source import open_host
 
     if goal == "hits" and trace is None:
@@ -165,8 +165,8 @@ def fit(
     if edits and launch.words == ("-",):
         raise click.UsageError("--write: standard input is no file to write: give the launch's")
     goal = "best" if goal is None and has_workload else goal
-    asked = Asked(numbers, trace, nodes)
-    answer = fitted(launch, host, goal, keep, edits, timeout_seconds, chosen, asked)
+    basis = CompareBy(numbers, trace, nodes)
+    answer = fit_launch(launch, host, goal, keep, edits, timeout_seconds, chosen, basis)
     if isinstance(answer, Unknown):
         return _not_known(answer.reason, answers)
     answer = answer._replace(hints=tuple(hints(answer.state, answer.machine, answer.answer)))
@@ -195,38 +195,38 @@ def fit(
     return answer.exit_code
 
 
-def _say(answered: Fitted, format_: str, color: str, plain: bool) -> None:
-    """Print the answer in one format; svg prints nothing unless a trace was answered."""
+def _say(result: FitResult, format_: str, color: str, plain: bool) -> None:
+    """Print the answer in one format; svg prints nothing unless a trace was replayed."""
     from checks.capture.secrets import public
 
-    hits = answered.answered
+    hits = result.choice
     if format_ == "json":
         from preflight.fit.report import WORDS, fit_object
 
-        code, body = answered.exit_code, public(fit_object(answered))
-        started = answered.launch, answered.processes
-        named = {"word": WORDS[code], "reason": answered.answer.reason}
-        say_answer("fit", code, body, **named, started=started, host=answered.host)
+        code, body = result.exit_code, public(fit_object(result))
+        started = result.launch, result.processes
+        named = {"word": WORDS[code], "reason": result.answer.reason}
+        say_answer("fit", code, body, **named, started=started, host=result.host)
     elif format_ == "text":
         from preflight.fit.report import fit_text
         from preflight.pictures.memory_map import draws_blocks
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
-        say(fit_text(answered, painter(color), columns(), plain))
+        say(fit_text(result, painter(color), columns(), plain))
     elif format_ == "html":
         from preflight.fit.report import fit_page
 
-        say(fit_page(answered))
-    elif hits is not None and hits.chosen and hits.answer:
+        say(fit_page(result))
+    elif hits is not None and hits.capacity and hits.replay:
         from preflight.pictures.hit_curve import say_picture
 
-        say_picture(format_, hits.chosen, hits.answer)
+        say_picture(format_, hits.capacity, hits.replay)
 
 
 def _machines(
     model: str,
     target: float,
-    asked: WorkloadOptions,
+    workload_options: WorkloadOptions,
     root: str,
     nodes: int | None,
     launch: LaunchWords,
@@ -235,8 +235,8 @@ def _machines(
 ) -> int:
     """Print which hosts keep a part of a workload; return the exit code.
 
-    target: the part. asked: the workload. root: "/", or a description that narrows the hosts.
-    nodes: how many hosts; None tries several numbers."""
+    target: the part. root: "/", or a description that narrows the hosts. nodes: how many hosts;
+    None tries several numbers."""
     from checks.capture.described import Description, description_of
     from checks.capture.root_names import CaptureError
     from checks.capture.secrets import public
@@ -246,7 +246,7 @@ def _machines(
     progress = Progress(after_seconds=2)
     try:
         described = Description() if root == "/" else description_of(root)
-        machine_inputs = model, target, asked, described, nodes, launch, timeout_seconds
+        machine_inputs = model, target, workload_options, described, nodes, launch, timeout_seconds
         answer = machines(*machine_inputs, progress.show)
     except CaptureError as error:
         raise UsageError(str(error)) from None

@@ -32,7 +32,7 @@ from preflight.capacity.trace_answer import (
     trace_answers,
 )
 from preflight.capacity.workload import MultiTurnWorkload, workload_of
-from preflight.fit.judged_values import Asked
+from preflight.fit.judged_values import CompareBy
 from preflight.fit.launch_values import SizeValues
 from preflight.processes.processes import LaunchOptions
 from preflight.sizing.launch_sizing import LaunchInputs
@@ -82,7 +82,7 @@ class Frontier(NamedTuple):
         return first // GIGABYTE, last // GIGABYTE
 
     def at(self, l2_bytes: int) -> SizeValues:
-        """Return the division with so much L2: its segment lies between those of its neighbours."""
+        """Return the division with this L2; its segment lies on the line between two points."""
         points = self.points
         below = [points[0], *(each for each in points if (each.l2_bytes or 0) <= l2_bytes)][-1]
         above = next((each for each in points if (each.l2_bytes or 0) >= l2_bytes), points[-1])
@@ -91,16 +91,17 @@ class Frontier(NamedTuple):
         most, least = below.segment_bytes or 0, above.segment_bytes or 0
         return SizeValues(l2_bytes, max(MIB, int(most + part * (least - most)) // MIB * MIB))
 
-    def nearest(self, apart: Callable[[SizeValues], float]) -> SizeValues:
-        """Return the division for which ``apart``, a distance, is least; whole GB of L2 are
-        tried."""
+    def nearest(self, distance: Callable[[SizeValues], float]) -> SizeValues:
+        """Return the division with the least ``distance``, of those with a whole GB of L2."""
         first, last = self._ends
-        return min((self.at(size * GIGABYTE) for size in range(first, last + 1)), key=apart)
+        return min((self.at(size * GIGABYTE) for size in range(first, last + 1)), key=distance)
 
     def goals(self, now: SizeValues) -> Iterator[tuple[str, SizeValues]]:
-        """Yield (name, division) of other goals, to compare with the best: ``balanced``, then
-        ``l2``, ``pool`` and ``now``. These three need the sizes in ``now``, those of the launch as
-        it is written: ``l2`` keeps its segment, ``pool`` its L2, ``now`` both."""
+        """Yield (name, division) of other goals, to compare with the best division.
+
+        now: the sizes of the launch as it is written. ``balanced`` takes as much of the host for L2
+        as for the segment; ``l2`` keeps the segment of ``now``, ``pool`` its L2, and ``now`` both.
+        A goal whose size is not written is left out."""
 
         def uneven(values: SizeValues) -> float:
             l2, segment = values.l2_bytes or 0, values.segment_bytes or 0
@@ -145,13 +146,13 @@ class Division(NamedTuple):
         return sum(least + most for least, most in self.rates) / 2 / len(self.rates)
 
 
-class Answered(NamedTuple):
-    """Why a division was chosen: the hits of each that was tried.
+class DivisionChoice(NamedTuple):
+    """Why a division was chosen: the hits of each division that was tried.
 
-    tried: the chosen one first, then those with a name. workload: None for a trace. ceiling: the
-    part of the trace that a cache of any size could answer. next_gib: (size, tokens of the trace
-    that one GiB more would save), empty without a trace. chosen, answer: tiers and replayed trace
-    of the best."""
+    tried: the chosen division first, then those with a name. workload: None for a trace. trace: its
+    path. ceiling: the part of the trace that a cache of any size could answer. next_gib: (size,
+    tokens of the trace that one GiB more would save), empty without a trace. capacity, replay: the
+    best division's tiers, and the trace replayed on them; None without a trace."""
 
     tried: tuple[Division, ...]
     notes: tuple[str, ...] = ()
@@ -159,8 +160,8 @@ class Answered(NamedTuple):
     trace: str = ""
     ceiling: float = 1.0
     next_gib: tuple[tuple[str, int], ...] = ()
-    chosen: CapacityAnswer | None = None
-    answer: TraceAnswer | None = None
+    capacity: CapacityAnswer | None = None
+    replay: TraceAnswer | None = None
 
     @property
     def what(self) -> str:
@@ -179,26 +180,31 @@ class Chooser:
     ``begin`` first."""
 
     def __init__(
-        self, asked: Asked, now: SizeValues, options: LaunchOptions, root: Root, tell: Tell
+        self,
+        basis: CompareBy,
+        now: SizeValues,
+        options: LaunchOptions,
+        root: Root,
+        tell: Tell,
     ) -> None:
-        """Keep the question. now: the sizes that the launch has, which may not fit."""
-        self._asked, self._now, self._tell = asked, now, tell
+        """Keep what to replay. now: the sizes that the launch has, which may not fit. tell: called
+        with a line of progress."""
+        self._basis, self._now, self._tell = basis, now, tell
         self._options, self._root, self._count = options, root, 0
         self._tried: list[Division] = []
-        self._answered = Answered(())
+        self._choice = DivisionChoice(())
         self.workload: MultiTurnWorkload | None = None
         # A conversation comes back to the host that it was on, as a cache-aware router has it.
-        self._routing = "sticky" if (asked.hosts or 1) > 1 else None
+        self._routing = "sticky" if (basis.hosts or 1) > 1 else None
 
     def begin(self, values: SizeValues, inputs: LaunchInputs, capped: bool = True) -> int:
-        """Take the launch that all divisions are computed from, and return the least useful L2 of a
-        rank, in bytes. Call it before the other methods.
+        """Take the launch from which all divisions are computed, and return the least useful L2 of
+        a rank, in bytes: 1 GB, or more if SGLang demands an L2 larger than the GPU's cache.
 
-        values: the sizes that ``inputs`` were sized with. SGLang may demand an L2 that is larger
-        than the GPU's cache; capped: never return more than the L2 of ``values``. Raises
-        UnknownFactError if a tier or the workload is not known, and UsageError for an impossible
-        workload."""
-        request = CapacityRequest(Cluster(self._asked.hosts))
+        values: the sizes that ``inputs`` were sized with. capped: never return more than the L2 of
+        ``values``. Raises UnknownFactError if L2, L3 or the workload is not known, and UsageError
+        for an impossible workload."""
+        request = CapacityRequest(Cluster(self._basis.hosts))
         self._values = values
         self._base = compute_capacity(inputs, self._options, self._root, request, {})
         size, least = values.l2_bytes or GIGABYTE, GIGABYTE
@@ -210,8 +216,8 @@ class Chooser:
             demanded = server.deployment.sized.release.must_exceed_device
             if demanded and isinstance(gpu, Bounds) and tokens:
                 least = max(least, (gpu.most * size // tokens // GIGABYTE + 1) * GIGABYTE)
-        if self._asked.trace is None:
-            workload = workload_of(self._asked.workload, inputs.processes)
+        if self._basis.trace is None:
+            workload = workload_of(self._basis.workload, inputs.processes)
             if isinstance(workload, Unknown):
                 raise UnknownFactError(workload)
             self.workload = workload
@@ -224,44 +230,45 @@ class Chooser:
         segment = (values.segment_bytes or 0) / (base.segment_bytes or 1)
 
         def grown(tiers: Tiers) -> Tiers:
-            return tiers._replace(host=_times(tiers.host, l2), store=_times(tiers.store, segment))
+            return tiers._replace(host=_scaled(tiers.host, l2), store=_scaled(tiers.store, segment))
 
         servers = (each._replace(tiers=grown(each.tiers)) for each in self._base.servers)
         return self._base._replace(servers=tuple(servers))
 
     def kept(self, values: SizeValues, orders: int, clients: int, buffers: bool = False) -> float:
-        """Return the least part of the workload that any server keeps."""
+        """Return the part of the workload (0 to 1) that the server with the least keeps. The other
+        parameters are those of ``replay_workload``."""
         return min(low for low, _ in self._rates(self.capacity(values), orders, clients, buffers))
 
     def _rates(
         self, capacity: CapacityAnswer, orders: int, clients: int, buffers: bool = False
     ) -> Rates:
-        """Return the parts that are kept; a store that nothing reads counts for nothing."""
+        """Return ``replay_workload`` of these tiers; without the store, which is not read, if a
+        conversation is longer than the prefetch budget of a server."""
         assert self.workload is not None
-        if not buffers and not self._reads(capacity):
+        if not buffers and not self._reads_l3(capacity):
             servers = capacity.servers
             every = (each._replace(tiers=each.tiers._replace(store=None)) for each in servers)
             capacity = capacity._replace(servers=tuple(every))
-        return of_rounds(capacity, self.workload, orders, clients, self._routing, buffers)
+        return replay_workload(capacity, self.workload, orders, clients, self._routing, buffers)
 
     def order(self, frontier: Frontier) -> list[SizeValues]:
         """Replay the workload or the trace on divisions of the frontier; return their sizes, the
         best first. The launch's own sizes and the one with L2 as staging are replayed, but not
         returned."""
-        if self._asked.trace is None:
+        if self._basis.trace is None:
             self._tried = self._tried_on_rounds(frontier)
-            self._answered = Answered((), (), self.workload)
+            self._choice = DivisionChoice((), (), self.workload)
         else:
             self._tried = self._tried_on_trace(frontier)
         return [division.values for division in self._tried if division.about not in _NOT_CHOSEN]
 
     def _tried_on_rounds(self, frontier: Frontier) -> list[Division]:
-        """Replay the rounds of the workload on a coarse grid, on the goals, and finely around the
-        best. Return the divisions, the best first, then the rest of the grid, which was replayed
-        coarsely.
+        """Replay the rounds of the workload on a grid of divisions, then with more clients on the
+        goals and around the best. Return the latter, the best first, then the rest of the grid.
 
-        Without a workload SGLang's published one is taken, with more clients than any division
-        holds; it is kept in ``self.workload``."""
+        Without a workload, SGLang's published one with more clients than any division holds becomes
+        ``self.workload``."""
         grid = list(frontier.grid(GRID))
         if self.workload is None:  # the published one, with more clients than a division holds
             capacities = [self.capacity(values) for values in grid]
@@ -269,31 +276,30 @@ class Chooser:
             each = cached_tokens(PUBLISHED, PUBLISHED.rounds, page)
             most = max(map(_unique, capacities)) * _PRESSURE_PERCENT // 100
             self.workload = PUBLISHED._replace(clients=max(1, most // each))
-        tried = [self._of_rounds("", values, 1, _FEW_CLIENTS) for values in grid]
-        tried.sort(key=self._rank, reverse=True)
+        tried = [self._try_rounds("", values, 1, _FEW_CLIENTS) for values in grid]
+        tried.sort(key=self._sort_key, reverse=True)
         sizes = sorted((division.l2_bytes or 0) // GIGABYTE for division in grid)
         step = max(1, (sizes[-1] - sizes[0]) // (len(sizes) - 1 or 1))
         every = list(frontier.goals(self._now))
-        best = [self._of_rounds(about, values, _ORDERS, _CLIENTS) for about, values in every]
+        best = [self._try_rounds(about, values, _ORDERS, _CLIENTS) for about, values in every]
         # Finely: what comes close, then around the best, nearer each time.
         again = {(division.values.l2_bytes or 0) // GIGABYTE for division in tried[:_RUNNERS_UP]}
         done: set[int] = set()
         for _ in range(_AROUND):
             for size in sorted(again - done):
                 values = frontier.at(size * GIGABYTE)
-                best.append(self._of_rounds("", values, _ORDERS, _CLIENTS))
+                best.append(self._try_rounds("", values, _ORDERS, _CLIENTS))
             done |= again
             step = max(1, step // 2)
-            middle = (max(best, key=self._rank).values.l2_bytes or 0) // GIGABYTE
+            middle = (max(best, key=self._sort_key).values.l2_bytes or 0) // GIGABYTE
             near = (middle - step, middle + step)
             again = {size for size in near if sizes[0] <= size <= sizes[-1]}
         best += self._buffered(frontier)
-        return sorted(best, key=self._rank, reverse=True) + tried[_RUNNERS_UP:]
+        return sorted(best, key=self._sort_key, reverse=True) + tried[_RUNNERS_UP:]
 
     def staged_bytes(self, values: SizeValues) -> int:
         """Return the L2 of a rank, in bytes, that stages ``_STAGED`` conversations, rounded up to
-        whole GB. 0 if a server has no such mode, is in this mode already, or its L2 is not known.
-        """
+        whole GB. 0 if a server has no buffer_only mode, has it on, or its L2 is not known."""
         assert self.workload is not None
         length, sizes = self.workload.context_tokens(self.workload.rounds), []
         for server in self.capacity(values).servers:
@@ -312,56 +318,58 @@ class Chooser:
             values = frontier.at(max(frontier.points[0].l2_bytes or 0, l2))
             capacity = self.capacity(values)
             rates = self._rates(capacity, _ORDERS, _CLIENTS, buffers=True)
-            yield Division(BUFFER_ONLY, values, rates, *self._held(capacity))
+            yield Division(BUFFER_ONLY, values, rates, *self._tier_numbers(capacity))
 
     def _tried_on_trace(self, frontier: Frontier) -> list[Division]:
         """Replay the trace on a grid of divisions and on the goals; return them, the best first.
-        Keeps the replay of the best, with its notes, for ``answered``."""
+        Keeps the replay of the best, with its notes, for ``choice_of``."""
         every = [("", values) for values in frontier.grid(GRID)]
         every += frontier.goals(self._now)
         capacities = [self.capacity(values) for _, values in every]
-        now = dict(self._held(self.capacity(self._now))[0])
+        now = dict(self._tier_numbers(self.capacity(self._now))[0])
         sizes = ("L2", self._now.l2_bytes), ("L3", self._now.segment_bytes)
         also = tuple((f"now: {name}", now[name]) for name, size in sizes if size and now.get(name))
         answers = self._replayed(capacities, also)
         tried = [
-            Division(about, values, _rates(answer), *self._held(each))
+            Division(about, values, _trace_rates(answer), *self._tier_numbers(each))
             for (about, values), each, answer in zip(every, capacities, answers, strict=True)
         ]
-        order = sorted(range(len(tried)), key=lambda at: self._rank(tried[at]), reverse=True)
+        order = sorted(range(len(tried)), key=lambda at: self._sort_key(tried[at]), reverse=True)
         drawn, capacity = answers[order[0]], capacities[order[0]]
         pairs = zip(capacity.servers, drawn.servers, strict=True)
         unknown = ((x.subject, why.reason) for x, why in pairs if isinstance(why, Unknown))
         left_out = (f"{subject}: not replayed: {reason}" for subject, reason in unknown)
         notes = (*drawn.notes, *left_out)
-        name, ceiling = self._asked.trace or "", drawn.curve.ceiling
-        self._answered = Answered((), notes, None, name, ceiling, (), capacity, drawn)
+        name, ceiling = self._basis.trace or "", drawn.curve.ceiling
+        self._choice = DivisionChoice((), notes, None, name, ceiling, (), capacity, drawn)
         return [tried[at] for at in order]
 
-    def _of_rounds(self, about: str, values: SizeValues, orders: int, clients: int) -> Division:
+    def _try_rounds(self, about: str, values: SizeValues, orders: int, clients: int) -> Division:
         capacity, self._count = self.capacity(values), self._count + 1
         self._tell(f"fit: {self._count} divisions of the memory replayed")
         rates = self._rates(capacity, orders, clients)
-        return Division(about, values, rates, *self._held(capacity))
+        return Division(about, values, rates, *self._tier_numbers(capacity))
 
-    def _rank(self, division: Division) -> tuple[bool, float, int, int]:
-        """Return the order of a division; with as much kept, L2 is nearer than L3."""
+    def _sort_key(self, division: Division) -> tuple[bool, float, int, int]:
+        """Return the key by which divisions are sorted, larger for a better one: that it may be
+        chosen, the part kept, the unique tokens, and then the larger L2, nearer than L3."""
         is_choice, l2_bytes = division.about not in _NOT_CHOSEN, division.values.l2_bytes or 0
         return is_choice, round(division.kept, 3), division.unique, l2_bytes
 
-    def answered(self, values: SizeValues) -> Answered | None:
+    def choice_of(self, values: SizeValues) -> DivisionChoice | None:
         """Return why ``values`` were chosen, with the goals by name; None if nothing was tried."""
         if not self._tried:
             return None
         alike = (each for each in self._tried if each.values.l2_bytes == values.l2_bytes)
         near = next((each for each in alike if each.about != BUFFER_ONLY), self._tried[0])
-        best = Division("best", values, near.rates, *self._held(self.capacity(values)))
+        best = Division("best", values, near.rates, *self._tier_numbers(self.capacity(values)))
         named = sorted((each for each in self._tried if each.about), key=lambda each: -each.kept)
-        return self._answered._replace(tried=(best, *named), next_gib=self._next_gib(values))
+        return self._choice._replace(tried=(best, *named), next_gib=self._next_gib(values))
 
     def _next_gib(self, values: SizeValues) -> tuple[tuple[str, int], ...]:
-        """Return the tokens of the trace that one more GiB of each size would save."""
-        if self._asked.trace in (None, "-"):
+        """Return (size, tokens of the trace that one more GiB would save) for L2 and the segment.
+        () without a trace that can be read again."""
+        if self._basis.trace in (None, "-"):
             return ()
         more, (l2, segment, _) = _MORE_GIB * GIB, values
         sizes = (l2, segment), ((l2 or 0) + more, segment), (l2, (segment or 0) + more)
@@ -375,11 +383,11 @@ class Chooser:
     ) -> tuple[TraceAnswer, ...]:
         """Replay the trace once, on each of ``capacities``; answers are in their order. also:
         (label, tokens) to mark on the curve."""
-        trace = open_trace(self._asked.trace or "", page_of(capacities[0]))
+        trace = open_trace(self._basis.trace or "", page_of(capacities[0]))
         routing = None if self._routing is None or capacities[0].router else "cache-aware"
         return trace_answers(capacities, trace, TraceRequest(routing, also=also), self._tell)
 
-    def _held(
+    def _tier_numbers(
         self, capacity: CapacityAnswer
     ) -> tuple[tuple[tuple[str, int], ...], int, tuple[tuple[str, int | None], ...]]:
         """Return three things: (tier, its least tokens of all servers), the tokens held at least
@@ -396,8 +404,9 @@ class Chooser:
                 evicts |= {tier.name: first_maybe(each, tier.name) for tier in models}
         return tuple(tokens.items()), _unique(capacity), tuple(evicts.items())
 
-    def _reads(self, capacity: CapacityAnswer) -> bool:
-        """Return whether a conversation of the workload fits what may be under prefetch."""
+    def _reads_l3(self, capacity: CapacityAnswer) -> bool:
+        """Return whether L3 is read: a conversation fits the prefetch budget of every server. True
+        too for a trace, and for a budget that is not known."""
         if self.workload is None:
             return True
         length = self.workload.context_tokens(self.workload.rounds)
@@ -412,7 +421,7 @@ def _l2_tokens(server: ServerCapacity) -> int:
     return tokens.least if isinstance(tokens, Bounds) else 0
 
 
-def _times(tier: Tier | None, factor: float) -> Tier | None:
+def _scaled(tier: Tier | None, factor: float) -> Tier | None:
     """Return the tier with ``factor`` times its tokens; unchanged for None or unknown tokens."""
 
     def grown(tokens: Bounds) -> Bounds:
@@ -440,7 +449,7 @@ def _unique(capacity: CapacityAnswer) -> int:
     return max(in_servers, in_store)
 
 
-def of_rounds(
+def replay_workload(
     capacity: CapacityAnswer,
     workload: MultiTurnWorkload,
     orders: int,
@@ -451,10 +460,10 @@ def of_rounds(
     """Replay a workload; return for each server (least, most) of the part of the tokens seen before
     that it still keeps. A server that cannot be replayed is left out.
 
-    orders: how many orders of the clients are averaged. most_clients: with more, so many are
-    replayed on tiers that are smaller in proportion. routing: as ``TraceRequest`` has it, used if
-    the launch has no router. buffers: as if L2 were staging (buffer_only). Raises UnknownFactError
-    if no server can be replayed."""
+    orders: how many orders of the clients are averaged. most_clients: of a workload with more, this
+    many are replayed, on tiers that are smaller in proportion. routing: a ``Routing.how``, used if
+    the launch has no router; None is round-robin. buffers: as if L2 were staging (buffer_only).
+    Raises UnknownFactError if no server can be replayed."""
     page, whole = page_of(capacity), workload.context_tokens(workload.rounds)
     blocks = -(-_BLOCKS // workload.rounds) * workload.rounds
     block = max(page, whole // blocks // page * page)
@@ -475,7 +484,7 @@ def of_rounds(
             # What is staging stages as much as it does.
             l2 = size.l2 if plan.rules.buffers else l2
             smaller = plan._replace(sizes=(TierSizes(int(size.l1 / times), l2, *rest),))
-            both = [_kept(smaller, fewer, block, seed) for seed in range(orders)]
+            both = [_kept_part(smaller, fewer, block, seed) for seed in range(orders)]
             parts.append(sum(both) / len(both))
         rates.append((min(parts), max(parts)))
     if not rates:
@@ -487,7 +496,8 @@ def of_rounds(
 def _requests(
     workload: MultiTurnWorkload, block: int, seed: int
 ) -> tuple[tuple[Request, ...], int]:
-    """Return a workload's requests in blocks, and how many of these blocks were seen before."""
+    """Return a workload's requests in blocks of ``block`` tokens, and how many of all their blocks
+    were seen in an earlier round. seed: decides the order of the clients."""
     requests, before = tuple(rounds_requests(workload, block, seed)), dict[int | None, int]()
     seen = 0
     for request in requests:
@@ -496,8 +506,9 @@ def _requests(
     return requests, seen
 
 
-def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) -> float:
-    """Return the part of what was seen before that is kept, in one order of the clients."""
+def _kept_part(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) -> float:
+    """Return the part (0 to 1) of the blocks seen before that hits, in the order of the clients
+    that ``seed`` decides. plan: with one size of the tiers. block: its tokens."""
     (replay,) = plan.replays(block)
     requests, seen = _requests(workload, block, seed)
     for request in requests:
@@ -505,8 +516,9 @@ def _kept(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) 
     return min(1.0, sum(replay.flows.hits.values()) / seen) if seen else 1.0
 
 
-def _rates(answer: TraceAnswer) -> Rates:
-    """Return (least, most) of each server that is replayed. Raises UsageError if none is."""
+def _trace_rates(answer: TraceAnswer) -> Rates:
+    """Return the (least, most) hit rate of each server that is replayed. Raises UsageError if no
+    server is."""
     if not answer.replayed and isinstance(answer.servers[0], Unknown):
         raise UsageError(f"--trace: {answer.servers[0].reason}")
     both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in answer.replayed)

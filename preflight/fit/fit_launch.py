@@ -30,7 +30,7 @@ from preflight.base.usage_error import UsageError
 from preflight.check.answer import selection_of
 from preflight.fit.judged_values import (
     KEEP,
-    Asked,
+    CompareBy,
     FitAnswer,
     Goal,
     HostState,
@@ -42,7 +42,14 @@ from preflight.fit.judged_values import (
     judged_values,
     released_root,
 )
-from preflight.fit.launch_edit import Edit, Edited, by_hand, command_line, edited, launch_texts
+from preflight.fit.launch_edit import (
+    Edit,
+    Edited,
+    by_hand,
+    command_line,
+    edit_texts,
+    launch_texts,
+)
 from preflight.fit.launch_values import SizeValues, knobs, with_values
 from preflight.fit.solver import larger_fit, largest_sizes, solve
 from preflight.inputs.host_source import Host, size_within
@@ -58,23 +65,23 @@ from preflight.sglang.model_geometry import AttentionKind
 from preflight.sizing.launch_sizing import LaunchSizing
 
 if TYPE_CHECKING:
-    from preflight.fit.divisions import Answered
+    from preflight.fit.divisions import DivisionChoice
 
 
 DESCRIBED_NAME = "the host that is described"
 
 
-class Fitted(NamedTuple):
+class FitResult(NamedTuple):
     """The answer of ``fit`` with what is shown or written beside it.
 
     edited: the launch's files with the new sizes; None if ``command`` has them, or nothing fits.
     written: paths that were written. command: the launch's new command line, if it was given as a
     command, or the whole script of a first launch; else "". host_commands: what sets the pools and
     limits of the host. assumptions: about a host that was described. state, machine: launch and
-    host that were asked about. hints: what would let more fit. ignored: (check, reason) that count
-    for nothing; waivers_over: waivers that ended, so their checks count again. unread: notes on
-    parts of the launch that the numbers leave out. processes: what the launch starts. answered: how
-    the best division was chosen."""
+    host that were asked about. hints: what would let more fit. first: a first launch, for --model.
+    ignored: (check, reason) that count for nothing; waivers_over: waivers that ended, so their
+    checks count again. unread: notes on parts of the launch that the numbers leave out. choice: why
+    the best division was chosen; None for another goal."""
 
     launch: str
     host: str
@@ -94,7 +101,7 @@ class Fitted(NamedTuple):
     waivers_over: tuple[Waiver, ...] = ()
     unread: tuple[str, ...] = ()
     processes: tuple[LaunchProcess, ...] = ()
-    answered: Answered | None = None
+    choice: DivisionChoice | None = None
 
 
 class FirstLaunch(NamedTuple):
@@ -137,7 +144,8 @@ class FirstLaunch(NamedTuple):
 
 
 def first_launch(model: str, host: Host, buffers: bool = False) -> FirstLaunch:
-    """Return a launch of ``model`` on all GPUs of the host. Raises UsageError for none."""
+    """Return a launch of ``model`` on all GPUs of the host, for ``fit`` to begin with. Raises
+    UsageError if no GPU is known. buffers: L2 is staging alone (buffer_only)."""
     count = len(read_gpus(host.root, None).on_pci)
     if not count:
         raise UsageError("--model: how many GPUs there are is not known: give --gpus, as 8xH100")
@@ -148,21 +156,22 @@ def first_launch(model: str, host: Host, buffers: bool = False) -> FirstLaunch:
     return FirstLaunch(model, count, where, nics, buffers)
 
 
-def with_first_launch(answer: Fitted, first: FirstLaunch, path: str) -> Fitted:
-    """Return the answer with the whole script, as it is to stand at ``path``."""
-    values = answer.answer.values
-    answer = answer._replace(first=True, launch=path or f"a first launch of {first.model}")
-    if answer.answer.fits is None:
-        return answer._replace(command="")
+def with_first_launch(result: FitResult, first: FirstLaunch, path: str) -> FitResult:
+    """Return the result with the script of ``first`` in the sizes that fit as its ``command``; ""
+    if nothing fits. path: of the script's file; "" if it is not written."""
+    values = result.answer.values
+    result = result._replace(first=True, launch=path or f"a first launch of {first.model}")
+    if result.answer.fits is None:
+        return result._replace(command="")
     l2, segment = values.l2_bytes or GIGABYTE, values.segment_bytes or first.ranks * (64 << 20)
     tcp = "no NIC is known (--nics): this launch speaks TCP; with RDMA it is another launch"
-    unread = answer.unread if first.nics else (*answer.unread, tcp)
+    unread = result.unread if first.nics else (*result.unread, tcp)
     script = first.script(path or "launch.sh", l2 // GIGABYTE, segment)
-    return answer._replace(command=script, unread=unread)
+    return result._replace(command=script, unread=unread)
 
 
 def write_first(path: str, script: str) -> tuple[str, ...]:
-    """Write the script where nothing is yet; returns the paths. Raises UsageError."""
+    """Write a new file with the script; return (path,). Raises UsageError if the file exists."""
     try:
         with open(path, "x", encoding="utf-8") as file:
             file.write(script)
@@ -172,7 +181,7 @@ def write_first(path: str, script: str) -> tuple[str, ...]:
     return (path,)
 
 
-def fitted(
+def fit_launch(
     launch_words: LaunchWords,
     host: Host,
     goal: str | None,
@@ -180,15 +189,15 @@ def fitted(
     write: bool,
     timeout_seconds: float,
     chosen: Chosen = ALL_CHECKS,
-    asked: Asked | None = None,
-) -> Fitted | Unknown:
+    basis: CompareBy | None = None,
+) -> FitResult | Unknown:
     """Find the largest sizes of a launch that fit the host, and edit the launch to have them.
     Writes no file. Unknown if the launch was not read in time.
 
-    goal: name of a ``Goal``; None for "best", or for the only size that the launch has. keep_bytes:
-    memory to stay available. write: the files are to be written, so refuse a launch that is no
-    file. chosen: which checks count. asked: what the best division is chosen by. Raises UsageError.
-    """
+    goal: value of a ``Goal``; None for "best", or for the only size that the launch has.
+    keep_bytes: memory to stay available. write: the caller will write the files. chosen: which
+    checks count. basis: what the goal "best" compares divisions by. Raises UsageError for a launch
+    that cannot be read, that has no size for the goal, or with ``write`` is no file."""
     selection = selection_of(chosen)
     sized = size_within(launch_words, host, timeout_seconds)
     if isinstance(sized, Unknown):
@@ -214,7 +223,7 @@ def fitted(
 
     machine = HostState(host.root, facts, checks, keep_bytes, left_out, trying)
     written, state = state, state._replace(launch=_without_limits(launch))
-    answered, notes = None, sized.sizing.not_whole
+    choice, notes = None, sized.sizing.not_whole
     try:
         if goal is None:
             both = sizes.l2 is not None and sizes.segment is not None
@@ -225,16 +234,16 @@ def fitted(
             from preflight.fit.divisions import Chooser
 
             now = SizeValues(*(each and each.now_bytes for each in (sizes.l2, sizes.segment)))
-            asked = asked or Asked()
-            if asked.hosts is None:
+            basis = basis or CompareBy()
+            if basis.hosts is None:
                 hosts, note = launch_hosts(sized.sizing, len(read_gpus(host.root, None).on_pci))
                 notes += (note,) if note else ()
-                asked = asked._replace(hosts=hosts if hosts > 1 else None)
-            chooser = Chooser(asked, now, options, host.root, progress.show)
+                basis = basis._replace(hosts=hosts if hosts > 1 else None)
+            chooser = Chooser(basis, now, options, host.root, progress.show)
             try:
                 answer = solve(state, machine, wanted, chooser)
                 if answer.fits is not None:
-                    answered = chooser.answered(answer.values)
+                    choice = chooser.choice_of(answer.values)
             except UnknownFactError as error:
                 notes += (f"not chosen by what is answered: {error.fact.reason}",)
                 answer = solve(state, machine, Goal.L2)
@@ -250,21 +259,21 @@ def fitted(
         models = Models(host.root, options.model_config)
         answer = answer._replace(shares=tuple(shares(answer.fits, answer.goal, models)))
     if host.described is not None:
-        answer = _of_description(answer, machine, host.described.not_described)
+        answer = _for_description(answer, machine, host.described.not_described)
     fits = answer.fits is not None
     changes, command = _edited(launch_words, written, host, answer) if fits else (None, "")
     ignored, over = tuple(selection.ignore.items()), tuple(selection.over)
     name = host.name if host.described is None else DESCRIBED_NAME
     assumed = () if host.described is None else host.described.assumptions
     steps = tuple(_host_commands(answer, context_of(facts)))
-    basis = (launch.name, name, answer, keep_bytes, changes, (), command, steps, assumed)
-    fit = Fitted(*basis, state, machine, _exit_code(answer), ignored=ignored, waivers_over=over)
+    basics = (launch.name, name, answer, keep_bytes, changes, (), command, steps, assumed)
+    fit = FitResult(*basics, state, machine, _exit_code(answer), ignored=ignored, waivers_over=over)
     processes = sized.sizing.inputs.processes
-    return fit._replace(unread=notes, processes=processes, answered=answered)
+    return fit._replace(unread=notes, processes=processes, choice=choice)
 
 
 def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
-    """Return the launch with no memory limit on its containers, which it sets itself."""
+    """Return the launch without the memory limits that it sets on its containers."""
     commands = tuple(
         each._replace(container=each.container and each.container._replace(memory_bytes=None))
         for each in launch.reading.commands
@@ -272,12 +281,11 @@ def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
     return launch._replace(reading=launch.reading._replace(commands=commands))
 
 
-def _of_description(answer: FitAnswer, machine: HostState, topics: frozenset[str]) -> FitAnswer:
-    """Drop the warnings and unknowns of host checks from ``beside``, for a host that was only
-    described. One with a need stays if the description leaves out a topic of its check.
+def _for_description(answer: FitAnswer, machine: HostState, topics: frozenset[str]) -> FitAnswer:
+    """Return the answer for a host that was only described: ``beside`` without the warnings and
+    unknowns of host checks. Of these a finding with a need stays if its check reads ``topics``.
 
-    topics: those of devices that the description leaves out; their checks become ``not_described``.
-    """
+    topics: of devices that the description leaves out. Their checks become ``not_described``."""
     asked = {check.id: topics.intersection(check.topics) for check, _ in machine.checks}
 
     def is_kept(each: Finding) -> bool:
@@ -303,14 +311,14 @@ def _exit_code(answer: FitAnswer) -> int:
 def _edited(
     launch: LaunchWords, state: LaunchState, host: Host, answer: FitAnswer
 ) -> tuple[Edited | None, str]:
-    """Return the launch's files with the new sizes, or (None, its new command line). If neither can
-    be made, nothing is edited, and every size is an advice to change by hand."""
+    """Return (the launch's files with the new sizes, ""), or for a command (None, its new command
+    line). If neither can be made, the first value has no edits, and an advice for every size."""
     launch_words = launch.words
     changed = with_values(state.launch, answer.sizes, answer.values)
     if launch_words == (state.launch.name,):  # a file is called as it was given
         texts = launch_texts(launch_words[0], launch.env_files, host.environment, host.root.live)
         if texts is not None:
-            return edited(texts, answer.sizes, answer.values), ""
+            return edit_texts(texts, answer.sizes, answer.values), ""
     line = command_line(state.launch.reading, changed.reading) if len(launch_words) > 1 else ""
     if line:
         return None, line
@@ -367,7 +375,7 @@ def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
 
 
 def _write(edit: Edit) -> None:
-    """Write the edited file, and the old one beside it."""
+    """Write the edited file, after a copy of the old one with its mode and owner."""
     real = os.path.realpath(edit.path)
     before, status = Path(real).read_bytes(), os.stat(real)
     write_whole(f"{real}{COPY}", before, stat.S_IMODE(status.st_mode))
@@ -430,13 +438,14 @@ _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 
 def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield sentences, each with what would fit then; nothing if nothing more would."""
+    """Yield a sentence for each change outside of ``fit`` that would let larger sizes fit, with
+    these sizes. Nothing for the goal best."""
     if not answer.reason and answer.goal is not Goal.BEST:
-        yield from _released(state, host, answer)
-        yield from _regular(state, host, answer)
+        yield from _released_hint(state, host, answer)
+        yield from _regular_hint(state, host, answer)
 
 
-def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
+def _regular_hint(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
     """Yield a hint if a larger L2 would pass SGLang's memory check with the pools on regular pages,
     without ``MC_STORE_USE_HUGEPAGE``. Only for the goal L2, stopped by that check."""
     stopped = [*answer.blocking, *(each for bound in answer.bounds for each in bound.findings)]
@@ -450,7 +459,7 @@ def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator
     )
     launch = state.launch._replace(reading=reading._replace(commands=commands))
     larger = largest_sizes(state._replace(launch=launch), host, answer.goal, answer.gates)
-    if larger is not None and _more(larger, answer):
+    if larger is not None and _is_larger(larger, answer):
         yield (
             f"without {_SWITCH}, {larger.text} would pass: SGLang's own check asks for as much "
             "available memory as the pools take, and the pages that they lie on are no longer part "
@@ -458,7 +467,7 @@ def _regular(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator
         )
 
 
-def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
+def _released_hint(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
     """Yield a hint if larger sizes would fit once free huge pages that this launch does not take
     were given back. Nothing here lowers a pool, so the user has to."""
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
@@ -481,7 +490,7 @@ def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterato
     if answer.bounds and not any(larger_fit(state, freed, answer)):
         return
     larger = largest_sizes(state, freed, answer.goal, answer.gates)
-    if larger is not None and _more(larger, answer):
+    if larger is not None and _is_larger(larger, answer):
         sizes = ((pages, format_page_size(size)) for size, pages in spare.items() if pages > 0)
         names = " and ".join(f"{pages} pages of {size}" for pages, size in sizes)
         yield (
@@ -490,8 +499,9 @@ def _released(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterato
         )
 
 
-def _more(larger: SizeValues, answer: FitAnswer) -> bool:
-    """Return whether either size is at least one step larger, and none is smaller."""
+def _is_larger(larger: SizeValues, answer: FitAnswer) -> bool:
+    """Return whether ``larger`` has more L2 or segment than the answer and less of neither. True if
+    nothing fits in the answer."""
     if answer.fits is None:
         return True
     more = [(new or 0) - (old or 0) for new, old in zip(larger, answer.values, strict=True)][:2]
@@ -507,17 +517,19 @@ def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib
     mapped = [a for process in shown.asked for a in process.allocations]
     if goal is not Goal.POOL:
         ranks = sum(1 for p in shown.inputs.launch.processes if p.host_pools_bytes)
-        tokens = _tokens(judgement, models, of_one_rank=True)
-        yield _share("l2", mapped, MemoryKind.HOST_POOL, ranks, tokens)
+        tokens = _gib_tokens(judgement, models, of_one_rank=True)
+        yield _next_gib("l2", mapped, MemoryKind.HOST_POOL, ranks, tokens)
     if goal is not Goal.L2:
-        tokens = _tokens(judgement, models, of_one_rank=False)
-        yield _share("segment", mapped, MemoryKind.SEGMENT, 1, tokens)
+        tokens = _gib_tokens(judgement, models, of_one_rank=False)
+        yield _next_gib("segment", mapped, MemoryKind.SEGMENT, 1, tokens)
 
 
-def _share(
+def _next_gib(
     size: str, mapped: list[Allocation], what: MemoryKind, times: int, tokens: int | None
 ) -> NextGib:
-    """Return the memory and pages that 1 GiB more of a size takes."""
+    """Return the cost of 1 GiB more of ``size`` ("l2" or "segment"). mapped: all allocations. what:
+    those of the size, which tell the page size; else those of the arena do. times: how often the
+    host has the size. tokens: that 1 GiB holds."""
     of_size = [a for a in mapped if a.what == what and a.backing is not Backing.ARENA]
     of_size = of_size or [a for a in mapped if a.what == MemoryKind.ARENA]
     page = max((a.page_size_bytes for a in of_size if a.on_huge_pages), default=0)
@@ -525,9 +537,9 @@ def _share(
     return NextGib(size, host_bytes, host_bytes // page if page else 0, page, tokens)
 
 
-def _tokens(judgement: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
-    """Return the tokens that 1 GiB more holds: with ``of_one_rank`` if each rank of a server gets
-    it as L2, else if the store of all ranks does. None if the model or its pools are not known."""
+def _gib_tokens(judgement: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
+    """Return the tokens that 1 GiB more holds: with ``of_one_rank`` as L2 of each rank of a server,
+    else in the store. None if the model or its pools are not known."""
     for process in judgement.sizing.inputs.processes:
         memory = judgement.sizing.inputs.memory.get(process.number)
         if process.server is None or memory is None:

@@ -57,9 +57,9 @@ class PlannedRoot(RecordingRoot):
 
 
 def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: int) -> Root:
-    """Return ``root`` as it would read once the huge page pools are set to ``pools``: counts grow,
-    free memory shrinks. Pages bound to no node come from all nodes, as in Linux; no pool is
-    lowered."""
+    """Return ``root`` as it would read once the huge page pools are set to ``pools``: their counts
+    grow, and free memory shrinks. Pages bound to no node come from all nodes, as in Linux; no pool
+    is lowered. default_page_bytes: the size that meminfo counts, and ``vm.nr_hugepages``."""
     grown = [target for target in pools if target.pages > (target.now_pages or 0)]
     if not grown:
         return root
@@ -77,20 +77,20 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
                 there = root.integer(f"{NODES}/node{numa_node}/hugepages/{name}/nr_hugepages")
                 if not isinstance(there, Unknown) or not there.absent:
                     room[numa_node] = (free[numa_node] + cache[numa_node]) // size
-            shares = _spread(added, room)
-        _add(now, added, *(f"{POOLS}/{name}/{count}" for count in _COUNTS))
+            shares = _spread_evenly(added, room)
+        _add_pages(now, added, *(f"{POOLS}/{name}/{count}" for count in _COUNTS))
         for numa_node, pages in shares.items():
             folder = f"{NODES}/node{numa_node}/hugepages/{name}"
-            _add(now, pages, *(f"{folder}/{count}" for count in _COUNTS))
+            _add_pages(now, pages, *(f"{folder}/{count}" for count in _COUNTS))
             taken = min(free.get(numa_node, 0), pages * size)
             if numa_node in free:
                 free[numa_node] -= taken
                 cache[numa_node] = max(0, cache[numa_node] - (pages * size - taken))
-            _take_node(now, numa_node, pages * size)
+            _take_node_memory(now, numa_node, pages * size)
         rows = {"MemFree": -added * size, "MemAvailable": -added * size}
         if size == default_page_bytes:
             rows |= {"HugePages_Total": added, "HugePages_Free": added}
-            _add(now, added, "/proc/sys/vm/nr_hugepages")
+            _add_pages(now, added, "/proc/sys/vm/nr_hugepages")
         rows["Hugetlb"] = added * size
         _change_rows(now, MEMINFO, rows)
     return now
@@ -110,10 +110,10 @@ def released_root(root: Root, pools: Iterable[Pool]) -> Root:
         released = sum(shares.values())
         if not released:
             continue
-        _add(now, -released, *(f"{POOLS}/{name}/{count}" for count in _COUNTS))
+        _add_pages(now, -released, *(f"{POOLS}/{name}/{count}" for count in _COUNTS))
         for numa_node, pages in shares.items():
             folder = f"{NODES}/node{numa_node}/hugepages/{name}"
-            _add(now, -pages, *(f"{folder}/{count}" for count in _COUNTS))
+            _add_pages(now, -pages, *(f"{folder}/{count}" for count in _COUNTS))
             _change_rows(now, f"{NODES}/node{numa_node}/meminfo", {"MemFree": pages * size})
         rows = {"MemFree": released * size, "MemAvailable": released * size}
         _change_rows(now, MEMINFO, rows)
@@ -138,7 +138,7 @@ def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
     return free, cache
 
 
-def _spread(pages: int, room: Mapping[int, int]) -> dict[int, int]:
+def _spread_evenly(pages: int, room: Mapping[int, int]) -> dict[int, int]:
     """Return pages by node: ``pages`` spread evenly over nodes, none beyond its ``room`` (pages).
     Pages for which no node has room are spread evenly all the same."""
     shares = dict.fromkeys(room, 0)
@@ -155,15 +155,15 @@ def _spread(pages: int, room: Mapping[int, int]) -> dict[int, int]:
     return shares
 
 
-def _add(now: PlannedRoot, pages: int, *names: str) -> None:
-    """Count so many pages more in each of these files that is read."""
+def _add_pages(now: PlannedRoot, pages: int, *names: str) -> None:
+    """Add ``pages`` (may be negative) to the count in each of the files ``names`` that is read."""
     for name in names:
         count = now.integer(name)
         if not isinstance(count, Unknown):
             now.texts[name] = f"{count + pages}\n"
 
 
-def _take_node(now: PlannedRoot, numa_node: int, size: int) -> None:
+def _take_node_memory(now: PlannedRoot, numa_node: int, size: int) -> None:
     """Lower the node's free memory in ``now`` by ``size`` bytes, then its page cache by the
     rest."""
     name = f"{NODES}/node{numa_node}/meminfo"
@@ -221,7 +221,7 @@ _SET = (Kind.ULIMIT, Kind.SYSCTL, Kind.SHM_SIZE)
 
 
 def is_mended(finding: Finding) -> bool:
-    """Return whether a setting mends a finding for any size, as of limits, boot or a container."""
+    """Return whether a setting of the host or a container mends a finding for all sizes."""
     if finding.status not in (Status.FAIL, Status.WARN) or finding.check in ROOM:
         return False
     if finding.settings and all(setting.kind in _SET for setting in finding.settings):
@@ -284,9 +284,9 @@ class Goal(Enum):
     BALANCED = "balanced"
 
 
-class Asked(NamedTuple):
-    """By which requests divisions are compared: a workload's numbers, or the path of a trace. With
-    neither it is SGLang's published benchmark.
+class CompareBy(NamedTuple):
+    """The requests that are replayed to compare divisions: of a workload, or of the trace with this
+    path. With neither, of the launch's benchmark, or else of SGLang's published one.
 
     hosts: how many share the store; None to leave that to the launch."""
 
@@ -296,8 +296,8 @@ class Asked(NamedTuple):
 
 
 class SizeBound(NamedTuple):
-    """Why ``size`` ("l2" or "segment") cannot be one step larger, ``value_bytes``: the findings
-    that stop it, the worst first."""
+    """Why ``size`` ("l2" or "segment") cannot be ``value_bytes``, one step larger: the findings
+    that stop this value, the worst first."""
 
     size: str
     value_bytes: int
@@ -320,14 +320,14 @@ class NextGib(NamedTuple):
 class FitAnswer(NamedTuple):
     """The sizes that fit, and how they were judged.
 
-    fits: the judgement of these sizes; None if nothing fits. Then ``blocking`` says why, for the
-    sizes in ``values``, or ``reason`` says why no size can be given.
+    values: the sizes that fit. fits: their judgement; None if nothing fits. Then ``reason`` says
+    why no size can be given, or if it is "", ``blocking`` is what stops the sizes in ``values``.
 
     sizes: where the launch sets its sizes. least: the judgement of the least sizes. unknown:
     findings of gates that could not be judged at any size. bounds: what stops each size of the
-    goal. beside: what check finds beside the gates, the worst first. shares: what 1 GiB more costs.
-    gates: the checks that sizes were held against. not_described: checks of devices that the
-    description of the host leaves out."""
+    goal. beside: other findings of check, the worst first. shares: what 1 GiB more costs. gates:
+    the checks that sizes were held against. not_described: checks of devices that the description
+    of the host leaves out."""
 
     goal: Goal
     sizes: Knobs
@@ -353,7 +353,7 @@ class FitAnswer(NamedTuple):
 
     @property
     def undecided(self) -> bool:
-        """Whether a gate is unknown for more than a device that nobody described."""
+        """Whether a gate is unknown for another reason than a device that is not described."""
         return any(finding.check not in self.not_described for finding in self.unknown)
 
 
@@ -362,9 +362,9 @@ def judged_values(
 ) -> Judgement:
     """Judge the launch with ``values`` on the host as it will be once the plan is applied.
 
-    ids: judge by these of the host's checks alone, besides those of the launch; None for all. With
-    ``ids``, values whose huge pages cannot be reserved are judged no further. Raises UsageError as
-    sizing does."""
+    ids: of the host's checks to judge by, beside the checks of the launch; None for all. With
+    ``ids``, values whose huge pages cannot be reserved are judged no further. Raises UsageError if
+    the launch has an invalid value."""
     host.trying()
     launch, sizing = sized_values(state, host, values)
     needs = launch_needs(sizing)
@@ -381,7 +381,7 @@ def judged_values(
     facts, planned = host.facts, host.root
     if ids is not None and any(finding.status is Status.FAIL for finding in findings):
         grown = sum((each.pages - (each.now_pages or 0)) * each.page_bytes for each in targets)
-        room = _kept(needs, facts, host.keep_bytes)[1] - host.keep_bytes - grown
+        room = _judge_keep(needs, facts, host.keep_bytes)[1] - host.keep_bytes - grown
         room = min(room, _pool_room(targets, hugetlb))
         return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings), room)
     wanted = {check.id for check, _ in host.checks} if ids is None else {*ids}
@@ -393,7 +393,7 @@ def judged_values(
         facts = facts_with_pools(planned, needs, facts)
     findings += judge(facts, needs, chosen)
     findings += launch_findings(sizing)
-    kept, left = _kept(needs, facts, host.keep_bytes)
+    kept, left = _judge_keep(needs, facts, host.keep_bytes)
     findings = [finding for finding in (*findings, *kept) if not host.left_out(finding.check)]
     room = min(left - host.keep_bytes, _gate_room(sizing, facts), _pool_room(targets, hugetlb))
     return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings), room)
@@ -417,7 +417,7 @@ def facts_with_pools(planned: Root, needs: LaunchNeeds, before: Facts) -> Facts:
     return Facts(topics)
 
 
-def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Finding], int]:
+def _judge_keep(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Finding], int]:
     """Judge whether ``keep_bytes`` stay available once the launch is mapped. Return the finding in
     a list, empty if ``keep_bytes`` is 0, and the bytes that stay (negative if too few, 0 if
     unknown)."""
@@ -439,7 +439,8 @@ def _kept(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Findi
 
 
 def _pool_room(targets: Sequence[PoolTarget], hugetlb: HugetlbFacts | Unknown) -> int:
-    """Return how much more memory the pools of all NUMA nodes could grow by, about."""
+    """Return about how many bytes the huge page pools could still grow by beyond ``targets``,
+    evenly on all NUMA nodes; 1 << 62 if no target is bound to a node whose free memory is known."""
     free = {} if isinstance(hugetlb, Unknown) else hugetlb.node_free_bytes
     rooms = [
         free[numa_node] - (pages - (now or 0)) * page_bytes

@@ -37,29 +37,29 @@ class LaunchTexts(NamedTuple):
     """The texts of a launch's file and of its env files, as they were read.
 
     path: of the launch's file. texts: by path. env_files: paths as they were given. environment:
-    the caller's. local: the launch's host is this machine."""
+    the caller's. is_local: the launch's host is this machine."""
 
     path: str
     texts: Mapping[str, str]
     env_files: tuple[str, ...]
     environment: Mapping[str, str]
-    local: bool = True
+    is_local: bool = True
 
     def read(self, texts: Mapping[str, str]) -> Reading:
-        """Read ``texts``, edited or not, as the launch is read from its files. Raises
+        """Return the launch that ``texts``, edited or not, have in place of the files. Raises
         SourceError."""
         env_texts = [(name, texts[name]) for name in self.env_files]
         return read_text(texts[self.path], self.path, self.environment, env_texts)
 
-    def beside(self, name: str) -> str | None:
-        """Return the path of a file that the launch names; None for one of another host."""
+    def path_of(self, name: str) -> str | None:
+        """Return the path here of a file that the launch names; None if it is on another host."""
         if name.startswith("/"):
-            return name if self.local else None
+            return name if self.is_local else None
         return os.path.join(os.path.dirname(self.path), name)
 
 
 def launch_texts(
-    path: str, env_files: tuple[str, ...], environment: Mapping[str, str], local: bool = True
+    path: str, env_files: tuple[str, ...], environment: Mapping[str, str], is_local: bool = True
 ) -> LaunchTexts | None:
     """Read the launch's file ``path`` and its env files. None if one is no file, is too large or
     cannot be read as UTF-8."""
@@ -71,12 +71,12 @@ def launch_texts(
         if text is None or "\ufffd" in text:
             return None
         texts[name] = text.removeprefix("\ufeff")
-    return LaunchTexts(path, texts, env_files, environment, local)
+    return LaunchTexts(path, texts, env_files, environment, is_local)
 
 
 def command_line(before: Reading, after: Reading) -> str:
-    """Return the launch as one shell command: variables that differ from ``before``, or stood in
-    front, then wrappers, then words without secrets. "" if it has not exactly one command."""
+    """Return ``after`` as one shell command: variables that differ from ``before`` or come from the
+    command line, wrappers, words without secrets. "" unless it has exactly one command."""
     if len(after.commands) != 1:
         return ""
     old, new = before.commands[0], after.commands[0]
@@ -99,8 +99,9 @@ _BEFORE, _BEHIND = r"(?<![A-Za-z0-9_.])", r"(?![A-Za-z0-9_.])"
 def proposals(
     texts: Mapping[str, str], place: ValuePlace, text: str | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield (path, edited text) candidates that may set ``place`` to ``text``, or remove it for
-    None. The file and lines nearest to the place's origin come first. A candidate may be wrong."""
+    """Yield candidates (path, edited text) that may set ``place`` to ``text``; for None, that may
+    remove the variable. Those nearest to the place's origin come first. A candidate may be
+    wrong."""
     for path in sorted(texts, key=lambda path: path != (place.origin or Origin("")).source):
         line = place.origin.line if place.origin and place.origin.source == path else None
         content = texts[path]
@@ -157,9 +158,8 @@ def _removed(content: str, place: ValuePlace) -> Iterator[str]:
 
 
 def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
-    """Yield candidates of ``content`` with the new value: a flag behind the word it belongs to, or
-    a variable. A variable is written like a Mooncake variable (``MOONCAKE_MASTER``...) beside it.
-    """
+    """Yield candidates of ``content`` with a new flag behind the word ``place.old``, or with a new
+    variable written like a Mooncake variable (``MOONCAKE_MASTER``...) that the file has."""
     if place.form == "new-flag":
         beside = place.old
         for start, end in _places(content, beside, line):
@@ -180,10 +180,10 @@ def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iter
                     yield content[: start - 1] + items + content[end + 1 :]
         return
     for master in ("MOONCAKE_MASTER", "MOONCAKE_CLIENT", "MOONCAKE_PROTOCOL"):
-        yield from _like(content, master, place.name, text)
+        yield from _added_like(content, master, place.name, text)
 
 
-def _like(content: str, other: str, name: str, text: str) -> Iterator[str]:
+def _added_like(content: str, other: str, name: str, text: str) -> Iterator[str]:
     """Yield candidate texts of a launch file with a new variable ``name`` of value ``text``. It is
     written the way ``other`` is: on the line below, or beside it on the same line."""
     for match in re.finditer(rf"(?m)^(?P<line>[^\n#]*\b{other}\b[^\n]*)\n?", content):
@@ -236,8 +236,8 @@ class Edited(NamedTuple):
     reading: Reading
 
 
-def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
-    """Edit the texts of a launch to have ``values``; write nothing. A value that cannot be edited
+def edit_texts(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
+    """Edit the texts of a launch to have ``values``; write no file. A value that cannot be edited
     for certain becomes an advice."""
     texts = dict(source.texts)
     reading = source.read(texts)
@@ -255,9 +255,9 @@ def edited(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
             if _wanted(reading, place, text) == [meaning(command) for command in reading.commands]:
                 continue
             computed = place.written and _COMPUTED.search(place.old) is not None
-            edit_made = None if computed else _try(source, texts, reading, place, text)
+            edit_made = None if computed else _valid_edit(source, texts, reading, place, text)
             if edit_made is None:
-                advice.append(Advice(place.name, text, str(place.origin), _why(place)))
+                advice.append(Advice(place.name, text, str(place.origin), _why_not_edited(place)))
             else:
                 texts, reading = edit_made
     pairs = source.texts.items()
@@ -276,7 +276,7 @@ def by_hand(reading: Reading, sizes: Knobs, values: SizeValues) -> Edited:
 def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | str:
     """Return the edit that sets the segment size in a JSON file; a str says why it cannot be
     edited."""
-    path = source.beside(place.name)
+    path = source.path_of(place.name)
     before = None if path is None else read_small_file(path)
     if path is None or before is None:
         return "it is a file of the host, which is not this one"
@@ -289,7 +289,7 @@ def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | 
     return "it is no JSON that can be edited for certain"
 
 
-def _why(place: ValuePlace) -> str:
+def _why_not_edited(place: ValuePlace) -> str:
     """Return why no edit of a value is made, as a clause of a sentence."""
     if place.written and _COMPUTED.search(place.old):
         return "it is computed when the launch runs"
@@ -308,14 +308,14 @@ def _wanted(reading: Reading, place: ValuePlace, text: str | None) -> list[Meani
     ]
 
 
-def _try(
+def _valid_edit(
     source: LaunchTexts,
     texts: Mapping[str, str],
     reading: Reading,
     place: ValuePlace,
     text: str | None,
 ) -> tuple[dict[str, str], Reading] | None:
-    """Return the edited texts and their reading for the first candidate edit that sets ``text`` at
+    """Return the edited texts and their reading for the first candidate that sets ``text`` at
     ``place`` and changes nothing else; None if no candidate does."""
     wanted = _wanted(reading, place, text)
     noted = {note.id for note in reading.notes}
@@ -330,7 +330,7 @@ def _try(
         if len(read.commands) != len(wanted) or {note.id for note in read.notes} - noted:
             continue
         pairs = zip(read.commands, wanted, strict=True)
-        if all(_alike(meaning(command), want, place, text) for command, want in pairs):
+        if all(_is_wanted(meaning(command), want, place, text) for command, want in pairs):
             return changed, read
     return None
 
@@ -350,7 +350,7 @@ def meaning(command: Command) -> Meaning:
     return Meaning(*map(_without_lines, parts))
 
 
-def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
+def _is_wanted(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
     """Tell whether an edited command means what was wanted. A new variable may come to other
     commands too, and wrapper words may hold its assignment."""
     added = after.environment.get(place.name)
@@ -369,7 +369,7 @@ def _alike(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None)
 
 
 def _without(wrapper: Sequence[str], assignment: str) -> tuple[str, ...]:
-    """Return the words without ``-e NAME=VALUE``."""
+    """Return the words of a wrapper without ``assignment`` and the ``-e`` before it."""
     left: list[str] = []
     for word in wrapper:
         if word == assignment and left and left[-1] in ("-e", "--env"):

@@ -52,9 +52,9 @@ class ValuePlace(NamedTuple):
 
 
 class Knob(NamedTuple):
-    """One size of a launch that can be set. now_bytes: the largest value that it has now, None if
-    none is written or known. step_bytes: the smallest change. spell: writes bytes as the launch
-    does."""
+    """One size of a launch that can be set. name: of its flag or variable. now_bytes: the largest
+    value at its places now; None if no value is written or known. step_bytes: the smallest change.
+    spell: returns bytes as the launch writes them."""
 
     name: str
     places: tuple[ValuePlace, ...]
@@ -69,8 +69,8 @@ class Knob(NamedTuple):
 
 
 class Knobs(NamedTuple):
-    """The sizes of a launch that can be set. None for one that it has not: ``why_no_l2`` and
-    ``why_no_segment`` say why."""
+    """The sizes of a launch that can be set; None is a size that the launch does not have.
+    ``why_no_l2`` and ``why_no_segment`` say why, and are "" for a size that it has."""
 
     l2: Knob | None
     segment: Knob | None
@@ -81,7 +81,7 @@ class Knobs(NamedTuple):
 
 class SizeValues(NamedTuple):
     """Sizes to set, in bytes; None leaves a size as it is written. l2_bytes: of each rank.
-    segment_bytes: as its setting has it. arena_bytes: 0 removes the arena."""
+    segment_bytes: as its flag or variable takes it. arena_bytes: 0 removes the arena."""
 
     l2_bytes: int | None = None
     segment_bytes: int | None = None
@@ -89,7 +89,7 @@ class SizeValues(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As a person reads them: ``--hicache-size 30 and a segment of 8.00 GiB``."""
+        """The sizes as a phrase: ``--hicache-size 30 and a segment of 8.00 GiB``."""
         parts = []
         if self.l2_bytes is not None:
             parts.append(f"--hicache-size {gigabytes(self.l2_bytes)}")
@@ -108,18 +108,18 @@ def arena_text(size: int) -> str:
 
 
 def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
-    """Return the sizes in the commands of ``processes``, which are those of ``reading``."""
-    l2 = _l2(processes)
-    segment, why = _segment(processes, reading)
+    """Return the sizes that the commands of a launch set. processes: those of ``reading``."""
+    l2 = _l2_knob(processes)
+    segment, why = _segment_knob(processes, reading)
     variables = [command.environment.get(ARENA) for command in reading.commands]
     having = (index for index, word in enumerate(variables) if word is not None and word.text)
-    arenas = tuple(dict.fromkeys(_variable(reading, index, ARENA) for index in having))
+    arenas = tuple(dict.fromkeys(_variable_place(reading, index, ARENA) for index in having))
     arena = Knob(ARENA, arenas, None, 2 * MIB, arena_text) if arenas else None
     why_l2 = "" if l2 else "no server of the launch has --enable-hierarchical-cache"
     return Knobs(l2, segment, arena, why_l2, why)
 
 
-def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
+def _l2_knob(processes: Sequence[LaunchProcess]) -> Knob | None:
     """Return the places of ``--hicache-size`` in all servers with an L2 pool; None if no process
     has one."""
     places, sizes, beside = [], [], "--enable-hierarchical-cache"
@@ -130,15 +130,15 @@ def _l2(processes: Sequence[LaunchProcess]) -> Knob | None:
         if server.hicache or offloads:
             size = server.value("hicache_size")
             sizes += [size * GIGABYTE] if isinstance(size, int) and size > 0 else []
-            places.append(_flag(process.command, process.number, HICACHE_SIZE, beside))
+            places.append(_flag_place(process.command, process.number, HICACHE_SIZE, beside))
     if not places:
         return None
     return Knob(HICACHE_SIZE, tuple(places), max(sizes, default=None), GIGABYTE, gigabytes)
 
 
-def _flag(command: Command, index: int, name: str, beside: str) -> ValuePlace:
-    """Return the place of the last flag ``name`` in a command. If it has none, return a new place
-    behind the word ``beside``, or at the end. index: of the command."""
+def _flag_place(command: Command, index: int, name: str, beside: str) -> ValuePlace:
+    """Return the place of the last flag ``name`` in a command. If the command lacks the flag,
+    return a new place behind the word ``beside``, or at the end. index: of the command."""
     texts = command.words
     for at in range(len(texts) - 1, -1, -1):
         text = texts[at].text
@@ -152,10 +152,9 @@ def _flag(command: Command, index: int, name: str, beside: str) -> ValuePlace:
     return ValuePlace("new-flag", name, (index,), at, texts[at].text, texts[at].origin)
 
 
-def _segment(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob | None, str]:
-    """Return the places of the segment size of every process that contributes one to the store.
-    Those that contribute nothing are left out. With none, return None and the reason; else the
-    reason is ""."""
+def _segment_knob(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob | None, str]:
+    """Return the places of the segment size of every process that contributes to the store, and "".
+    If no process does, return None and the reason."""
     places: list[ValuePlace] = []
     sizes: list[int] = []
     why = "no process of the launch attaches a Mooncake store"
@@ -205,13 +204,13 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Valu
     command = process.command
     if process.kind is ProcessKind.CLIENT:
         names = ("--global_segment_size", "-global_segment_size", "--global-segment-size")
-        places = [_flag(command, index, name, command.words[0].text) for name in names]
+        places = [_flag_place(command, index, name, command.words[0].text) for name in names]
         return next((place for place in places if place.written), places[0])
     if process.server is not None and process.server.store is not None:
         source = process.server.store.source
         path = command.environment.get(_CONFIG)
         if source is Source.EXTRA_CONFIG or (path is None and isinstance(source, Unknown)):
-            return _in_words(command, index)
+            return _json_place(command, index)
         if path is not None:
             return ValuePlace("file", path.text, (index,), -1, "", path.origin)
     path = command.environment.get("MOONCAKE_CONFIG_PATH")
@@ -226,11 +225,12 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Valu
         config = config if config and config.text else path
         if config is not None:
             return ValuePlace("file", config.text, (index,), -1, "", config.origin)
-    return _variable(reading, index, SEGMENT)
+    return _variable_place(reading, index, SEGMENT)
 
 
-def _in_words(command: Command, index: int) -> ValuePlace:
-    """Return the place in the JSON of --hicache-storage-backend-extra-config, or in its file."""
+def _json_place(command: Command, index: int) -> ValuePlace:
+    """Return the place of the segment size in the JSON of --hicache-storage-backend-extra-config,
+    or in the file that the flag names with @. ``at`` is -1 if neither has it."""
     for at, word in enumerate(command.words):
         if match := _IN_JSON.search(word.text):
             return ValuePlace("json", KEY, (index,), at, match[2], word.origin)
@@ -239,8 +239,9 @@ def _in_words(command: Command, index: int) -> ValuePlace:
     return ValuePlace("json", KEY, (index,), -1, "", command.origin)
 
 
-def _variable(reading: Reading, index: int, name: str) -> ValuePlace:
-    """Return a variable with all commands that have it from the same place."""
+def _variable_place(reading: Reading, index: int, name: str) -> ValuePlace:
+    """Return the place of the variable ``name`` of the command ``index``, with all commands that
+    get it from the same line; a new place if the command lacks the variable."""
     word = reading.commands[index].environment.get(name)
     if word is None:
         return ValuePlace("new-variable", name, (index,), -1, "", reading.commands[index].origin)
@@ -272,7 +273,7 @@ def with_values(launch: WrittenLaunch, sizes: Knobs, values: SizeValues) -> Writ
 
 
 def changes(sizes: Knobs, values: SizeValues) -> Iterator[tuple[Knob, str | None]]:
-    """Yield the knobs that are turned, and to what; None takes the arena's variable away."""
+    """Yield each size that ``values`` set, with its text; None removes the arena's variable."""
     segment, arena = (sizes.segment, values.segment_bytes), (sizes.arena, values.arena_bytes)
     pairs = (segment, arena, (sizes.l2, values.l2_bytes))
     for knob, value in pairs:
@@ -281,8 +282,8 @@ def changes(sizes: Knobs, values: SizeValues) -> Iterator[tuple[Knob, str | None
 
 
 def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
-    """Return the command with ``text`` written at ``place``. The text None removes a variable, and
-    changes no word."""
+    """Return the command with ``text`` written at ``place``; for None, without the variable. A
+    place without a word (``at`` is -1) changes nothing."""
     if place.form in ("variable", "new-variable"):
         environment = dict(command.environment)
         before = environment.get(place.name)
@@ -307,7 +308,7 @@ def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
 
 
 def json_with(content: str, text: str) -> str:
-    """Return JSON with another segment; one that has none gets it first in the object."""
+    """Return the JSON text with ``text`` as the segment size, put first if it is not set yet."""
     written = text if text.isdecimal() else json.dumps(text)
     if _IN_JSON.search(content):
         return _IN_JSON.sub(lambda match: match[1] + written, content, count=1)

@@ -19,7 +19,7 @@ from preflight.base.usage_error import UsageError
 from preflight.capacity.workload import MultiTurnWorkload, WorkloadOptions, workload_of
 from preflight.fit.divisions import Chooser
 from preflight.fit.fit_launch import first_launch
-from preflight.fit.judged_values import Asked
+from preflight.fit.judged_values import CompareBy
 from preflight.fit.launch_values import SizeValues
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
@@ -44,15 +44,15 @@ Json = dict[str, Any]
 
 
 class HostRow(NamedTuple):
-    """One row of the table: how much memory hosts of one kind need.
+    """One row of the table: how much memory hosts with one size of GPU need.
 
-    kinds: names of GPUs that have the same size. gpus: of one host. memory_bytes: of one host; None
-    if no memory is enough. kept: the part (0 to 1) kept with that memory, with half and with twice
-    as much; None if the launch does not fit into half, or no memory is enough. values: L2 and
-    segment on one host. buffered_bytes: the memory that is enough with L2 as staging alone; None if
-    that is not less, or if the memory is fixed."""
+    gpu_names: GPUs that have this size. gpus: of one host. memory_bytes: of one host; None if no
+    memory is enough. kept: the part (0 to 1) kept with that memory, with half and with twice as
+    much; None if the launch does not fit into half, or no memory is enough. values: L2 and segment
+    on one host. buffered_bytes: the memory that is enough with L2 as staging alone; None if that is
+    not less, or if the memory is fixed."""
 
-    kinds: tuple[str, ...]
+    gpu_names: tuple[str, ...]
     gpus: int
     hosts: int
     memory_bytes: int | None
@@ -62,15 +62,15 @@ class HostRow(NamedTuple):
 
 
 class Machines(NamedTuple):
-    """The rows for all kinds of GPU. target: the part (0 to 1) to keep. left_out: names of GPUs
-    without a row, by the reason. hosts: as asked; None to try several numbers."""
+    """The rows for all kinds of GPU. target: the part (0 to 1) to keep. left_out: by the reason,
+    the names of GPUs without a row. hosts: the only number that was tried; None if several were."""
 
     model: str
     target: float
     workload: MultiTurnWorkload
     rows: tuple[HostRow, ...]
     left_out: dict[str, list[str]]
-    described: Description
+    description: Description
     hosts: int | None
 
     def enough(self, row: HostRow) -> bool:
@@ -78,18 +78,24 @@ class Machines(NamedTuple):
         return row.memory_bytes is not None and row.kept[0] >= self.target
 
 
-class _Host:
+class _HostKind:
     """One kind of host, several of which may share a store: what the launch takes and keeps on
     it."""
 
     def __init__(
-        self, argv: LaunchWords, model: str, described: Description, asked: Asked, limit: float
+        self,
+        argv: LaunchWords,
+        model: str,
+        description: Description,
+        basis: CompareBy,
+        limit: float,
     ) -> None:
         """Size a first launch once, to learn what it takes beside L2 and the segment.
 
-        limit: seconds for reading. Raises UnknownFactError if the launch cannot be sized or does
-        not start. Also if the GPUs hold less than one conversation, or that is not known."""
-        host = open_host(described.root, limit)
+        argv: options of the launch. limit: seconds for reading. Raises UnknownFactError if the
+        launch cannot be sized or does not start, or if the GPUs are not known to hold one
+        conversation."""
+        host = open_host(description.root, limit)
         first = first_launch(model, host)
         l2_bytes, segment_bytes = _SIZED.l2_bytes or 0, _SIZED.segment_bytes or 0
         script = first.script("launch.sh", l2_bytes // GIGABYTE, segment_bytes)
@@ -103,7 +109,7 @@ class _Host:
         taken = regular_bytes(sized.needs)
         if isinstance(taken, Unknown):
             raise UnknownFactError(taken)
-        self._ranks, self._nodes = first.ranks, described.numa_nodes
+        self._ranks, self._nodes = first.ranks, description.numa_nodes
         # What pools of L2 take of the host, by byte that is set; and all else of a launch.
         pools = [host_pool for memory in inputs.memory.values() for host_pool in memory.pools]
         self._taken = sum(host_pool.bytes for host_pool in pools) / l2_bytes
@@ -111,7 +117,7 @@ class _Host:
         # SGLang's gate, when the last rank asks: all others have their pools.
         shares = self._ranks if inputs.sglang.ranks_share_memory else 1
         self._gate = shares + self._taken * (self._ranks - 1)
-        self._chooser = Chooser(asked, SizeValues(), sized.options, host.root, lambda _: None)
+        self._chooser = Chooser(basis, SizeValues(), sized.options, host.root, lambda _: None)
         self._least = self._chooser.begin(_SIZED, inputs, capped=False)
         tiers = self._chooser.capacity(_SIZED).servers[0].tiers
         workload, l1 = self._chooser.workload, tiers.gpu.group_tokens
@@ -125,8 +131,7 @@ class _Host:
 
     def values(self, memory_bytes: int, part: float) -> SizeValues | None:
         """Return L2 and segment for a host with ``memory_bytes``; None if that is too little. part:
-        of the memory that is free beside the least L2, how much L2 gets (0 to 1), or ``BUFFERED``.
-        """
+        how much L2 gets (0 to 1) of the memory that the least L2 leaves free, or ``BUFFERED``."""
         available = usable_bytes(memory_bytes, self._nodes)
         room = available - KEEP_BYTES - self._beside
         most = room - _LEAST_SEGMENT * self._ranks
@@ -163,15 +168,16 @@ class _Host:
         return -(-high // _MEMORY_STEP) * _MEMORY_STEP if high < most else None
 
     def best(self, memory_bytes: int, parts: Iterable[float]) -> tuple[float, float]:
-        """Return the most that any of ``parts`` keeps, and that part; -1 is kept if none fits."""
+        """Return (most that is kept, the one of ``parts`` for L2 that keeps it). -1 is kept if the
+        launch does not fit."""
         return max((self.kept(self.values(memory_bytes, part)), part) for part in parts)
 
     def smallest(self, target: float, guess: int, part: float | None) -> tuple[int, float] | None:
         """Return the least memory, in bytes, that keeps ``target``, and L2's part (0 to 1); None if
         no memory does.
 
-        guess, part: the answer for a host with less GPU memory, which needs as much or more. The
-        part is None without one."""
+        guess, part: bytes and part to begin with, such as the answer for a host with less GPU
+        memory, which needs as much or more. None for the part: several are tried."""
         low, high = _MEMORY_STEP, guess
         if part is None or self.best(high, (part,))[0] < target:
             kept, part = self.best(high, _PARTS[::2])
@@ -184,7 +190,7 @@ class _Host:
         while high > low * _NEAR:
             # Down from a guess that is near, in steps that grow; then by halves.
             middle = max(int(high / step), int((low * high) ** 0.5))
-            for each in (part, *_beside(part)):
+            for each in (part, *_neighbours(part)):
                 if self.kept(self.values(middle, each)) >= target:
                     high, part, step = middle, each, step * step
                     break
@@ -193,7 +199,7 @@ class _Host:
         return high, part
 
 
-def _beside(part: float) -> tuple[float, ...]:
+def _neighbours(part: float) -> tuple[float, ...]:
     """Return the parts next to ``part`` in the list of those that are tried, below and above."""
     at = _PARTS.index(part)
     return _PARTS[max(0, at - 1) : at] + _PARTS[at + 1 : at + 2]
@@ -202,8 +208,8 @@ def _beside(part: float) -> tuple[float, ...]:
 def machines(
     model: str,
     target: float,
-    asked: WorkloadOptions,
-    described: Description,
+    workload_options: WorkloadOptions,
+    description: Description,
     hosts: int | None,
     launch_words: LaunchWords,
     limit_seconds: float,
@@ -211,23 +217,24 @@ def machines(
 ) -> Machines | Unknown:
     """Return a row for each kind of GPU and number of hosts; Unknown if none has a row.
 
-    target: the part (0 to 1) to keep. described: the hosts; its memory, if any, is fixed, else the
-    least is looked for. hosts: None to try several numbers. tell: called with a line of progress.
-    Raises UsageError without a workload."""
-    workload = workload_of(asked, ())
+    target: the part (0 to 1) of the workload to keep. description: of the hosts; if it has a
+    memory, that is kept, else the least is looked for. hosts: how many share a store; None to try
+    several numbers. launch_words: options of the launch. limit_seconds: for reading. tell: called
+    with a line of progress. Raises UsageError without a workload."""
+    workload = workload_of(workload_options, ())
     if not isinstance(workload, MultiTurnWorkload):
         raise UsageError("--keep 80% is of a workload: give --clients, --rounds, --request-length")
     rows: list[HostRow] = []
     left_out: dict[str, list[str]] = {}
-    fixed = None if described.memory is None else described.memory_bytes
+    fixed = None if description.memory is None else description.memory_bytes
     guesses: dict[int, tuple[int, float]] = {}
-    for names, devices in gpu_kinds(described.gpus, GPUS_A_HOST):
-        host_words = described._replace(memory=_ENOUGH, gpus=f"{devices.number}x{devices.name}")
+    for names, devices in gpu_kinds(description.gpus, GPUS_A_HOST):
+        host_words = description._replace(memory=_ENOUGH, gpus=f"{devices.number}x{devices.name}")
         for count in (hosts,) if hosts else HOSTS:
             tell(f"fit: hosts with {devices.name}, {len(rows)} rows so far")
-            question = Asked(asked, hosts=count)
+            question = CompareBy(workload_options, hosts=count)
             try:
-                host = _Host(launch_words, model, host_words, question, limit_seconds)
+                host = _HostKind(launch_words, model, host_words, question, limit_seconds)
             except UnknownFactError as error:
                 why = error.fact.reason
                 why = "the weights do not fit" if "weights take" in why else why
@@ -236,18 +243,18 @@ def machines(
             smallest = _smallest(host, fixed, target, guesses.get(count))
             if smallest is not None:
                 guesses[count] = smallest[:2]
-            rows.append(_row(host, names, devices, count, smallest, target, fixed is not None))
+            rows.append(_host_row(host, names, devices, count, smallest, target, fixed is not None))
     if not rows:
         return Unknown(next(iter(left_out), "no GPU is known"))
-    return Machines(model, target, workload, tuple(rows), left_out, described, hosts)
+    return Machines(model, target, workload, tuple(rows), left_out, description, hosts)
 
 
 def _smallest(
-    host: _Host, fixed: int | None, target: float, guess: tuple[int, float] | None
+    host: _HostKind, fixed: int | None, target: float, guess: tuple[int, float] | None
 ) -> tuple[int, float, float] | None:
-    """Return (memory in bytes, L2's part, part kept), with ``fixed`` bytes if the memory is fixed.
-    None if no memory is enough, or the fixed one is too small to start. guess: memory and part of
-    another host."""
+    """Return (memory in bytes, L2's part, part kept): the least memory that keeps ``target``, or
+    the best for ``fixed`` bytes. None if no memory is enough, or the launch does not start with
+    ``fixed``. guess: memory and L2's part of another host."""
     if fixed is not None:
         part = host.best(fixed, _PARTS)[1]
         if host.values(fixed, part) is None:
@@ -263,27 +270,26 @@ def _smallest(
     return -(-memory // _MEMORY_STEP) * _MEMORY_STEP, part, kept
 
 
-def _row(
-    host: _Host,
+def _host_row(
+    host: _HostKind,
     names: tuple[str, ...],
     devices: Devices,
     count: int,
     smallest: tuple[int, float, float] | None,
     target: float,
-    fixed: bool,
+    is_fixed: bool,
 ) -> HostRow:
-    """Return the row of one kind of GPU and number of hosts. names: GPUs of the same size.
-    smallest: memory, L2's part and part kept; None if no memory is enough. fixed: the memory was
-    given."""
+    """Return the row of one kind of GPU and ``count`` hosts. names: GPUs of the same size.
+    smallest: the answer of ``_smallest``. is_fixed: the user gave the memory."""
     if smallest is None:
         return HostRow(names, devices.number, count, None, (0.0, None, None), SizeValues())
     memory, part, kept = smallest
-    near = part, *_beside(part)
+    near = part, *_neighbours(part)
     half = host.best(memory // 2, near)[0]
     twice = 1.0 if kept > 0.995 else host.best(memory * 2, near)[0]
     each = kept, None if half < 0 else min(half, kept), max(twice, kept)
     values = host.values(memory, part) or SizeValues()
-    buffered = None if fixed else host.buffered(target, memory)
+    buffered = None if is_fixed else host.buffered(target, memory)
     return HostRow(names, devices.number, count, memory, each, values, buffered)
 
 
@@ -293,8 +299,8 @@ def machines_text(answer: Machines, width: int) -> str:
     asked = f"{clients:,} clients ask again in {rounds} rounds of {length:,} tokens"
     part, wanted = f"{answer.target:.0%}", "The smallest memory of a host that keeps"
     wanted = f"{wanted} {part} of what {asked}"
-    if answer.described.memory is not None:
-        memory = format_bytes(answer.described.memory_bytes)
+    if answer.description.memory is not None:
+        memory = format_bytes(answer.description.memory_bytes)
         wanted = f"What hosts of {memory} keep of what {asked}, where {part} is wanted"
     lines = [*wrapped(f"{wanted}: {answer.model}", width, 0), ""]
     rows: list[tuple[str, ...]] = []
@@ -302,7 +308,7 @@ def machines_text(answer: Machines, width: int) -> str:
         sizes = (row.memory_bytes, row.buffered_bytes)
         least, buffered = ("-" if size is None else format_bytes(size) for size in sizes)
         kept = ("-" if part is None else f"{part:.0%}" for part in row.kept)
-        host = (f"{row.gpus} {'/'.join(row.kinds)}", str(row.hosts), least)
+        host = (f"{row.gpus} {'/'.join(row.gpu_names)}", str(row.hosts), least)
         rows.append((*host, *kept, buffered, "" if answer.enough(row) else "too little"))
     heads = ["GPUs of a host", "hosts", "memory", "keeps", "half", "twice", "buffer_only", ""]
     for at, empty in ((7, ""), (6, "-")):
@@ -331,7 +337,7 @@ def _notes(answer: Machines) -> Iterator[str]:
             "buffer_only: the memory that is enough with --hicache-host-memory-mode buffer_only, "
             "with which L2 is staging for the store and keeps nothing (fit --buffer-only)"
         )
-    if answer.described.gpus is None:
+    if answer.description.gpus is None:
         yield f"{GPUS_A_HOST} GPUs a host, for one server on all of them: --gpus says otherwise"
     if any(row.hosts > 1 for row in answer.rows):
         yield (
@@ -341,8 +347,8 @@ def _notes(answer: Machines) -> Iterator[str]:
 
 
 def _next_command(answer: Machines) -> str:
-    """Return the ``fit`` command for the host of the row with the least memory over all hosts; ""
-    if no row is enough."""
+    """Return the ``fit`` command for the cheapest row that is enough: the one whose hosts have the
+    least memory together. "" if no row is enough."""
     rows = [row for row in answer.rows if answer.enough(row)]
     if not rows:
         return ""
@@ -350,7 +356,7 @@ def _next_command(answer: Machines) -> str:
     clients, rounds, length = answer.workload[:3]
     command = ["mooncake-preflight", "fit", "--model", quote(answer.model)]
     command += ["--memory", f"{(row.memory_bytes or 0) // GIB}gb"]
-    command += ["--gpus", f"{row.gpus}x{row.kinds[0]}"]
+    command += ["--gpus", f"{row.gpus}x{row.gpu_names[0]}"]
     command += ["--nodes", str(row.hosts)] if row.hosts > 1 else []
     command += ["--clients", str(clients), "--rounds", str(rounds), "--request-length", str(length)]
     output = answer.workload.output_tokens
@@ -365,7 +371,7 @@ def machines_object(answer: Machines) -> Json:
         "workload": answer.workload._asdict(),
         "machines": [
             {
-                "gpus": list(row.kinds),
+                "gpus": list(row.gpu_names),
                 "gpus_a_host": row.gpus,
                 "hosts": row.hosts,
                 "memory_bytes": row.memory_bytes,

@@ -14,7 +14,7 @@ from checks.base.units import GIGABYTE, format_bytes, format_page_size
 from checks.capture.secrets import clean_text, public
 from preflight.base.envelope import actions, finding_object
 from preflight.check.report import amounts
-from preflight.fit.fit_launch import Fitted
+from preflight.fit.fit_launch import FitResult
 from preflight.fit.judged_values import KEEP, ROOM, FitAnswer, Goal, NextGib, is_mended
 from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob, gigabytes
@@ -25,7 +25,7 @@ from preflight.render.text import fitted, wrapped
 if TYPE_CHECKING:
     from preflight.capacity.answer import CapacityAnswer
     from preflight.capacity.trace_answer import TraceAnswer
-    from preflight.fit.divisions import Answered, Division
+    from preflight.fit.divisions import Division, DivisionChoice
     from preflight.render.html_page import Html
 
 
@@ -45,13 +45,13 @@ MAY_END = frozenset({"l2-halves-may-overlap", "standalone-may-break-mha"})
 _NAMES = {"l2": "L2 on each rank", "segment": "segment"}
 
 
-def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False) -> str:
+def fit_text(result: FitResult, paint: Paint, width: int, plain: bool = False) -> str:
     """Return the whole answer as text, without a final newline. paint: colours a word, (text,
     colour). width: in columns. plain: draw with ASCII alone."""
-    answer = answered_fit.answer
+    answer = result.answer
     lines: list[str] = []
-    where = "this host" if answered_fit.host == "/" else answered_fit.host
-    what = f"{public(answered_fit.launch)} on {where}, {_GOALS[answer.goal]}"
+    where = "this host" if result.host == "/" else result.host
+    what = f"{public(result.launch)} on {where}, {_GOALS[answer.goal]}"
     if answer.reason:
         verdict = f"{paint('UNKNOWN', 'yellow')}: {what}: no size is given: {answer.reason}"
         lines += wrapped(verdict, width, 0)
@@ -66,7 +66,7 @@ def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False
                 lines += wrapped(public(f"    to do: {finding.advice}"), width, 2)
         advice = "The sizes follow from the corrected launch: then run this command again."
         if not refused and set(ids) <= ROOM:
-            advice = _less(answer, ids)
+            advice = _room_advice(answer, ids)
         elif not refused:
             waived = " ".join(f"--ignore {check}=mended" for check in ids)
             advice = (
@@ -76,9 +76,9 @@ def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False
         lines += ["", *wrapped(advice, width, 0)]
     else:
         lines += wrapped(f"{_verdict(answer, paint)}: {what}", width, 0)
-        lines += ["", *_table(answered_fit, width)]
-        if (answered := answered_fit.answered) is not None:
-            lines += ["", *_divisions(answered, answered_fit.first, paint, width, plain)]
+        lines += ["", *_table(result, width)]
+        if (choice := result.choice) is not None:
+            lines += ["", *_choice_lines(choice, result.first, paint, width, plain)]
         for bound in answer.bounds:
             size = f"a segment of {bound.value_bytes} bytes (1 MiB more)"
             if bound.size == "l2":
@@ -87,36 +87,36 @@ def fit_text(answered_fit: Fitted, paint: Paint, width: int, plain: bool = False
             lines += ["", f"what limits it, at {size}", *limit]
         for share in answer.shares:
             lines += ["", *wrapped(_share(share), width, 0)]
-    for line in answered_fit.unread:
+    for line in result.unread:
         lines += ["", *wrapped(line, width, 2)]
-    for hint in answered_fit.hints:
+    for hint in result.hints:
         lines += ["", *wrapped(f"more would fit: {hint}.", width, 0)]
     if answer.unknown:
         what = "gates that could not be judged"
         lines += ["", what if answer.reason else f"{what}, and may allow less"]
-        lines += _listed(answer.unknown, width)
+        lines += _finding_paragraphs(answer.unknown, width)
     if answer.beside:
         lines += ["", "for any sizes, check reports of this launch here"]
-        lines += _listed(answer.beside, width)
-    for check, reason in answered_fit.ignored:
+        lines += _finding_paragraphs(answer.beside, width)
+    for check, reason in result.ignored:
         lines += ["", *wrapped(f"ignored: {check}: {reason}", width, 2)]
-    for waiver in answered_fit.waivers_over:
+    for waiver in result.waivers_over:
         over = f"{waiver.check}: a waiver until {waiver.until}: it counts again"
         lines += ["", *wrapped(f"warn: launch.waiver, {over}", width, 2)]
-    if answered_fit.assumptions:
+    if result.assumptions:
         lines += ["", "the host is described, so this is assumed of it"]
-        for text in answered_fit.assumptions:
+        for text in result.assumptions:
             lines += wrapped(f"  {text}", width, 2)
-    if answered_fit.host_commands:
+    if result.host_commands:
         lines += ["", "on the host (mooncake-preflight apply does it, plan says how it lasts)"]
-        lines += [f"  {command}" for command in answered_fit.host_commands]
-    lines += _launch(answered_fit, width)
+        lines += [f"  {command}" for command in result.host_commands]
+    lines += _launch_lines(result, width)
     return "\n".join(lines)
 
 
-def _less(answer: FitAnswer, ids: Collection[str]) -> str:
-    """Return a sentence with the ways to make room, for a host that not even the least sizes fit.
-    ids: the checks that stop them."""
+def _room_advice(answer: FitAnswer, ids: Collection[str]) -> str:
+    """Return a sentence with the ways to make room on a host that is too small for the least sizes.
+    ids: of the checks that stop the least sizes."""
     ways = []
     segment = answer.sizes.segment
     if segment is not None and answer.values.segment_bytes is None:
@@ -130,8 +130,8 @@ def _less(answer: FitAnswer, ids: Collection[str]) -> str:
 
 
 def _verdict(answer: FitAnswer, paint: Paint) -> str:
-    """Return the coloured verdict on sizes that fit. It is FITS only if nothing fails, no gate is
-    unknown, and nothing may end the server."""
+    """Return the coloured verdict on sizes that fit. The verdict is FITS only if no check fails, no
+    gate is unknown, the launch needs no undescribed device, and nothing may end the server."""
     failed = [finding for finding in answer.beside if finding.status is Status.FAIL]
     if failed and all(map(is_mended, failed)):
         return paint("FITS ONCE IT IS SET (see below)", "yellow")
@@ -146,14 +146,14 @@ def _verdict(answer: FitAnswer, paint: Paint) -> str:
     return paint("FITS", "green")
 
 
-def size_rows(answered_fit: Fitted) -> list[tuple[str, str, str, str]]:
-    """Return rows (name, now, fits, in bytes or words) for each size and each huge page pool. Only
-    for an answer with sizes that fit."""
-    answer = answered_fit.answer
+def size_rows(result: FitResult) -> list[tuple[str, str, str, str]]:
+    """Return a row (name, value now, value that fits, that in bytes or a note) for each size and
+    each huge page pool. Only for a result with sizes that fit."""
+    answer = result.answer
     rows: list[tuple[str, str, str, str]] = []
     sizes, values = answer.sizes, answer.values
-    rows += _row(sizes.l2, values.l2_bytes, " GB", "each rank")
-    rows += _row(sizes.segment, values.segment_bytes, "", "")
+    rows += _size_row(sizes.l2, values.l2_bytes, " GB", "each rank")
+    rows += _size_row(sizes.segment, values.segment_bytes, "", "")
     if sizes.arena is not None:
         old = ", ".join(dict.fromkeys(place.old for place in sizes.arena.places))
         new = "as it is"
@@ -170,22 +170,21 @@ def size_rows(answered_fit: Fitted) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _table(answered_fit: Fitted, width: int) -> list[str]:
+def _table(result: FitResult, width: int) -> list[str]:
     """Return the lines of the table of sizes; a first launch has no column "now"."""
-    rows = size_rows(answered_fit)
-    if answered_fit.first:  # nobody wrote what it starts from
+    rows = size_rows(result)
+    if result.first:  # nobody wrote what it starts from
         without_old = [(name, fits, note) for name, _, fits, note in rows]
         return fitted(without_old, ("", "fits", ""), width, right=(1,), firm=(0, 1)).splitlines()
     heads = ("", "now", "fits", "")
     return fitted(rows, heads, width, right=(1, 2), firm=(0, 1, 2)).splitlines()
 
 
-def _row(
+def _size_row(
     knob: Knob | None, value: int | None, unit: str, note: str
 ) -> list[tuple[str, str, str, str]]:
-    """Return the row (name, now, fits, in bytes) of one size in a list; [] if the launch has no
-    such size. value: new bytes; None keeps the size. unit: behind numbers. note: behind the bytes.
-    """
+    """Return the row (see ``size_rows``) of one size in a list; [] if the launch has no such size.
+    value: new bytes; None keeps the size. unit: written behind numbers. note: behind the bytes."""
     if knob is None:
         return []
     old = ", ".join(dict.fromkeys(place.old for place in knob.places if place.written))
@@ -222,7 +221,7 @@ def _share(share: NextGib) -> str:
     return f"1 GiB more {_NAMES[share.size]} {takes}."
 
 
-def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
+def _finding_paragraphs(findings: tuple[Finding, ...], width: int) -> list[str]:
     """Return the lines of findings; those with the same status and sentence share one paragraph.
     Advice follows if the finding is unknown, or a setting mends it."""
     by_sentence: dict[tuple[str, str], list[Finding]] = {}
@@ -242,25 +241,25 @@ def _listed(findings: tuple[Finding, ...], width: int) -> list[str]:
     return lines
 
 
-def _launch(answered_fit: Fitted, width: int) -> Iterator[str]:
+def _launch_lines(result: FitResult, width: int) -> Iterator[str]:
     """Yield lines with the launch in its new sizes: a script, a command or a diff, or the paths if
     it was written. What is to change by hand comes last."""
-    if answered_fit.first:
-        written = (f"written: {public(path)}" for path in answered_fit.written)
-        yield from ("", *(written if answered_fit.written else answered_fit.command.splitlines()))
-    elif answered_fit.command:
-        yield from ("", "the launch", public(f"  {answered_fit.command}"))
-    if answered_fit.edited is None:
+    if result.first:
+        written = (f"written: {public(path)}" for path in result.written)
+        yield from ("", *(written if result.written else result.command.splitlines()))
+    elif result.command:
+        yield from ("", "the launch", public(f"  {result.command}"))
+    if result.edited is None:
         return
-    for path in answered_fit.written:
+    for path in result.written:
         yield from ("", f"written: {public(path)}")
-    if not answered_fit.written:
-        for edit in answered_fit.edited.edits:
+    if not result.written:
+        for edit in result.edited.edits:
             yield ""
             yield from diff(edit)
-    if answered_fit.edited.advice:
+    if result.edited.advice:
         yield from ("", "to change by hand, before --write writes any of it")
-        for advice in answered_fit.edited.advice:
+        for advice in result.edited.advice:
             yield from wrapped(public(f"  {by_hand_text(advice)}"), width, 2)
 
 
@@ -272,7 +271,8 @@ def by_hand_text(advice: Advice) -> str:
 
 
 def diff(edit: Edit) -> Iterator[str]:
-    """Yield a unified difference for patch, without secrets, nor lines around them."""
+    """Yield the lines of a unified difference without secrets. If a secret was taken out, no lines
+    around a change are shown."""
     import difflib
 
     before, after = clean_text(edit.before), clean_text(edit.after)
@@ -282,30 +282,31 @@ def diff(edit: Edit) -> Iterator[str]:
     yield from difflib.unified_diff(*lines, path, path, n=around, lineterm="")
 
 
-def _divisions(
-    answered: Answered, first: bool, paint: Paint, width: int, plain: bool
+def _choice_lines(
+    choice: DivisionChoice, first: bool, paint: Paint, width: int, plain: bool
 ) -> Iterator[str]:
     """Yield lines on why the division was chosen: the table, the trace's curve, what 1 GiB more
     saves, and notes. first: the launch has no sizes yet."""
-    yield from wrapped(answered.what, width, 0)
-    heads, rows = division_table(answered, first)
+    yield from wrapped(choice.what, width, 0)
+    heads, rows = division_table(choice, first)
     yield from fitted(rows, heads, width, right=range(1, len(heads))).splitlines()
-    if answered.chosen is not None and answered.answer is not None:
-        yield from _curve(answered.chosen, answered.answer, paint, width, plain)
-    for size, tokens in answered.next_gib:
+    if choice.capacity is not None and choice.replay is not None:
+        yield from _curve_lines(choice.capacity, choice.replay, paint, width, plain)
+    for size, tokens in choice.next_gib:
         sentence = f"1 GiB more of {_NAMES[size]} would save about {tokens:,} tokens of it"
         yield from wrapped(sentence, width, 0)
-    for note in answered.notes:
+    for note in choice.notes:
         yield from wrapped(f"note: {note}", width, 2)
 
 
-def division_table(answered: Answered, first: bool) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows of the divisions. first: of a launch that has no sizes yet."""
-    tiers = dict.fromkeys(name for division in answered.tried for name, _ in division.tier_tokens)
-    shown = (each for each in answered.tried if not (first and each.about == "now"))
+def division_table(choice: DivisionChoice, first: bool) -> tuple[list[str], list[list[str]]]:
+    """Return (headings, rows) of the divisions that were tried. first: the launch has no sizes yet,
+    so the division ``now`` is left out."""
+    tiers = dict.fromkeys(name for division in choice.tried for name, _ in division.tier_tokens)
+    shown = (each for each in choice.tried if not (first and each.about == "now"))
     rows = [_division(division, tiers) for division in shown]
     heads = ["goal", "L2 size", "segment", *tiers, "unique", "kept", "full in"]
-    if answered.workload is None:
+    if choice.workload is None:
         heads, rows = heads[:-1], [row[:-1] for row in rows]
     return heads, rows
 
@@ -328,7 +329,7 @@ def _millions(tokens: int) -> str:
     return f"{tokens / 1e6:.{2 if tokens < 1e7 else 1}f}M"
 
 
-def _curve(
+def _curve_lines(
     chosen: CapacityAnswer, answer: TraceAnswer, paint: Paint, width: int, plain: bool
 ) -> Iterator[str]:
     """Yield the lines of the trace's hit curve, drawn if it can be, and the sentences on it."""
@@ -341,13 +342,13 @@ def _curve(
         yield from wrapped(sentence, width, 0)
 
 
-def fit_object(answered_fit: Fitted) -> Json:
+def fit_object(result: FitResult) -> Json:
     """Return the answer as the JSON object of ``schemas/fit-v1.schema.json``."""
-    answer, edited, answered = answered_fit.answer, answered_fit.edited, answered_fit.answered
+    answer, edited, choice = result.answer, result.edited, result.choice
     sizes, values, fits = answer.sizes, answer.values, answer.fits
     return {
-        **fields(answered_fit, *"keep_bytes hints written command assumptions unread".split()),
-        "actions": actions(answered_fit.host_commands),
+        **fields(result, *"keep_bytes hints written command assumptions unread".split()),
+        "actions": actions(result.host_commands),
         **fields(answer, "goal"),
         "sizes": {
             name: _size(getattr(sizes, name), value, fits is not None)
@@ -376,14 +377,14 @@ def fit_object(answered_fit: Fitted) -> Json:
             {"value": a.text, **fields(a, "name"), "origin": plain(a.where), "reason": a.why}
             for a in (edited.advice if edited else ())
         ],
-        **({"hits": _answered_object(answered)} if answered is not None else {}),
+        **({"hits": _choice_object(choice)} if choice is not None else {}),
     }
 
 
-def _answered_object(answered: Answered) -> Json:
+def _choice_object(choice: DivisionChoice) -> Json:
     """Return ``hits`` of the JSON: the workload or trace, and an object for each division."""
     return {
-        **fields(answered, "trace", "workload", "ceiling", "notes"),
+        **fields(choice, "trace", "workload", "ceiling", "notes"),
         "tried": [
             {
                 **fields(division, "about"),
@@ -395,10 +396,10 @@ def _answered_object(answered: Answered) -> Json:
                 ],
                 "unique_tokens": division.unique,
             }
-            for division in answered.tried
+            for division in choice.tried
             for evicts in [dict(division.evicts)]
         ],
-        "next_gib": [{"size": size, "tokens": tokens} for size, tokens in answered.next_gib],
+        "next_gib": [{"size": size, "tokens": tokens} for size, tokens in choice.next_gib],
     }
 
 
@@ -422,7 +423,7 @@ _STATUS = {0: "pass", 1: "warn", 2: "fail", 3: "unknown"}
 _TEXT_COLUMNS = 100
 
 
-def fit_page(answer: Fitted) -> str:
+def fit_page(result: FitResult) -> str:
     """Return the whole answer as an HTML document: tables and pictures, then the text of
     ``fit_text``."""
     from preflight.inputs.host_source import Sized
@@ -432,38 +433,38 @@ def fit_page(answer: Fitted) -> str:
     from preflight.pictures.memory_map import launch_takes, memory_map
     from preflight.render.html_page import element, join, page, table
 
-    text = fit_text(answer, lambda shown, colour: shown, _TEXT_COLUMNS)
+    text = fit_text(result, lambda shown, colour: shown, _TEXT_COLUMNS)
     verdict = text.partition("\n\n")[0].replace("\n", " ")
-    status = _STATUS[answer.exit_code]
+    status = _STATUS[result.exit_code]
     head = element("section", element("strong", verdict), class_=f"verdict {status}")
-    parts = [element("h1", answer.launch), head]
-    fits, answered = answer.answer.fits, answer.answered
+    parts = [element("h1", result.launch), head]
+    fits, choice = result.answer.fits, result.choice
     if fits is not None:
         heads = ["size", "now", "fits", "that is"]
-        parts.append(table(heads, size_rows(answer), caption="Sizes", numeric_columns=(1, 2)))
-        sized = Sized(fits.sizing, fits.needs, None, answer.state.launch, answer.state.options)
+        parts.append(table(heads, size_rows(result), caption="Sizes", numeric_columns=(1, 2)))
+        sized = Sized(fits.sizing, fits.needs, None, result.state.launch, result.state.options)
         memory = memory_figure(memory_map(fits.facts, launch_takes(sized)))
         parts += [element("h2", "Memory by tier, once the plan is applied"), memory]
-    if answered is not None:
-        heads, rows = division_table(answered, answer.first)
+    if choice is not None:
+        heads, rows = division_table(choice, result.first)
         numbers = range(1, len(heads))
-        shown = [each for each in answered.tried if not (answer.first and each.about == "now")]
+        shown = [each for each in choice.tried if not (result.first and each.about == "now")]
         most = max((tokens for each in shown for _, tokens in each.tier_tokens), default=0) or 1
         parts += [
             element("h2", "Tokens by tier"),
-            element("p", answered.what),
-            *(_drawn(division, most) for division in shown),
+            element("p", choice.what),
+            *(_division_bars(division, most) for division in shown),
             table(heads, rows, caption="Divisions, the best first", numeric_columns=numbers),
         ]
-        if answered.chosen is not None and answered.answer is not None:
-            parts += trace_parts(answered.chosen, answered.answer)
+        if choice.capacity is not None and choice.replay is not None:
+            parts += trace_parts(choice.capacity, choice.replay)
     parts += [element("h2", "The whole answer"), element("pre", public(text))]
-    title = f"{WORDS[answer.exit_code]}: {answer.launch}"
+    title = f"{WORDS[result.exit_code]}: {result.launch}"
     return page(title, join(parts, "\n"), style=page_style()).rstrip("\n")
 
 
-def _drawn(division: Division, most: int) -> Html:
-    """Draw the tokens of each tier of one division as bars; ``most`` tokens fill the width."""
+def _division_bars(division: Division, most: int) -> Html:
+    """Draw the tokens of each tier of one division as bars. most: tokens that fill the width."""
     from preflight.pictures.figures import BAR_HEIGHT
     from preflight.render.html_page import element
 

@@ -55,17 +55,17 @@ def largest(
     while not passes(low):
         if not looked and too_small(low):
             looked = True
-            end = _end(lambda number: passes(number) or too_small(number), low, high)
+            end = _last_passing(lambda number: passes(number) or too_small(number), low, high)
             if passes(end):
                 return end
         if low == least:
             return None
         high, low = low, least + (low - least) // 2
-    return _end(passes, low, high)
+    return _last_passing(passes, low, high)
 
 
-def _end(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number that holds, between ``low``, which does, and ``high``."""
+def _last_passing(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """Return the last number that holds, by halves. ``low`` holds, and ``high`` does not."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -73,7 +73,8 @@ def _end(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def largest_from(passes: Callable[[int], bool], low: int, most: int) -> int:
-    """Return the largest that passes where ``low`` does, and the answer is hardly above it."""
+    """Return the largest number up to ``most`` that passes. ``low`` must pass; the search is short
+    if the answer is little above ``low``."""
     step, high = 1, most + 1
     while low + step < high:
         if not passes(low + step):
@@ -81,7 +82,7 @@ def largest_from(passes: Callable[[int], bool], low: int, most: int) -> int:
             break
         low += step
         step *= 8
-    return _end(passes, low, high)
+    return _last_passing(passes, low, high)
 
 
 _WANTING = (Status.FAIL, Status.UNKNOWN, Status.WARN)
@@ -103,30 +104,30 @@ class Solver:
         self._allowed: frozenset[tuple[str, str, Status]] = frozenset()
 
     def judge(self, values: SizeValues) -> Judgement:
-        """Return the judgement of ``values``, by the gates alone once these are known. It is
-        kept."""
+        """Return the judgement of ``values``, by the gates alone if these are known; keep it."""
         if values not in self._known:
             self._known[values] = judged_values(self._state, self._host, values, self.ids or None)
         return self._known[values]
 
-    def whole(self, values: SizeValues) -> Judgement:
+    def judge_fully(self, values: SizeValues) -> Judgement:
         """Return the judgement of ``values`` by every check; it is not kept."""
         return judged_values(self._state, self._host, values)
 
     def peek(self, values: SizeValues) -> Sizing | None:
-        """Return the sizing with ``values``, judged by no check."""
+        """Return the sizing with ``values``, judged by no check; None if it is not known."""
         return sized_values(self._state, self._host, values)[1].shown
 
     def learn_gates(self, least: SizeValues, most: SizeValues) -> Judgement:
-        """Learn the gates: the checks whose findings differ between the ``least`` and the ``most``
-        sizes. Warnings and unknowns of the least sizes will stop nothing. Return the judgement of
-        the least."""
-        low = self.whole(least)
-        self._allow(low, sensitive_ids(low, self.whole(most)))
+        """Learn the gates: ``GATES``, and the checks whose findings differ between the ``least``
+        and the ``most`` sizes. Warnings and unknowns of the least sizes will stop no sizes. Return
+        the judgement of the least sizes by every check."""
+        low = self.judge_fully(least)
+        self._allow(low, sensitive_ids(low, self.judge_fully(most)))
         return low
 
     def take_gates(self, least: SizeValues, ids: frozenset[str]) -> None:
-        """Take gates that are known from another host or launch."""
+        """Take the gates ``ids``, known from another host or launch. Warnings and unknowns of the
+        ``least`` sizes will stop no sizes."""
         self.ids = ids
         self._allow(self.judge(least), ids)
 
@@ -145,8 +146,8 @@ class Solver:
         return tuple(finding for finding in rest if not is_mended(finding))
 
     def nearest(self) -> Judgement | None:
-        """Return the judgement that the fewest findings stop, of the smallest sizes among equals;
-        None if nothing was judged."""
+        """Return the remembered judgement that the fewest findings stop; of several such, the one
+        of the smallest sizes. None if nothing was judged."""
 
         def rank(judgement: Judgement) -> tuple[int, int]:
             values = judgement.values
@@ -156,12 +157,14 @@ class Solver:
         return min(self._known.values(), key=rank, default=None)
 
     def beside(self, judgement: Judgement) -> tuple[Finding, ...]:
-        """Return the findings of check beside the gates, or a setting mends, the worst first."""
+        """Return the other findings that do not pass, the worst first: those of checks that are no
+        gates, and those that a setting mends."""
         rest = [x for x in judgement.findings if x.check not in self.ids or is_mended(x)]
         return tuple(each for status in _WANTING for each in rest if each.status is status)
 
     def best(self, values: SizeValues) -> Judgement:
-        """Judge with an arena of exactly the bytes that are used, or if that fails, with none."""
+        """Judge ``values`` with an arena of just the bytes that are used; if it fails, with
+        none."""
         with_arena = self.with_exact_arena(values)
         if with_arena is not None and self.passes(with_arena):
             return self.judge(with_arena)
@@ -217,12 +220,12 @@ class Solver:
             if fits(near):
                 low = near
             elif fits(least):
-                return self._between(make, least, near)
+                return self._search_between(make, least, near)
         if step_bytes and fits(low):
             while (room := self.best(make(low)).room_bytes) >= step_bytes and low < most:
                 high = min(most, low + int(room / step_bytes))
                 if not fits(high):
-                    return self._between(make, low, high)
+                    return self._search_between(make, low, high)
                 taken = room - self.best(make(high)).room_bytes
                 low, expected = high, (high - low) * step_bytes
                 if 2 * taken < expected:  # such a size takes less of this host, or nothing
@@ -235,8 +238,9 @@ class Solver:
 
         return largest(fits, least, most, lambda number: stops(number) <= stops(least))
 
-    def _between(self, make: Callable[[int], SizeValues], low: int, high: int) -> int:
-        """Return the last number that fits, from ``low`` on; what room each leaves tells where."""
+    def _search_between(self, make: Callable[[int], SizeValues], low: int, high: int) -> int:
+        """Return the last number that fits between ``low``, which does, and ``high``, which does
+        not. The memory left at both ends tells where to look."""
         poor = 0
         while high - low > 1:
             width, middle = high - low, (low + high) // 2
@@ -263,13 +267,13 @@ _NO_GATE = "nothing that could be judged of this launch here depends on the size
 def solve(
     state: LaunchState, host: HostState, goal: Goal, chooser: Chooser | None = None
 ) -> FitAnswer:
-    """Return the largest sizes for ``goal``, or with a chooser its first division that fits. If
-    there are none, the answer says why. Raises UsageError for a goal whose size the launch does not
-    have."""
-    _refuse(state, goal)
+    """Return the largest sizes for ``goal``, or with ``chooser`` the division that it ranks first
+    among those that fit. If no sizes fit, the answer says why. Raises UsageError for a goal whose
+    size the launch does not have, and with a chooser UnknownFactError as ``Chooser.begin``."""
+    _refuse_missing_size(state, goal)
     search = _Search(state, host, goal)
     solver, low = search.solver, search.learn_gates()
-    values = search.largest() if chooser is None else search.chosen(chooser)
+    values = search.largest() if chooser is None else search.choose(chooser)
     unknown, beside = low.of(solver.ids, Status.UNKNOWN), solver.beside(low)
     nothing = FitAnswer(goal, state.sizes, low.values, None, low, (), unknown)
     nothing = nothing._replace(beside=beside, gates=solver.ids)
@@ -287,7 +291,7 @@ def solve(
     if values is None:
         near = solver.nearest() or low
         return nothing._replace(values=near.values, blocking=solver.stopping(near))
-    finding = solver.whole(solver.best(values).values)
+    finding = solver.judge_fully(solver.best(values).values)
     unknown, beside = finding.of(solver.ids, Status.UNKNOWN), solver.beside(finding)
     answer = nothing._replace(values=finding.values, fits=finding, bounds=bounds)
     return answer._replace(unknown=unknown, beside=beside)
@@ -304,7 +308,7 @@ def largest_sizes(
 
 
 def larger_fit(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[bool]:
-    """Yield for each size of an answer whether a size one step larger fits on another host."""
+    """Yield for each bound of ``answer`` whether that size, one step larger, fits on ``host``."""
     search = _Search(state, host, answer.goal)
     search.solver.take_gates(search.least, answer.gates)
     for bound in answer.bounds:
@@ -312,7 +316,7 @@ def larger_fit(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterat
         yield search.solver.fits(more)
 
 
-def _refuse(state: LaunchState, goal: Goal) -> None:
+def _refuse_missing_size(state: LaunchState, goal: Goal) -> None:
     """Raise UsageError for a goal whose size the launch does not have."""
     sizes = state.sizes
     if goal is not Goal.POOL and sizes.l2 is None:
@@ -357,13 +361,14 @@ class _Search:
         return self.solver.learn_gates(self.least, most)
 
     def _most(self, goal: Goal) -> int:
-        """Return the steps of L2, or of a segment, that are more than any host takes."""
+        """Return too many steps for any host: of a segment for the goal pool, else of L2."""
         if goal is Goal.POOL:
             return max(1, self._setting(self._top_bytes) // MIB)
         return max(1, self._top_bytes // self._ranks // GIGABYTE)
 
     def _values(self, steps: int) -> SizeValues:
-        """Return the sizes after so many steps towards the goal."""
+        """Return the sizes after ``steps`` steps of 1 GB of L2, or for the goal pool of 1 MiB of
+        segment. For goals of both sizes the segment takes as much of this host as L2."""
         if self._goal is Goal.L2:
             return SizeValues(l2_bytes=steps * GIGABYTE)
         if self._goal is Goal.POOL:
@@ -386,10 +391,10 @@ class _Search:
         values = self._values(steps)
         # What is left of it: to L2 while a step of that fits, then to the segment.
         for size, step, goal in _STEPS if self._goal is Goal.BALANCED else ():
-            values = self._grown(values, size, step, self._most(goal))
+            values = self._grow(values, size, step, self._most(goal))
         return values
 
-    def chosen(self, chooser: Chooser) -> SizeValues | None:
+    def choose(self, chooser: Chooser) -> SizeValues | None:
         """Return the division that the chooser ranks first among those that fit, with the largest
         segment for its L2. None if none fits, or, with ``endless`` set, if even impossible sizes
         pass."""
@@ -403,27 +408,27 @@ class _Search:
         self.endless = largest_l2 == most
         if self.endless or largest_l2 is None:
             return None
-        high = self._filled(with_l2(largest_l2), GIB)
+        high = self._fill(with_l2(largest_l2), GIB)
         least = chooser.begin(high, sized_values(self._state, self._host, high)[1].inputs)
         from preflight.fit.divisions import Frontier
 
-        low = self._filled(with_l2(least // GIGABYTE), GIB, high)
+        low = self._fill(with_l2(least // GIGABYTE), GIB, high)
         points = {point.l2_bytes or 0: point for point in (low, high)}
-        self._between(points, low, high, _HALVINGS)
+        self._add_points(points, low, high, _HALVINGS)
         share = self._of_one_tib / (1024 * GIB)
         frontier = Frontier(tuple(points[size] for size in sorted(points)), self._ranks, share)
         for values in chooser.order(frontier):
             start = with_l2((values.l2_bytes or 0) // GIGABYTE)
             if self.solver.fits(start):
-                return self._filled(start, MIB, values)
+                return self._fill(start, MIB, values)
         return high
 
-    def _between(
+    def _add_points(
         self, points: dict[int, SizeValues], low: SizeValues, high: SizeValues, halvings: int
     ) -> None:
-        """Add divisions between ``low`` and ``high`` to ``points``, by L2 size, if the largest
-        segment is far from the straight line between the two. halvings: how often a stretch may be
-        halved yet."""
+        """Add the division in the middle of ``low`` and ``high`` to ``points``, by L2 size. If its
+        segment is far from the straight line between the two, go on in both halves, ``halvings``
+        times."""
         first, last = low.l2_bytes or 0, high.l2_bytes or 0
         middle = (first + last) // 2 // GIGABYTE * GIGABYTE
         if not halvings or not first < middle < last:
@@ -432,12 +437,12 @@ class _Search:
         part = (middle - first) / (last - first)
         guess = int(segments[0] + part * (segments[1] - segments[0]))
         start = SizeValues(middle, max(MIB, self._setting(self._ranks * _SMALL_SEGMENT)))
-        point = points[middle] = self._filled(start, GIB, start._replace(segment_bytes=guess))
+        point = points[middle] = self._fill(start, GIB, start._replace(segment_bytes=guess))
         if abs((point.segment_bytes or 0) - guess) > max(2 * GIB, segments[0] // 100):
-            self._between(points, low, point, halvings - 1)
-            self._between(points, point, high, halvings - 1)
+            self._add_points(points, low, point, halvings - 1)
+            self._add_points(points, point, high, halvings - 1)
 
-    def _filled(self, start: SizeValues, step: int, near: SizeValues | None = None) -> SizeValues:
+    def _fill(self, start: SizeValues, step: int, near: SizeValues | None = None) -> SizeValues:
         """Return ``start``, which fits, with the largest segment that fits too, in steps of
         ``step`` bytes. near: a division that fits, from which a first guess is made."""
 
@@ -453,13 +458,14 @@ class _Search:
         return make(self.solver.largest(make, 0, most, taken, guess) or 0)
 
     def _step_bytes(self, goal: Goal) -> float:
-        """Return the memory of this host that one step of a size takes."""
+        """Return the host memory of one step: of a segment for the goal pool, else of L2."""
         if goal is Goal.POOL:
             return MIB * self._of_one_tib / (1024 * GIB)
         return float(GIGABYTE * self._ranks)
 
-    def _grown(self, values: SizeValues, size: str, step_bytes: int, most: int) -> SizeValues:
-        """Return ``values`` with as much of one size as fits, and no less than they have."""
+    def _grow(self, values: SizeValues, size: str, step_bytes: int, most: int) -> SizeValues:
+        """Return ``values`` with as much of ``size`` ("l2" or "segment") as fits, at least as much
+        as ``values`` have. most: steps of ``step_bytes`` to try up to."""
 
         def make(steps: int) -> SizeValues:
             return values._replace(**{f"{size}_bytes": steps * step_bytes})
@@ -476,7 +482,8 @@ class _Search:
                 yield SizeBound(size, now + step, self.solver.stopping(self.solver.best(more)))
 
     def _setting(self, contributed_bytes: int) -> int:
-        """Return the size to set, of which ranks on other hosts have shares too."""
+        """Return the segment size to set so that this host contributes ``contributed_bytes``: ranks
+        on other hosts have shares of the setting too."""
         if not self._of_one_tib:
             return contributed_bytes
         return contributed_bytes * (1024 * GIB) // self._of_one_tib

@@ -24,7 +24,7 @@ from checks.rdma.facts import read_rdma
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run as run_preflight
 from preflight.fit.fit_launch import FirstLaunch
-from preflight.fit.launch_edit import Edited, edited, launch_texts
+from preflight.fit.launch_edit import Edited, edit_texts, launch_texts
 from preflight.fit.launch_values import SizeValues, knobs
 from preflight.fit.report import MAY_END
 from preflight.launches.launch_files import read_source
@@ -460,7 +460,7 @@ def edit(path: Path, values: SizeValues, *env_files: str) -> Edited:
     def read_file(name: str) -> str | Unknown:
         return Root(str(path.parent)).text(f"/{name}")
 
-    return edited(texts, knobs(reading, understand(reading.commands, read_file)), values)
+    return edit_texts(texts, knobs(reading, understand(reading.commands, read_file)), values)
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))
@@ -559,7 +559,7 @@ def test_a_value_of_the_callers_environment_is_said(tmp_path: Path) -> None:
     assert texts is not None
     reading = texts.read(texts.texts)
     sizes = knobs(reading, understand(reading.commands, Unknown))
-    found = edited(texts, sizes, SizeValues(None, 700 * GIB))
+    found = edit_texts(texts, sizes, SizeValues(None, 700 * GIB))
     assert found.edits == ()
     assert found.advice[0].where == "environment"
     assert "environment of the caller" in found.advice[0].why

@@ -12,8 +12,8 @@ from checks.capture.described import Description
 from preflight.capacity.workload import WorkloadOptions
 from preflight.cli.main import run
 from preflight.fit.divisions import Chooser, Frontier
-from preflight.fit.fit_launch import Fitted, first_launch, fitted
-from preflight.fit.judged_values import Asked
+from preflight.fit.fit_launch import FitResult, first_launch, fit_launch
+from preflight.fit.judged_values import CompareBy
 from preflight.fit.launch_values import SizeValues
 from preflight.inputs.host_source import open_host
 from preflight.inputs.launch_words import LaunchWords
@@ -31,25 +31,28 @@ def best_of(
     model: str,
     described: Description,
     release: str = "0.5.23",
-    asked: Asked | None = None,
+    basis: CompareBy | None = None,
     replaced: tuple[str, str] = ("", ""),
-) -> Fitted:
+) -> FitResult:
     host = open_host(described.root, PATIENCE_SECONDS)
     command = tuple(word.replace(*replaced) for word in first_launch(model, host).words())
     words = LaunchWords(command, is_command=True)
     launch = words._replace(sglang_version=release)
-    found = fitted(launch, host, None, 10 * GIB, False, PATIENCE_SECONDS, asked=asked)
-    assert isinstance(found, Fitted)
-    assert found.answered is not None
+    found = fit_launch(launch, host, None, 10 * GIB, False, PATIENCE_SECONDS, basis=basis)
+    assert isinstance(found, FitResult)
+    assert found.choice is not None
     return found
 
 
 H100 = ("1tb", "8xH100", "8xmlx5", "2")
-FEW, MANY = Asked(WorkloadOptions(60, 5, 4096)), Asked(WorkloadOptions(300, 8, 3000), hosts=2)
+FEW, MANY = (
+    CompareBy(WorkloadOptions(60, 5, 4096)),
+    CompareBy(WorkloadOptions(300, 8, 3000), hosts=2),
+)
 # Half of them: the default workload, and one that is given. All in the random profile.
 SETUPS = [
-    ("Qwen/Qwen3-32B", H100, "0.5.23", Asked()),
-    ("deepseek-ai/DeepSeek-V3", ("2tb", "8xH200", "8xmlx5", "2"), "0.5.20", Asked()),
+    ("Qwen/Qwen3-32B", H100, "0.5.23", CompareBy()),
+    ("deepseek-ai/DeepSeek-V3", ("2tb", "8xH200", "8xmlx5", "2"), "0.5.20", CompareBy()),
     ("Qwen/Qwen3-8B", ("256gb", "2xA40"), "0.5.23", FEW),
     ("Qwen/Qwen3-32B", ("1500gb", "8xH20"), "0.5.22", MANY),
 ]
@@ -60,7 +63,7 @@ def test_no_other_division_of_a_grid_of_20_keeps_more(
     model: str,
     described: tuple[str, ...],
     release: str,
-    asked: Asked,
+    asked: CompareBy,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replayed with one order more; the divisions lie between those that the checks filled."""
@@ -87,8 +90,8 @@ def test_no_other_division_of_a_grid_of_20_keeps_more(
 def test_the_example_of_one_tebibyte() -> None:
     """L1 holds 1.8M tokens: an L2 far below it would hand the store a part of them alone."""
     found = best_of("Qwen/Qwen3-32B", Description(*H100))
-    assert found.answered is not None
-    rows = {one.about: one for one in found.answered.tried}
+    assert found.choice is not None
+    rows = {one.about: one for one in found.choice.tried}
     best, balanced, pool = (rows[name] for name in ("best", "balanced", "pool"))
     assert best.unique > 1.25 * balanced.unique
     assert best.kept > balanced.kept + 0.05
@@ -110,8 +113,8 @@ def test_write_back_holds_what_is_in_l1_nowhere_else() -> None:
     """So the same memory keeps twice as much of what is asked again."""
     words = ("--hicache-write-policy write_through", "--hicache-write-policy write_back")
     found = best_of("Qwen/Qwen3-32B", Description(*H100), replaced=words)
-    assert found.answered is not None
-    rows = {one.about: one for one in found.answered.tried}
+    assert found.choice is not None
+    rows = {one.about: one for one in found.choice.tried}
     assert rows["best"].kept > 0.86
     assert rows["balanced"].unique == pytest.approx(3_817_000, rel=0.01)  # L1 and L2
     assert (rows["best"].values.l2_bytes or 0) < 10 * GB
@@ -120,8 +123,8 @@ def test_write_back_holds_what_is_in_l1_nowhere_else() -> None:
 def test_what_sglang_demands_is_kept_up_to_0_5_14() -> None:
     """L2 larger than L1, and 0.8 of the difference holds a conversation."""
     found = best_of("Qwen/Qwen3-8B", Description("400gb", "1xA10", "1xmlx5", "1"), "0.5.14")
-    assert found.answered is not None
-    held = dict(found.answered.tried[0].tier_tokens)
+    assert found.choice is not None
+    held = dict(found.choice.tried[0].tier_tokens)
     assert 0.8 * (held["L2"] - held["L1"]) >= 20_480
 
 

@@ -20,9 +20,9 @@ from checks.memory.facts import read_memory
 from checks.numa.facts import read_numa
 from checks.run.facts import READERS, read_facts
 from preflight.base.usage_error import UsageError
-from preflight.fit.fit_launch import Fitted, fitted, hints
+from preflight.fit.fit_launch import FitResult, fit_launch, hints
 from preflight.fit.judged_values import KEEP, SizeBound, planned_root
-from preflight.fit.launch_edit import edited, launch_texts
+from preflight.fit.launch_edit import edit_texts, launch_texts
 from preflight.fit.launch_values import SizeValues
 from preflight.fit.solver import Solver, largest, largest_from
 from preflight.inputs.launch_words import LaunchWords
@@ -62,18 +62,18 @@ export MC_STORE_USE_HUGEPAGE=1 MOONCAKE_GLOBAL_SEGMENT_SIZE=4gb
 """
 
 
-def fit(folder: Path, case: Case) -> Fitted:
+def fit(folder: Path, case: Case) -> FitResult:
     words, host = written(folder, case), host_of(tree_of(case.host))
     goal, keep_bytes = case.goal, case.keep_bytes
-    found = fitted(words, host, goal, keep_bytes, False, PATIENCE_SECONDS)
-    assert isinstance(found, Fitted)
+    found = fit_launch(words, host, goal, keep_bytes, False, PATIENCE_SECONDS)
+    assert isinstance(found, FitResult)
     return found
 
 
 class Judge:
     """What check says of a case's script with other values, on its host as planned for them."""
 
-    def __init__(self, folder: Path, case: Case, found: Fitted) -> None:
+    def __init__(self, folder: Path, case: Case, found: FitResult) -> None:
         self._folder, self._case, self._sizes = folder, case, found.answer.sizes
         texts = launch_texts(written(folder, case).words[0], (), {})
         assert texts is not None
@@ -84,7 +84,7 @@ class Judge:
         return check_after_plan(self._tree, self.script(values), self._others).problems
 
     def script(self, values: SizeValues) -> LaunchWords:
-        changed = edited(self._texts, self._sizes, values)
+        changed = edit_texts(self._texts, self._sizes, values)
         assert not changed.advice
         text = changed.edits[0].after if changed.edits else None
         return written(self._folder, self._case, text)

@@ -12,8 +12,8 @@ from checks.base.units import GIB
 from checks.capture.described import Description, gpu_kinds, known_models
 from preflight.capacity.workload import WorkloadOptions
 from preflight.cli.main import run
-from preflight.fit.judged_values import Asked
-from preflight.fit.machines import BUFFERED, _Host
+from preflight.fit.judged_values import CompareBy
+from preflight.fit.machines import BUFFERED, _HostKind
 from preflight.inputs.launch_words import LaunchWords
 from tests.capacity.test_capacity_published import A10, DGX_SSD, H800_POOL
 from tests.fit.test_fit_divisions import best_of
@@ -48,9 +48,9 @@ def test_the_memory_of_a_row_is_enough_and_half_is_not(capsys: pytest.CaptureFix
     numbers = WorkloadOptions(40, 10, 2048)
     for row in rows[1:2]:
         described = Description(f"{row['memory_bytes']}b", "1xA40")
-        answered = best_of("Qwen/Qwen3-8B", described, asked=Asked(numbers, hosts=row["hosts"]))
-        assert answered.answered is not None
-        assert answered.answered.tried[0].kept > 0.77, row
+        answered = best_of("Qwen/Qwen3-8B", described, basis=CompareBy(numbers, hosts=row["hosts"]))
+        assert answered.choice is not None
+        assert answered.choice.tried[0].kept > 0.77, row
 
 
 @pytest.mark.slow
@@ -77,8 +77,8 @@ def test_kinds_of_gpus_are_each_in_one_row_with_the_least_of_them() -> None:
 
 def test_l2_stays_below_what_the_last_rank_is_let_have() -> None:
     """As the checks have it: fit --goal l2 of the same host finds 55 GB."""
-    asked = Asked(WorkloadOptions(200, 10, 4096))
-    host = _Host(LaunchWords(()), "Qwen/Qwen3-32B", Description("4tb", "8xH100"), asked, 30)
+    basis = CompareBy(WorkloadOptions(200, 10, 4096))
+    host = _HostKind(LaunchWords(()), "Qwen/Qwen3-32B", Description("4tb", "8xH100"), basis, 30)
     values = host.values(808 * GIB, 1.0)
     assert values is not None
     assert (values.l2_bytes or 0) // 10**9 == 55
