@@ -50,15 +50,15 @@ from preflight.sizing.launch_sizing import LaunchInputs, worst
 class SsdStream(NamedTuple):
     """How fast new tokens fill the buckets that SSD offload writes, to tell what is lost.
 
-    filling: tokens a second that fill every client's bucket in one heartbeat; 0 if nothing is lost.
-    token_bytes: bytes of one token."""
+    fill_rate: tokens a second that fill every client's bucket in one heartbeat; 0 if nothing is
+    lost. token_bytes: bytes of one token."""
 
-    filling: int
+    fill_rate: int
     token_bytes: int
 
     def part(self, speed: float) -> float:
         """Return the part, 0 to 1, of ``speed`` tokens per second that reaches SSD."""
-        return part_that_reaches_ssd(self.filling, speed) if self.filling else 1.0
+        return part_that_reaches_ssd(self.fill_rate, speed) if self.fill_rate else 1.0
 
 
 def ssd_stream(
@@ -67,22 +67,22 @@ def ssd_stream(
     objects: PageObjects,
     mooncake: MooncakeRelease,
 ) -> SsdStream:
-    """Return how many tokens a second fill the offload buckets of all SSD clients. It is 0 if no
-    client loses what fills no bucket. counts: how many of each process run, by name."""
+    """Return how many tokens a second fill the offload buckets of all SSD clients: 0 if no client
+    loses a bucket that is not full. counts: how many of each process run, by name."""
     buckets = [(process.name, lossy_bucket(process, mooncake)) for process in processes]
     clients = sum(counts.get(name, 1) for name, bucket in buckets if bucket)
     for keys, seconds in [bucket for _, bucket in buckets if bucket][:1]:
         bucket = min(keys, BUCKET_BYTES * len(objects.whole) // sum(objects.whole)) * clients
-        filling = int(bucket / seconds / len(objects.whole) * objects.page_tokens)
-        return SsdStream(filling, objects.token_bytes)
+        fill_rate = int(bucket / seconds / len(objects.whole) * objects.page_tokens)
+        return SsdStream(fill_rate, objects.token_bytes)
     return SsdStream(0, objects.token_bytes)
 
 
 def lost_note(ssd: SsdStream | None) -> Iterator[str]:
     """Yield one sentence on how much reaches SSD at two speeds; nothing if no tokens are lost."""
-    if ssd is None or not ssd.filling:
+    if ssd is None or not ssd.fill_rate:
         return
-    rate = ssd.filling
+    rate = ssd.fill_rate
     half, little = (
         format_bytes(int(rate * part * ssd.part(rate * part) * ssd.token_bytes * 3600))
         for part in (1, 0.1)
@@ -100,13 +100,13 @@ def with_rates(
     rounds: tuple[Round, ...],
     speed: float,
     ssd: SsdStream | None,
-    evicted_alone: bool,
+    disk_gets_evicted: bool,
 ) -> Iterator[Tier]:
-    """Yield each tier with ``written`` and ``read``, in bytes a second.
+    """Yield each tier with ``written`` and ``read`` set, in bytes a second.
 
-    rounds: of the workload; tokens are read as in the last one, and ``read`` is None without any,
-    and for L1. speed: new tokens a second. evicted_alone: SSD gets only what the store evicts. A
-    tier whose bytes of a token are not known gets neither."""
+    rounds: of the workload; tokens are read as in the last round, and ``read`` is None without
+    rounds, and for L1. speed: new tokens a second. disk_gets_evicted: SSD gets only what the store
+    evicts. A tier whose bytes of a token are not known has neither."""
     release, policy = deployment.sized.release, deployment.write_policy
     last = rounds[-1] if rounds else None
     cumulative = {name: (low, high) for name, low, high in last.hits} if last else {}
@@ -122,7 +122,7 @@ def with_rates(
                 most = 0.0
         if tier.name == "SSD" and ssd is not None:
             most = most * ssd.part(most) if most else 0.0
-            least = 0.0 if evicted_alone else least * ssd.part(least) if least else 0.0
+            least = 0.0 if disk_gets_evicted else least * ssd.part(least) if least else 0.0
         read: Bounds | None = None
         low, high = cumulative.get(tier.name, (0.0, 0.0))
         if last is not None and each is not None and tier.name != "L1":
@@ -153,11 +153,11 @@ def rate_sentence(tier: Tier, speed: float) -> str:
 
 
 class CapacityRequest(NamedTuple):
-    """What the command line asks beside the launch. wanted: the workload. watermark: of a master
-    that runs elsewhere, 0 to 1; None for the launch's own, or the default."""
+    """What the command line asks beside the launch. watermark: of a master that runs elsewhere, 0
+    to 1; None for the launch's own, or the default."""
 
     cluster: Cluster = Cluster()
-    wanted: WorkloadOptions = WorkloadOptions()
+    workload: WorkloadOptions = WorkloadOptions()
     watermark: float | None = None
     new_tokens_per_second: float | None = None
 
@@ -196,18 +196,18 @@ class CapacityAnswer(NamedTuple):
 
 class _StoreSetup(NamedTuple):
     """Facts of the store that all servers share. folders: offload folders by path. counts: how many
-    of each process run, by name. evicted_alone: disks get only what the store evicts."""
+    of each process run, by name. disk_gets_evicted: disks get only what the store evicts."""
 
     segments: tuple[Segments, ...] | Unknown
     eviction: Eviction | Unknown
     folders: Mapping[str, Folder | Unknown]
     counts: Mapping[str, int]
-    evicted_alone: bool
+    disk_gets_evicted: bool
     mooncake: MooncakeRelease
 
 
 def capacity_of(
-    launch: LaunchWords, root: str, timeout_seconds: float, asked: CapacityRequest
+    launch: LaunchWords, root: str, timeout_seconds: float, request: CapacityRequest
 ) -> CapacityAnswer | Unknown:
     """Read a launch and a host, and compute what each server's tiers hold. Unknown if reading takes
     longer than ``timeout_seconds``. Raises UsageError if no launch is given, or it has no server.
@@ -219,7 +219,7 @@ def capacity_of(
     if sized is None:
         raise UsageError("capacity is about a launch: give a script, or a command after --")
     folders = read_storage(host.root, sized.needs).folders
-    answer = compute_capacity(sized.sizing.inputs, sized.options, host.root, asked, folders)
+    answer = compute_capacity(sized.sizing.inputs, sized.options, host.root, request, folders)
     processes = sized.sizing.inputs.processes
     unread, source = sized.sizing.not_whole, sized.needs.source
     return answer._replace(unread=unread, source=source, processes=processes)
@@ -229,37 +229,37 @@ def compute_capacity(
     inputs: LaunchInputs,
     options: LaunchOptions,
     root: Root,
-    asked: CapacityRequest,
+    request: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> CapacityAnswer:
     """Compute what each server's tiers hold, and what a workload finds in them. folders: offload
     folders by path. Raises UsageError if the launch has no server, or a number in it is invalid."""
-    launched = deployments(inputs, options, root, asked.cluster)
-    workload = workload_of(asked.wanted, inputs.processes)
-    store = _store(inputs, options, asked, folders)
-    servers = tuple(_server(each, inputs, store, workload, asked) for each in launched)
+    launched = deployments(inputs, options, root, request.cluster)
+    workload = workload_of(request.workload, inputs.processes)
+    store = _store(inputs, options, request, folders)
+    servers = tuple(_server(each, inputs, store, workload, request) for each in launched)
     refused = worst(inputs.findings)
     notes = () if refused is None else (f"this launch does not start as it is: {refused.text}",)
     router = router_of(inputs.processes)
-    speed = asked.new_tokens_per_second
+    speed = request.new_tokens_per_second
     return CapacityAnswer(servers, workload, notes, router, new_tokens_per_second=speed)
 
 
 def _store(
     inputs: LaunchInputs,
     options: LaunchOptions,
-    asked: CapacityRequest,
+    request: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> _StoreSetup:
     """Return the facts of the store that all servers share: its segments, eviction and offload
     folders."""
     release, mooncake, _ = choose_mooncake(options.mooncake_version, options.installed)
-    hosts = cluster_hosts(inputs, asked.cluster)
+    hosts = cluster_hosts(inputs, request.cluster)
     counts = {process.name: hosts for process in inputs.processes}
     masters = (each for each in inputs.processes if each.kind is ProcessKind.MASTER)
     alone = any(is_on(each.arguments, "mooncake_master", "offload_on_evict") for each in masters)
-    evicts = eviction(inputs.processes, str(mooncake.value), asked.watermark)
-    return _StoreSetup(segments(inputs, asked.cluster), evicts, folders, counts, alone, release)
+    evicts = eviction(inputs.processes, str(mooncake.value), request.watermark)
+    return _StoreSetup(segments(inputs, request.cluster), evicts, folders, counts, alone, release)
 
 
 def _server(
@@ -267,13 +267,12 @@ def _server(
     inputs: LaunchInputs,
     store: _StoreSetup,
     workload: MultiTurnWorkload | Unknown | None,
-    asked: CapacityRequest,
+    request: CapacityRequest,
 ) -> ServerCapacity:
-    """Compute one server's tiers and notes, and what each round of the workload finds, if it is
-    known."""
-    request = deployment.request
+    """Compute one server's tiers and notes, and each round of the workload if that is known."""
+    pool_request = deployment.request
     objects: PageObjects | Unknown
-    objects = request if isinstance(request, Unknown) else page_objects(request)
+    objects = pool_request if isinstance(pool_request, Unknown) else page_objects(pool_request)
     l3 = pool_tier(deployment, objects, store.segments, store.eviction)
     disk, ssd = None, None
     if l3 is not None:
@@ -281,16 +280,16 @@ def _server(
         disk = offload_tier(inputs.processes, counts, objects, store.folders, store.mooncake)
         if disk is not None and not isinstance(objects, Unknown):
             ssd = ssd_stream(inputs.processes, counts, objects, store.mooncake)
-    tiers = Tiers(gpu_tier(deployment), host_tier(deployment), l3, disk, store.evicted_alone)
-    page = None if isinstance(request, Unknown) else request.page_tokens
-    length = _conversation(workload, asked, page or 1)
+    tiers = Tiers(gpu_tier(deployment), host_tier(deployment), l3, disk, store.disk_gets_evicted)
+    page = None if isinstance(pool_request, Unknown) else pool_request.page_tokens
+    length = _conversation(workload, request, page or 1)
     shown = tuple(_counted(tier, length) for tier in tiers.shown)
     every_round: tuple[Round, ...] = ()
     if isinstance(workload, MultiTurnWorkload) and page is not None and deployment.reuses:
         every_round = rounds(workload, page, tier_models(deployment, tiers))
-    if asked.new_tokens_per_second is not None:
-        speed = asked.new_tokens_per_second
-        shown = tuple(with_rates(deployment, shown, every_round, speed, ssd, store.evicted_alone))
+    if (speed := request.new_tokens_per_second) is not None:
+        evicted = store.disk_gets_evicted
+        shown = tuple(with_rates(deployment, shown, every_round, speed, ssd, evicted))
     size = objects if isinstance(objects, Unknown) else objects.token_bytes
     keys, budget = None if l3 is None else l3.keys, prefetch_budget(deployment, tiers)
     capacity = Capacity(shown, size, every_round, keys, budget)
@@ -334,13 +333,14 @@ def _budget_note(
 
 
 def _conversation(
-    workload: MultiTurnWorkload | Unknown | None, asked: CapacityRequest, page: int
+    workload: MultiTurnWorkload | Unknown | None, request: CapacityRequest, page: int
 ) -> int | None:
-    """Return the cached tokens of one conversation, or of one request; None without a length."""
+    """Return the cached tokens of one conversation of the workload, or else of one request of the
+    length that is asked about; None without a length. page: its tokens."""
     if isinstance(workload, MultiTurnWorkload):
         return max(1, cached_tokens(workload, workload.rounds, page))
-    length = asked.wanted.request_length or 0
-    whole = length + (asked.wanted.output_length or 1) - 1
+    length = request.workload.request_length or 0
+    whole = length + (request.workload.output_length or 1) - 1
     return max(1, whole // page * page) if length > 0 else None
 
 

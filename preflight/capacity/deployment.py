@@ -81,8 +81,8 @@ class Deployment(NamedTuple):
 
 
 class Router(NamedTuple):
-    """How the launch's router spreads requests over its servers. origin: the flag that says so,
-    with file and line, or that it is the default."""
+    """How the launch's router spreads requests over its servers. origin: the flag of the policy
+    with file and line, or the text that the policy is a default."""
 
     routing: Routing
     origin: str
@@ -130,7 +130,7 @@ def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None)
     notes.append(f"{_BALANCING}{also}")
     if threshold is None or threshold.unresolved:
         return Router(Routing(how), origin, tuple(notes))
-    part = part_of(threshold.text)
+    part = parse_part(threshold.text)
     if part is None:
         raise UsageError(
             f"--cache-threshold {threshold.text} at {threshold.origin}: must be a part of the "
@@ -139,7 +139,7 @@ def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None)
     return Router(Routing(how, part), origin, tuple(notes))
 
 
-def part_of(text: str) -> float | None:
+def parse_part(text: str) -> float | None:
     """Return the number from 0 to 1 that ``text`` is; None for any other text."""
     with suppress(ValueError):
         return part if 0 <= (part := float(text)) <= 1 else None
@@ -193,7 +193,7 @@ def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
 
 
 def instances(cluster: Cluster, nnodes: int, process: LaunchProcess) -> int:
-    """Return how many servers there are like ``process``, on ``nnodes`` each. Raises UsageError."""
+    """Return how many servers like ``process`` run, on ``nnodes`` hosts each. Raises UsageError."""
     hosts = nnodes if cluster.hosts is None else cluster.hosts
     if hosts % nnodes:
         raise UsageError(

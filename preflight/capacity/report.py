@@ -26,13 +26,13 @@ from preflight.render.text import filled, fitted
 
 def capacity_text(answer: CapacityAnswer, width: int, paint: Paint, ascii_only: bool) -> str:
     """Return the whole answer without a final newline. ascii_only: no other characters."""
-    blocks = (_server(each, answer, width, paint, ascii_only) for each in answer.servers)
+    blocks = (_server_blocks(each, answer, width, paint, ascii_only) for each in answer.servers)
     parts = ["\n\n".join(filter(None, block)) for block in blocks]
     parts += [filled(note, width) for note in (*answer.notes, *answer.unread)]
     return "\n\n".join(parts)
 
 
-def _server(
+def _server_blocks(
     server: ServerCapacity, answer: CapacityAnswer, width: int, paint: Paint, ascii_only: bool
 ) -> Iterator[str]:
     """Yield one server's blocks of text: head, tiers, formulas, then rounds with their curve,
@@ -49,13 +49,13 @@ def _server(
         text = f"master: {keys.number:,} keys when the pool is full, about {memory} of its memory"
         lines.append(text)
     if capacity.prefetch is not None:
-        most = _known(capacity.prefetch)
+        most = _bounds_text(capacity.prefetch)
         lines.append(f"prefetch: L3 is read for up to {most} tokens at a time in each cache")
     if (speed := answer.new_tokens_per_second) is not None:
         lines += [rate_sentence(tier, speed) for tier in capacity.tiers]
     yield "\n".join(filled(line, width) for line in lines)
     if isinstance(answer.workload, MultiTurnWorkload) and capacity.rounds:
-        yield filled(_workload(answer.workload), width)
+        yield filled(_workload_sentence(answer.workload), width)
         yield _rounds_table(capacity.rounds, width)
         yield curve_text(capacity.rounds, paint, width, ascii_only)
     yield "\n".join(filled(line, width) for line in summarize_rounds(server, answer.workload))
@@ -66,9 +66,9 @@ def _tiers(tiers: Sequence[Tier], width: int) -> str:
     """Return the table of tiers as text; it has a column of conversations if any were counted."""
     heads, rows = ["tier", "", "bytes", "tokens", "conversations"], []
     for tier in tiers:
-        counted = "" if tier.conversations is None else _known(tier.conversations)
-        size = _known(tier.bytes, format_bytes)
-        rows.append([tier.name, tier.what, size, _known(tier.tokens), counted])
+        counted = "" if tier.conversations is None else _bounds_text(tier.conversations)
+        size = _bounds_text(tier.bytes, format_bytes)
+        rows.append([tier.name, tier.what, size, _bounds_text(tier.tokens), counted])
     if all(tier.conversations is None for tier in tiers):
         heads, rows = heads[:-1], [row[:-1] for row in rows]
     return fitted(rows, heads, width, right=range(2, len(heads)))
@@ -87,7 +87,7 @@ def _rounds_table(rounds: Sequence[Round], width: int) -> str:
     return fitted(rows, [*heads, "evicting"], width, right=range(len(heads)))
 
 
-def _workload(workload: MultiTurnWorkload) -> str:
+def _workload_sentence(workload: MultiTurnWorkload) -> str:
     """Return the sentence above the table of rounds: the workload, and what the table shows."""
     length = f"{workload.first_tokens:,}"
     if workload.next_tokens != workload.first_tokens:
@@ -112,12 +112,12 @@ def summarize_rounds(
 
 
 def first_evicting(rounds: tuple[Round, ...], name: str) -> int | None:
-    """Return the first round by whose end the tier has evicted, for certain."""
+    """Return the number of the first round by whose end the tier has certainly evicted, or None."""
     return next((each.number for each in rounds if name in each.evicting), None)
 
 
-def first_maybe(rounds: tuple[Round, ...], name: str) -> int | None:
-    """Return the number of the first round by whose end the tier may have evicted; None if none."""
+def first_may_evict(rounds: tuple[Round, ...], name: str) -> int | None:
+    """Return the number of the first round by whose end the tier may have evicted, or None."""
     return next((each.number for each in rounds if name in each.may_evict), None)
 
 
@@ -125,7 +125,7 @@ def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
     """Say in which round the tier starts, or may start, to evict, or that it never does. tokens:
     those that the tier holds."""
     lead = f"{tier.name} ({tier.what}), {tokens.text()} tokens"
-    maybe, certain = first_maybe(rounds, tier.name), first_evicting(rounds, tier.name)
+    maybe, certain = first_may_evict(rounds, tier.name), first_evicting(rounds, tier.name)
     last = rounds[-1]
     if maybe is None:
         never = f"{lead}: never evicts in {_rounds(last.number)}"
@@ -161,7 +161,7 @@ def _rounds(count: int) -> str:
     return "1 round" if count == 1 else f"{count} rounds"
 
 
-def _known(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format) -> str:
+def _bounds_text(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".format) -> str:
     return "unknown" if isinstance(bounds, Unknown) else bounds.text(shown)
 
 
@@ -234,16 +234,16 @@ def tiers_of(rounds: Sequence[Round]) -> tuple[str, ...]:
 
 def drawn_tiers(rounds: Sequence[Round]) -> tuple[str, ...]:
     """Return the names of the tiers to draw a line for: not those of which nothing is known."""
-    return tuple(tier for tier in tiers_of(rounds) if not _open(rounds, tier))
+    return tuple(tier for tier in tiers_of(rounds) if not _is_unknown(rounds, tier))
 
 
 def spans_are_known(rounds: Sequence[Round], tier: str) -> bool:
     """Return whether the most that tiers up to ``tier`` may serve is more than a guess."""
     names = tiers_of(rounds)
-    return not any(_open(rounds, name) for name in names[: names.index(tier) + 1])
+    return not any(_is_unknown(rounds, name) for name in names[: names.index(tier) + 1])
 
 
-def _open(rounds: Sequence[Round], tier: str) -> bool:
+def _is_unknown(rounds: Sequence[Round], tier: str) -> bool:
     """Return whether nothing of a tier is certain or expected, though it may serve something."""
     expected = any(name == tier for each in rounds for name, _ in each.likely)
     spans = {(low, high) for each in rounds for name, low, high in each.hits if name == tier}
@@ -256,7 +256,7 @@ def reusing(rounds: Sequence[Round]) -> tuple[Round, ...]:
 
 
 def thinned(rounds: Sequence[Round], most: int) -> tuple[Round, ...]:
-    """Return at most so many of the rounds, evenly, the first and the last among them."""
+    """Return at most ``most`` of the rounds, evenly, the first and the last among them."""
     if len(rounds) <= most:
         return tuple(rounds)
     return tuple(rounds[at * (len(rounds) - 1) // (most - 1)] for at in range(most))
@@ -277,19 +277,19 @@ class Hit(NamedTuple):
 
 
 def hit_of(each: Round, tier: str) -> Hit:
-    """Return the parts that tiers up to ``tier`` serve in a round; zeros if that is not said."""
+    """Return the parts that tiers up to ``tier`` serve in a round; zeros for an unknown tier."""
     likely = dict(each.likely)
     nearer = 0.0
     for name, low, high in each.hits:
-        least, most = _part(low), _part(high)
+        least, most = _clamped(low), _clamped(high)
         # Tiers up to this one serve what those up to the nearer one do, at least.
-        nearer = min(most, max(least, nearer, _part(likely.get(name, 0.0))))
+        nearer = min(most, max(least, nearer, _clamped(likely.get(name, 0.0))))
         if name == tier:
             return Hit(least, nearer, most)
     return Hit(0.0, 0.0, 0.0)
 
 
-def _part(number: float) -> float:
+def _clamped(number: float) -> float:
     return min(1.0, max(0.0, number))
 
 

@@ -26,8 +26,8 @@ from preflight.traces.formats import Request
 class TierModel(NamedTuple):
     """A tier as the model of rounds sees it.
 
-    fills: the tokens with which it begins to evict; tokens that so far only a nearer tier has count
-    too. keeps: the tokens that this tier and all nearer tiers hold together once this one evicts.
+    fills: the tier begins to evict once the contexts of all clients have more tokens than this.
+    keeps: the tokens that this tier and all nearer tiers hold together once this one evicts.
     sticky: a client's next request comes to the same cache. ordered: it evicts the least recently
     used, the end of a conversation first. late: what a round adds arrives here only in the next
     round."""
@@ -102,7 +102,8 @@ def rounds(
 
 
 def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
-    """Return whether the tier has had to evict by the end of the round."""
+    """Return whether the tier has evicted by the end of the round: for certain, or with ``maybe``
+    if it holds the least that it may hold."""
     if isinstance(tier.fills, Unknown):
         return False
     if maybe:
@@ -128,7 +129,7 @@ def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
         most = float(min(high, reusable))
         if tier.ordered:
             # At most: those before a client in this round were the ones after it in the last.
-            most = _falling(high, turn.after, turn.clients, turn.before)
+            most = _falling_sum(high, turn.after, turn.clients, turn.before)
     if not tier.sticky:
         return 0.0, most / reusable, None
     least = _before_full(turn, tier)
@@ -139,7 +140,7 @@ def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
     step = turn.after - turn.before
     # The client at place p finds capacity - p * after - (clients - 1 - p) * before of its own.
     first = max(0, low - step) - (turn.clients - 1) * turn.before
-    least = max(least, _falling(first, step, turn.clients, turn.before))
+    least = max(least, _falling_sum(first, step, turn.clients, turn.before))
     likely = max(least, _random_order(turn, low)) / reusable if exact else None
     return min(least, most) / reusable, most / reusable, likely
 
@@ -161,11 +162,11 @@ def _random_order(turn: Turn, capacity: int) -> float:
         if left <= 0:
             break
         others = turn.clients - place
-        total += _falling(left, turn.before, others, turn.before) / others
+        total += _falling_sum(left, turn.before, others, turn.before) / others
     return total
 
 
-def _falling(first: int, step: int, count: int, most: int) -> float:
+def _falling_sum(first: int, step: int, count: int, most: int) -> float:
     """Return the sum of min(most, max(0, first - i * step)) for i from 0 to ``count`` - 1."""
     if first < most:
         full = 0
@@ -191,13 +192,13 @@ _ANY_TOKENS = Bounds(0, 10**18)
 
 
 class Tiers(NamedTuple):
-    """The tiers of a server. evicted_alone: disks get only the pages that the store evicts."""
+    """The tiers of a server. disk_gets_evicted: disks get only the pages that the store evicts."""
 
     gpu: Tier
     host: Tier | None
     store: Tier | None
     disk: Tier | None
-    evicted_alone: bool = False
+    disk_gets_evicted: bool = False
 
     @property
     def shown(self) -> tuple[Tier, ...]:
@@ -209,18 +210,19 @@ def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
     sticky = deployment.groups == 1
     policy = deployment.server.value("radix_eviction_policy")
     ordered = policy in (None, "lru")
-    gpu = _spread(tiers.gpu)
+    gpu = _group_bounds(tiers.gpu)
     models = [TierModel("L1", gpu, gpu, sticky, ordered=ordered)]
     if tiers.host is not None:
-        models.append(_host(deployment, tiers.host, gpu)._replace(sticky=sticky, ordered=ordered))
+        l2 = _l2_model(deployment, tiers.host, gpu)
+        models.append(l2._replace(sticky=sticky, ordered=ordered))
     if tiers.store is not None:
-        models.append(_pool(deployment, tiers.store, models[-1]))
+        models.append(_l3_model(deployment, tiers.store, models[-1]))
     if tiers.disk is not None:
-        models.append(_disk(tiers, tiers.disk, models[-1]))
+        models.append(_ssd_model(tiers, tiers.disk, models[-1]))
     return tuple(models)
 
 
-def _spread(tier: Tier) -> Bounds | Unknown:
+def _group_bounds(tier: Tier) -> Bounds | Unknown:
     """Return bounds over all groups: from one cache's tokens (all may hold the same) to the sum."""
     of_group, total = tier.group_tokens, tier.tokens
     if isinstance(of_group, Bounds) and isinstance(total, Bounds):
@@ -228,10 +230,10 @@ def _spread(tier: Tier) -> Bounds | Unknown:
     return of_group if isinstance(of_group, Unknown) else total
 
 
-def _host(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> TierModel:
-    """Return the model of L2, filled beside L1 or by what leaves it, as the write policy says. gpu:
-    tokens that L1 holds."""
-    holds = _spread(host)
+def _l2_model(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> TierModel:
+    """Return the model of L2: the write policy says whether L2 gets what L1 gets, or what L1
+    evicts. gpu: tokens that L1 holds."""
+    holds = _group_bounds(host)
     if isinstance(holds, Unknown):
         return TierModel("L2", holds, holds)
     if deployment.write_policy == DEFAULT_WRITE_POLICY:
@@ -249,7 +251,7 @@ def _host(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> TierMode
     return TierModel("L2", Bounds(holds.least, both), Bounds(max(holds.least, gpu.least), both))
 
 
-def _pool(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierModel:
+def _l3_model(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierModel:
     """Return the model of the store's pool (L3). nearer: the model of the tier in front."""
     holds = tier.tokens
     if isinstance(holds, Unknown):
@@ -264,12 +266,12 @@ def _pool(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierModel:
     return TierModel("L3", fills, keeps, ordered=False, late=selective)
 
 
-def _disk(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
-    """Model the SSD behind ``nearer``; with only what that evicts it may fill later."""
+def _ssd_model(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
+    """Return the model of the SSD behind ``nearer``, which fills later with evicted pages alone."""
     holds = disk.tokens
     if isinstance(holds, Unknown):
         return TierModel("SSD", holds, holds, ordered=False)
     front = (_ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps).most
     keeps = Bounds(holds.least, holds.most + front)
-    fills = keeps if tiers.evicted_alone else holds
+    fills = keeps if tiers.disk_gets_evicted else holds
     return TierModel("SSD", fills, keeps, ordered=False, late=nearer.late)

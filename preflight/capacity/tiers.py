@@ -40,7 +40,7 @@ from preflight.capacity.deployment import (
     Tier,
     cluster_hosts,
     instances,
-    part_of,
+    parse_part,
 )
 from preflight.consumers.consumer import Client, Consumer
 from preflight.launches.source import Word
@@ -89,7 +89,7 @@ def page_objects(request: PoolRequest) -> PageObjects:
     whole: list[int] = []
     beside: list[int] = []
     page = request.page_tokens
-    for row in _rows(request):
+    for row in _token_rows(request):
         if geometry.kind is AttentionKind.MLA:
             whole += [page * row.parts[0], page * row.index_per_layer * row.index_layers]
         else:
@@ -111,8 +111,8 @@ def model_of(request: PoolRequest) -> ModelGeometry:
     return request.geometry
 
 
-def _rows(request: PoolRequest) -> tuple[RowBytes, ...]:
-    """Return one rank's row in each pipeline stage. Raises UnknownFactError."""
+def _token_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
+    """Return the bytes of a token on one rank by pipeline stage. Raises UnknownFactError."""
     geometry = model_of(request)
     if request.dcp > 1:
         raise UnknownFactError(_DCP)
@@ -124,8 +124,9 @@ def _rows(request: PoolRequest) -> tuple[RowBytes, ...]:
 
 @or_unknown
 def held_token_bytes(request: PoolRequest) -> Bounds:
-    """Return the bytes of a token on the ranks of a group; most: with sliding-window layers."""
-    rows = _rows(request)
+    """Return the bytes of a token on a group's ranks: least without sliding windows, most with
+    them."""
+    rows = _token_rows(request)
     row = sum(sum(row.parts) + row.index_per_layer * row.index_layers for row in rows)
     sliding = sum(row.sliding for row in rows)
     return Bounds(row, row + sliding).times(request.attention_ranks)
@@ -196,11 +197,11 @@ def host_tier(deployment: Deployment) -> Tier | None:
     else:
         size = Bounds(sum(memory.least_pools_bytes), sum(most)).times(deployment.ranks)
     total = of_group if isinstance(of_group, Unknown) else of_group.times(deployment.groups)
-    formula = f"{memory.why}; {_spread(deployment)}"
+    formula = f"{memory.why}; {_layout(deployment)}"
     return Tier("L2", "host memory", size, total, formula, group_tokens=of_group)
 
 
-def _spread(deployment: Deployment) -> str:
+def _layout(deployment: Deployment) -> str:
     """Say how a token lies on the ranks: in shards, as whole copies, or on one rank."""
     ranks, groups = deployment.ranks, deployment.groups
     each = ranks // groups
@@ -283,19 +284,19 @@ _CACHELIB = "the cachelib allocator's rounding is not computed here: the default
 def pool_tier(
     deployment: Deployment,
     objects: PageObjects | Unknown,
-    of_store: tuple[Segments, ...] | Unknown,
+    store_segments: tuple[Segments, ...] | Unknown,
     eviction: Eviction | Unknown,
 ) -> Tier | None:
     """Return the store's pool, L3: what it holds before its master evicts. None if the server has
-    no store. objects: of a page. of_store: the segments of the pool."""
+    no store. objects: of a page. store_segments: the segments of the pool."""
     if deployment.server.store is None:
         return None
     try:
-        parts, limit, page = known(of_store), known(eviction), known(objects)
+        parts, limit, page = known(store_segments), known(eviction), known(objects)
         if limit.cachelib:
             raise UnknownFactError(Unknown(_CACHELIB))
     except UnknownFactError as error:
-        formula = "" if isinstance(of_store, Unknown) else _sum(of_store)
+        formula = "" if isinstance(store_segments, Unknown) else _parts_text(store_segments)
         return Tier("L3", "Mooncake pool", error.fact, error.fact, formula, keys=error.fact)
     every = page._replace(whole=(*page.whole, *page.beside), beside=())
     pages = Bounds(*sorted(pages_held(each, parts, limit) for each in (every, page)))
@@ -322,7 +323,7 @@ def pages_held(objects: PageObjects, parts: tuple[Segments, ...], eviction: Evic
     return min(by_watermark, by_place)
 
 
-def _sum(parts: tuple[Segments, ...]) -> str:
+def _parts_text(parts: tuple[Segments, ...]) -> str:
     return " + ".join(f"{_times(n)}{format_bytes(each)} ({what})" for what, each, n in parts)
 
 
@@ -332,15 +333,15 @@ def _times(number: int) -> str:
 
 def _formula(objects: PageObjects, parts: tuple[Segments, ...], eviction: Eviction) -> str:
     """Explain the pool's capacity: its segments, its watermark, and the objects of a page."""
-    each = ", ".join(_occupied(size, parts[0].bytes) for size in sorted(set(objects.whole)))
+    each = ", ".join(_object_text(size, parts[0].bytes) for size in sorted(set(objects.whole)))
     count = len(objects.whole)
     return (
-        f"{_sum(parts)}, evicts above {eviction.watermark:g} ({eviction.origin}); a page of "
+        f"{_parts_text(parts)}, evicts above {eviction.watermark:g} ({eviction.origin}); a page of "
         f"{objects.page_tokens} tokens is {count} object{'s' * (count > 1)} of {each}"
     )
 
 
-def _occupied(object_bytes: int, segment_bytes: int) -> str:
+def _object_text(object_bytes: int, segment_bytes: int) -> str:
     size, place = format_bytes(object_bytes), occupied_bytes(object_bytes, segment_bytes)
     if place is None:
         return f"{size} (larger than any bin)"
@@ -356,8 +357,8 @@ def offload_tier(
 ) -> Tier | None:
     """Return the SSD tier; None if nothing is offloaded to disks.
 
-    counts: how many of each process run, by name. folders: offload folders by path. The tier is
-    Unknown if no limit binds a process and its disk was not read."""
+    counts: how many of each process run, by name. folders: offload folders by path. The tier's size
+    is Unknown if a process has no limit and its disk was not read."""
     limit, parts, unread = 0, [], None
     for process in processes:
         offload = offload_of(process)
@@ -409,9 +410,9 @@ class Segments(NamedTuple):
 class Eviction(NamedTuple):
     """When the master evicts, and how much.
 
-    watermark: the filled part of the pool (0 to 1) above which it does. origin: where the watermark
-    comes from. ratio: the part of all objects that goes at once. lease_seconds: how long an object
-    that was asked for stays. cachelib: the master uses its other allocator."""
+    watermark: the master evicts once a larger part of the pool (0 to 1) is full. origin: where the
+    watermark comes from. ratio: the part of all objects that goes at once. lease_seconds: how long
+    an object that was asked for stays. cachelib: the master uses its other allocator."""
 
     watermark: float
     origin: str
@@ -463,8 +464,8 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
 
 @or_unknown
 def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, wanted: float | None) -> Eviction:
-    """Return when the launch's master evicts. ``wanted`` is the watermark if given, else the
-    master's flag is, else the default of the release ``mooncake``. Unknown for an unresolved flag;
+    """Return when the launch's master evicts. wanted: the watermark to take; for None that of the
+    master's flag, else the default of the release ``mooncake``. Unknown for an unresolved flag;
     raises UsageError for an invalid one."""
     release = mooncake_release(mooncake)
     watermark, ratio = release.eviction_watermark, release.eviction_ratio
@@ -475,9 +476,9 @@ def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, wanted: float 
             continue
         arguments = process.arguments
         if (word := value_of(arguments, _WATERMARK)) is not None:
-            watermark, origin = _ratio(word, _WATERMARK), f"--{_WATERMARK} at {word.origin}"
+            watermark, origin = _part_of_flag(word, _WATERMARK), f"--{_WATERMARK} at {word.origin}"
         if (word := value_of(arguments, "eviction_ratio")) is not None:
-            ratio = _ratio(word, "eviction_ratio")
+            ratio = _part_of_flag(word, "eviction_ratio")
         if (word := value_of(arguments, _LEASE)) is not None:
             lease = _duration_seconds(word, _LEASE)
         allocator = value_of(arguments, "memory_allocator")
@@ -495,21 +496,21 @@ def _duration_seconds(word: Word, name: str) -> float:
     match = re.fullmatch(r"\s*([0-9]+)\s*(ms|s|m|h)?\s*", word.text, re.IGNORECASE)
     if match is None:
         what = "a time, which is milliseconds, or a number with ms, s, m or h, such as 10s"
-        raise _refused(word, name, what)
+        raise _invalid(word, name, what)
     unit = (match[2] or "ms").lower()
     return int(match[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[unit]
 
 
-def _ratio(word: Word, name: str) -> float:
+def _part_of_flag(word: Word, name: str) -> float:
     """Return a master's flag as a part of the pool, 0 to 1. Raises UnknownFactError if it is
     unresolved, and UsageError for other texts."""
     if word.unresolved:
         raise UnknownFactError(unresolved(word))
-    if (part := part_of(word.text)) is None:
-        raise _refused(word, name, "a part of the pool, which is 0 to 1, such as 0.9")
+    if (part := parse_part(word.text)) is None:
+        raise _invalid(word, name, "a part of the pool, which is 0 to 1, such as 0.9")
     return part
 
 
-def _refused(word: Word, name: str, what: str) -> UsageError:
+def _invalid(word: Word, name: str, what: str) -> UsageError:
     where = f"mooncake_master --{name}={word.text} at {word.origin}"
     return UsageError(f"{where}: not {what}; the master does not start with it")

@@ -34,23 +34,23 @@ class TraceRequest(NamedTuple):
 
     routing: a ``Routing.how`` to use in place of the router's. prefill_tokens_per_second: to turn
     tokens into seconds; None to leave these out. curve: show the hit curve. hit_rate: tell the
-    cache that reaches this rate, 0 to 1. also: (name, tokens), more sizes to show on the curve."""
+    cache that reaches this rate, 0 to 1. marks: (name, tokens), more sizes to show on the curve."""
 
     routing: str | None = None
     prefill_tokens_per_second: float | None = None
     curve: bool = False
     hit_rate: float | None = None
-    also: tuple[tuple[str, int], ...] = ()
+    marks: tuple[tuple[str, int], ...] = ()
 
 
 class ServerReplay(NamedTuple):
-    """The result of one server's replay, with the least and the most that its tiers hold. merged:
-    L1 is not known, and counted with L2."""
+    """The result of one server's replay, with the least and the most that its tiers hold.
+    l1_with_l2: L1 is not known, and its hits are counted with those of L2."""
 
     least: Flows
     most: Flows
     rules: Rules
-    merged: bool
+    l1_with_l2: bool
     notes: tuple[str, ...]
 
 
@@ -72,7 +72,7 @@ class TraceAnswer(NamedTuple):
     best: tuple[tuple[int, float | None], ...]
     servers: tuple[ServerReplay | Unknown, ...]
     notes: tuple[str, ...]
-    asked: TraceRequest
+    query: TraceRequest
 
     @property
     def replayed(self) -> list[ServerReplay]:
@@ -85,15 +85,18 @@ def page_of(answer: CapacityAnswer) -> int:
 
 
 def trace_answers(
-    sized: Sequence[CapacityAnswer], trace: Trace, asked: TraceRequest, tell: Callable[[str], None]
+    capacities: Sequence[CapacityAnswer],
+    trace: Trace,
+    query: TraceRequest,
+    tell: Callable[[str], None],
 ) -> tuple[TraceAnswer, ...]:
-    """Read a trace once, and replay it on the servers of each capacity in ``sized``. Return one
-    answer for each. tell: called with a line of progress. Raises UsageError for a bad record, or
-    for sticky routing if the trace names no conversations."""
-    page = page_of(sized[0])
+    """Read a trace once, and replay it on the servers of each of ``capacities``. Return one answer
+    for each. tell: called with a line of progress. Raises UsageError for a bad record, or for
+    sticky routing if the trace names no conversations."""
+    page = page_of(capacities[0])
     merge = max(1, page // trace.block_tokens) if page % trace.block_tokens == 0 else 1
     block = trace.block_tokens * merge
-    plans = [replay_plans(each, asked) for each in sized]
+    plans = [replay_plans(each, query) for each in capacities]
     replays = [
         [() if isinstance(plan, Unknown) else plan.replays(block) for plan in each]
         for each in plans
@@ -116,8 +119,8 @@ def trace_answers(
             replay.take(request)
     curve = counter.curve()
     span = times[-1] - times[0] if len(times) > 1 else None
-    always = {*_doubling(curve), *(max(1, size // block) for _, size in asked.also)}
-    sizes = [sorted({*always, *_held(each, block)}) for each in sized]
+    always = {*_doubling(curve), *(max(1, size // block) for _, size in query.marks)}
+    sizes = [sorted({*always, *_tier_blocks(each, block)}) for each in capacities]
     best: dict[int, float] = {}
     if counter.uses is not None and curve.accesses:
         drawn = {size for each in sizes for size in each}
@@ -125,28 +128,28 @@ def trace_answers(
     notes = tuple(_trace_notes(trace, page, block, requests, tokens))
     basis = (trace, block, requests, tokens, outputs, span, curve)
     answers = []
-    for each, shown, of_server, ran in zip(sized, sizes, plans, replays, strict=True):
+    for each, shown, of_server, ran in zip(capacities, sizes, plans, replays, strict=True):
         best_of_each = tuple((size, best.get(size)) for size in shown)
         pairs = zip(of_server, ran, strict=True)
-        replayed = tuple(_server_replays(each.router, asked, span, pairs))
-        answers.append(TraceAnswer(*basis, best_of_each, replayed, notes, asked))
+        replayed = tuple(_server_replays(each.router, query, span, pairs))
+        answers.append(TraceAnswer(*basis, best_of_each, replayed, notes, query))
     return tuple(answers)
 
 
 def _server_replays(
     router: Router | None,
-    asked: TraceRequest,
+    query: TraceRequest,
     span: float | None,
-    ran: Iterable[tuple[ReplayPlan | Unknown, tuple[Replay, ...]]],
+    plans: Iterable[tuple[ReplayPlan | Unknown, tuple[Replay, ...]]],
 ) -> Iterator[ServerReplay | Unknown]:
-    """Yield the result of each server, or why it was not replayed. ran: its plan with its replays,
-    the least sizes first. span: seconds of the trace; None if no time is recorded."""
-    for plan, replays in ran:
+    """Yield the result of each server, or why it was not replayed. plans: each with its replays,
+    that of the least sizes first. span: seconds of the trace; None if no time is recorded."""
+    for plan, replays in plans:
         if isinstance(plan, Unknown):
             yield plan
             continue
-        notes = *plan.notes, *_replay_notes(plan, None if asked.routing else router, span)
-        yield ServerReplay(replays[0].flows, replays[-1].flows, plan.rules, plan.merged, notes)
+        notes = *plan.notes, *_replay_notes(plan, None if query.routing else router, span)
+        yield ServerReplay(replays[0].flows, replays[-1].flows, plan.rules, plan.l1_with_l2, notes)
 
 
 def _doubling(curve: Curve) -> Iterator[int]:
@@ -156,7 +159,7 @@ def _doubling(curve: Curve) -> Iterator[int]:
         yield (size := 2 * size)
 
 
-def _held(answer: CapacityAnswer, block: int) -> Iterator[int]:
+def _tier_blocks(answer: CapacityAnswer, block: int) -> Iterator[int]:
     for server in answer.servers:
         for tier in server.capacity.tiers:
             if isinstance(tier.tokens, Bounds):
@@ -164,23 +167,24 @@ def _held(answer: CapacityAnswer, block: int) -> Iterator[int]:
 
 
 class ReplayPlan(NamedTuple):
-    """How one server is replayed. sizes: with the least that its tiers hold and with the most; one
-    if both are the same. merged: L1 is not known, and counted with L2."""
+    """How one server is replayed. sizes: with the least that its tiers hold and with the most; a
+    single one if both are the same. l1_with_l2: L1 is not known, and its hits are counted with
+    those of L2."""
 
     sizes: tuple[TierSizes, ...]
     rules: Rules
     page_tokens: int
-    merged: bool
+    l1_with_l2: bool
     notes: tuple[str, ...]
 
     def replays(self, block: int) -> tuple[Replay, ...]:
         return tuple(Replay(sizes, self.rules, block, self.page_tokens) for sizes in self.sizes)
 
 
-def replay_plans(answer: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan | Unknown]:
+def replay_plans(answer: CapacityAnswer, query: TraceRequest) -> list[ReplayPlan | Unknown]:
     """Return how each server is to be replayed, in order. Behind a router, the first of several
     equal servers is replayed with the caches of all; the others are Unknown."""
-    plans = [plan_of(server, answer.router, asked) for server in answer.servers]
+    plans = [plan_of(server, answer.router, query) for server in answer.servers]
     if answer.router is None:
         return plans
     first: dict[tuple[object, ...], int] = {}
@@ -200,7 +204,7 @@ def replay_plans(answer: CapacityAnswer, asked: TraceRequest) -> list[ReplayPlan
 
 
 def plan_of(
-    server: ServerCapacity, router: Router | None, asked: TraceRequest
+    server: ServerCapacity, router: Router | None, query: TraceRequest
 ) -> ReplayPlan | Unknown:
     """Return how a server is to be replayed; Unknown if it reuses nothing, or neither L1 nor L2 is
     known. Other unknown tiers are left out, with a note."""
@@ -211,7 +215,7 @@ def plan_of(
     notes = []
     gpu = _known(tiers.gpu.group_tokens)
     host = _known(tiers.host and tiers.host.group_tokens)
-    merged = gpu is None
+    l1_with_l2 = gpu is None
     if gpu is None and host is None:
         return Unknown(f"neither L1 nor L2 is known: {_why(tiers.gpu)}")
     if gpu is None and host is not None:
@@ -231,12 +235,12 @@ def plan_of(
     if tiers.disk is not None and store_tokens is not None and disk is None:
         notes.append(f"SSD is not known, and left out: {_why(tiers.disk)}")
     evicts = server.eviction
-    store = StoreRules(disk_gets_evicted=tiers.evicted_alone)
+    store = StoreRules(disk_gets_evicted=tiers.disk_gets_evicted)
     if not isinstance(evicts, Unknown):
         rates = evicts.watermark, evicts.ratio, evicts.lease_seconds
-        store = StoreRules(*rates, tiers.evicted_alone)
+        store = StoreRules(*rates, tiers.disk_gets_evicted)
     routing = router.routing if router else Routing()
-    routing = routing if asked.routing is None else Routing(asked.routing)
+    routing = routing if query.routing is None else Routing(query.routing)
     rules = rules_of(deployment.sized.release, deployment.write_policy)
     rules = rules._replace(caches=deployment.groups, routing=routing, store=store)
     rules = rules._replace(prefetch_threshold=_threshold(server), buffers=deployment.buffers)
@@ -245,7 +249,7 @@ def plan_of(
         for end, gpu_tokens in enumerate(gpu or (0, 0))
     )
     each = (least,) if least == most else (least, most)
-    return ReplayPlan(each, rules, page, merged, tuple(notes))
+    return ReplayPlan(each, rules, page, l1_with_l2, tuple(notes))
 
 
 def rules_of(release: SglangRelease, write_policy: str) -> Rules:
@@ -287,7 +291,8 @@ def _why(tier: Tier | None) -> str:
 
 
 def _threshold(server: ServerCapacity) -> int:
-    """Return prefetch_threshold of --hicache-storage-backend-extra-config, in tokens."""
+    """Return prefetch_threshold of --hicache-storage-backend-extra-config, or the default, in
+    tokens."""
     text = server.deployment.server.value("hicache_storage_backend_extra_config")
     try:
         config = json.loads(text) if isinstance(text, str) else None

@@ -33,7 +33,7 @@ def trace_text(capacity: CapacityAnswer, answer: TraceAnswer, width: int, plot: 
         parts.append(f"{filled(about, width)}\n{tiers}")
         lines = [*moves(server, replay, answer), *(f"note: {note}" for note in replay.notes)]
         parts.append("\n".join(filled(line, width) for line in lines))
-    if answer.asked.curve:
+    if answer.query.curve:
         heads, rows = curve_rows(capacity, answer)
         parts += [plot, fitted(rows, heads, width, right=range(1, 5))]
     lines = [*curve_sentences(capacity, answer), *(f"note: {note}" for note in answer.notes)]
@@ -80,15 +80,15 @@ def tier_rows(
 ) -> tuple[Row, list[Row]]:
     """Return (headings, rows) of what each tier answers. After the tiers come the rows "all", for
     all tiers together, and "none", for what no tier answers."""
-    speed = answer.asked.prefill_tokens_per_second
+    speed = answer.query.prefill_tokens_per_second
     heads = ["tier", "hits", "tokens not computed", "tokens evicted"]
     rows = []
     for name in (tier.name for tier in server.capacity.tiers):
-        if replay.merged and name == "L1":
+        if replay.l1_with_l2 and name == "L1":
             rows.append([name, *["unknown"] * 3])
             continue
-        low, high = (_of(flows, name, replay.merged) for flows in (replay.least, replay.most))
-        shown = "L1 and L2" if replay.merged and name == "L2" else name
+        low, high = (_sums(flows, name, replay.l1_with_l2) for flows in (replay.least, replay.most))
+        shown = "L1 and L2" if replay.l1_with_l2 and name == "L2" else name
         evicted = (size * answer.block_tokens for size in (low[2], high[2]))
         spans = rate_span(low[0], high[0]), _counts(low[1], high[1]), _counts(*evicted)
         rows.append([shown, *spans])
@@ -106,9 +106,10 @@ def tier_rows(
     return heads, rows
 
 
-def _of(flows: Flows, name: str, merged: bool) -> tuple[float, int, int]:
-    """Return the part of accesses, tokens, and blocks evicted of a tier; of L1 and L2 as one."""
-    names = ("L1", "L2") if merged and name == "L2" else (name,)
+def _sums(flows: Flows, name: str, l1_with_l2: bool) -> tuple[float, int, int]:
+    """Return (part of accesses that hit, tokens saved, blocks evicted) of a tier. l1_with_l2: hits
+    and saved tokens of "L2" include those of L1."""
+    names = ("L1", "L2") if l1_with_l2 and name == "L2" else (name,)
     saved = sum(flows.saved[each] for each in names)
     return sum(map(flows.rate, names)), saved, flows.evicted[name]
 
@@ -122,7 +123,7 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
     size = server.capacity.bytes_per_token
     if isinstance(size, Unknown):
         return
-    for move in (each for each in _MOVES if not (replay.merged and "L1" in each)):
+    for move in (each for each in _MOVES if not (replay.l1_with_l2 and "L1" in each)):
         flows = (replay.least, replay.most)
         moved = Bounds(*sorted(each.moved[move] * answer.block_tokens * size for each in flows))
         if not moved.most:
@@ -131,7 +132,7 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
         if answer.span_seconds:
             rate = moved.most / answer.span_seconds
             each = f", {format_bytes(int(rate))}/s on average"
-            if move[1] == "SSD" and server.ssd is not None and server.ssd.filling:
+            if move[1] == "SSD" and server.ssd is not None and server.ssd.fill_rate:
                 each += f", of which at most {percent(server.ssd.part(rate / size))} reach it"
         yield f"{move[0]} to {move[1]}: {moved.text(format_bytes)}{each}"
     if long := replay.least.too_long:
@@ -139,10 +140,10 @@ def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> 
 
 
 def tier_sizes(capacity: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str, int]]:
-    """Return the tiers whose sizes are known, in blocks, of all caches; and what was asked."""
+    """Return (name, blocks of all caches) of each tier of known size, then of each of ``marks``."""
     every = (tier for server in capacity.servers for tier in server.capacity.tiers)
     tiers = [(each.name, each.tokens.most) for each in every if isinstance(each.tokens, Bounds)]
-    return [(name, tokens // answer.block_tokens) for name, tokens in (*tiers, *answer.asked.also)]
+    return [(name, tokens // answer.block_tokens) for name, tokens in (*tiers, *answer.query.marks)]
 
 
 def curve_rows(capacity: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Row]]:
@@ -182,13 +183,13 @@ def curve_sentences(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[s
     if curve.ceiling:
         answers = f"one cache of {held(curve.knee)} answers {percent(curve.rate(curve.knee))}"
         yield f"knee: {answers}; beyond it each GiB brings less"
-    wanted = answer.asked.hit_rate
+    wanted = answer.query.hit_rate
     if wanted is not None:
         if (need := curve.size_for(wanted)) is None:
             yield f"{percent(wanted)}: no cache answers so much of this trace"
         else:
             yield f"{percent(wanted)}: one cache of {held(need)}"
-            yield from _flags(capacity.servers[0], need * block)
+            yield from _sizing_flags(capacity.servers[0], need * block)
     if curve.sampled < 1:
         yield (
             f"from a sample of {percent(curve.sampled)} of the blocks: rates are within "
@@ -196,9 +197,9 @@ def curve_sentences(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[s
         )
 
 
-def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
-    """Yield flags with which L2 alone, or the pool alone, holds ``tokens``. Left out for a tier
-    that the server has not or whose size is not known."""
+def _sizing_flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
+    """Yield flags with which L2 alone, or the pool alone, holds ``tokens``. Nothing for a tier that
+    is missing or of unknown size, and for L2 of several caches."""
     host, store, size = server.tiers.host, server.tiers.store, server.capacity.bytes_per_token
     if host is not None and server.deployment.groups == 1:
         l2_tokens, taken = host.tokens, host.bytes
@@ -215,7 +216,7 @@ def _flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
 def trace_object(capacity: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any]:
     """Return the answer as the JSON object ``trace`` of ``schemas/capacity-v1.schema.json``."""
     curve, block, wanted = answer.curve, answer.block_tokens, None
-    if (rate := answer.asked.hit_rate) is not None:
+    if (rate := answer.query.hit_rate) is not None:
         need = curve.size_for(rate)
         wanted = {"rate": rate, "tokens": None if need is None else need * block}
     return {
@@ -247,7 +248,7 @@ def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
         "subjects": subjects([server.subject]),
         **fields(rules, "write_policy", "caches"),
         "routing": rules.routing.how,
-        "l1_with_l2": replay.merged,
+        "l1_with_l2": replay.l1_with_l2,
         "least": _flows(replay.least),
         "most": _flows(replay.most),
         "notes": list(replay.notes),

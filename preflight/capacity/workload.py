@@ -65,22 +65,22 @@ _SWITCHES = tuple(
 
 
 def workload_of(
-    wanted: WorkloadOptions, processes: Sequence[LaunchProcess]
+    options: WorkloadOptions, processes: Sequence[LaunchProcess]
 ) -> MultiTurnWorkload | Unknown | None:
-    """Return the workload of ``wanted.command``, else of the launch's last benchmark. Numbers in
-    ``wanted`` replace those of that workload, or make one by themselves. None if nothing asks for a
-    workload. Raises UsageError for incomplete or invalid numbers."""
+    """Return the workload of ``options.command``, else of the launch's last benchmark. Numbers in
+    ``options`` replace those of that workload, or make one by themselves. None if nothing asks for
+    a workload. Raises UsageError for incomplete or invalid numbers."""
     workload: MultiTurnWorkload | Unknown | None = None
-    for process in processes if wanted.command is None else ():
+    for process in processes if options.command is None else ():
         if process.kind is ProcessKind.BENCHMARK:
             workload = _of_process(process)
-    if wanted.command is not None:
-        workload = read_command(wanted.command)
-    numbers = wanted._replace(command=None)
+    if options.command is not None:
+        workload = read_command(options.command)
+    numbers = options._replace(command=None)
     if all(value is None for value in numbers):
         return workload
     if isinstance(workload, MultiTurnWorkload):
-        return _over(workload, numbers)
+        return _with_numbers(workload, numbers)
     if numbers.clients is None or numbers.rounds is None or numbers.request_length is None:
         if isinstance(workload, Unknown):
             return workload
@@ -95,7 +95,7 @@ def workload_of(
     return _checked(MultiTurnWorkload(*sizes, "command line", barrier=True))
 
 
-def _over(workload: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorkload:
+def _with_numbers(workload: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorkload:
     """Replace the workload's values by the numbers that were given. Raises UsageError."""
     length = numbers.request_length
     names = "clients", "rounds", "first_tokens", "next_tokens", "output_tokens"

@@ -21,7 +21,7 @@ from preflight.capacity.answer import (
     prefetch_budget,
 )
 from preflight.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Cluster, Tier
-from preflight.capacity.report import first_maybe
+from preflight.capacity.report import first_may_evict
 from preflight.capacity.rounds import Tiers, cached_tokens, rounds, rounds_requests, tier_models
 from preflight.capacity.trace_answer import (
     ReplayPlan,
@@ -328,8 +328,8 @@ class Chooser:
         capacities = [self.capacity(values) for _, values in every]
         now = dict(self._tier_numbers(self.capacity(self._now))[0])
         sizes = ("L2", self._now.l2_bytes), ("L3", self._now.segment_bytes)
-        also = tuple((f"now: {name}", now[name]) for name, size in sizes if size and now.get(name))
-        answers = self._replayed(capacities, also)
+        marks = tuple((f"now: {name}", now[name]) for name, size in sizes if size and now.get(name))
+        answers = self._replayed(capacities, marks)
         tried = [
             Division(about, values, _trace_rates(answer), *self._tier_numbers(each))
             for (about, values), each, answer in zip(every, capacities, answers, strict=True)
@@ -379,13 +379,13 @@ class Chooser:
         return ("l2", (l2 - base) // _MORE_GIB), ("segment", (segment - base) // _MORE_GIB)
 
     def _replayed(
-        self, capacities: Sequence[CapacityAnswer], also: tuple[tuple[str, int], ...] = ()
+        self, capacities: Sequence[CapacityAnswer], marks: tuple[tuple[str, int], ...] = ()
     ) -> tuple[TraceAnswer, ...]:
-        """Replay the trace once, on each of ``capacities``; answers are in their order. also:
+        """Replay the trace once, on each of ``capacities``; answers are in their order. marks:
         (label, tokens) to mark on the curve."""
         trace = open_trace(self._basis.trace or "", page_of(capacities[0]))
         routing = None if self._routing is None or capacities[0].router else "cache-aware"
-        return trace_answers(capacities, trace, TraceRequest(routing, also=also), self._tell)
+        return trace_answers(capacities, trace, TraceRequest(routing, marks=marks), self._tell)
 
     def _tier_numbers(
         self, capacity: CapacityAnswer
@@ -401,7 +401,7 @@ class Chooser:
             if self.workload is not None and server.page_tokens is not None:
                 models = tier_models(server.deployment, server.tiers)
                 each = rounds(self.workload, server.page_tokens, models)
-                evicts |= {tier.name: first_maybe(each, tier.name) for tier in models}
+                evicts |= {tier.name: first_may_evict(each, tier.name) for tier in models}
         return tuple(tokens.items()), _unique(capacity), tuple(evicts.items())
 
     def _reads_l3(self, capacity: CapacityAnswer) -> bool:

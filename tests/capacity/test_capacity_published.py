@@ -15,7 +15,7 @@ import pytest
 from checks.base.units import GIB
 from checks.base.unknown import Unknown
 from preflight.capacity.deployment import Bounds
-from preflight.capacity.report import first_evicting, first_maybe
+from preflight.capacity.report import first_evicting, first_may_evict
 from preflight.capacity.rounds import rounds_requests
 from preflight.capacity.trace_answer import ReplayPlan, TraceRequest, plan_of
 from preflight.capacity.workload import MultiTurnWorkload
@@ -70,7 +70,7 @@ def test_h800_l2_holds_three_rounds_and_starts_to_lose_in_the_fourth(tmp_path: P
     assert tokens_of(server, "L2") == Bounds(623_360, 623_360)
     rounds = server.capacity.rounds
     assert [each.held_tokens for each in rounds[2:4]] == [491_520, 655_360]
-    assert first_evicting(rounds, "L2") == first_maybe(rounds, "L2") == 4
+    assert first_evicting(rounds, "L2") == first_may_evict(rounds, "L2") == 4
     # Reuse is whole before, and for certain no longer whole in the fourth round.
     parts = {
         each.number: {name: (low, high) for name, low, high in each.hits}["L2"] for each in rounds
@@ -105,7 +105,7 @@ def test_h800_the_pool_of_760_gib_holds_all_ten_rounds(
     assert tokens_of(server, "L3") == Bounds(tokens, tokens)
     rounds = server.capacity.rounds
     assert rounds[-1].held_tokens == 1_638_400
-    assert first_maybe(rounds, "L3") is None
+    assert first_may_evict(rounds, "L3") is None
     assert all(each.hits[-1] == ("L3", 1.0, 1.0) for each in rounds)
     # L2 with a ratio of 2 alone would have lost long before.
     assert first_evicting(rounds, "L2") == 3
@@ -126,7 +126,7 @@ def test_dgx_the_pool_of_80_gb_holds_six_rounds_and_loses_from_the_seventh(
     assert tokens_of(server, "L3") == Bounds(tokens, tokens)
     rounds = server.capacity.rounds
     assert [each.held_tokens for each in rounds[5:7]] == [491_520, 573_440]
-    assert first_evicting(rounds, "L3") == first_maybe(rounds, "L3") == 7
+    assert first_evicting(rounds, "L3") == first_may_evict(rounds, "L3") == 7
     assert all(each.hits[-1] == ("L3", 1.0, 1.0) for each in rounds[:6])
     assert rounds[6].hits[-1][1] < 1
 
@@ -155,7 +155,7 @@ def test_dgx_with_ssd_offload_it_holds_on(tmp_path: Path) -> None:
     assert tokens_of(server, "SSD") == Bounds(14_913_024, 14_913_024)
     rounds = server.capacity.rounds
     assert first_evicting(rounds, "L3") == 7
-    assert first_maybe(rounds, "SSD") is None
+    assert first_may_evict(rounds, "SSD") is None
     assert all(each.hits[-1] == ("SSD", 1.0, 1.0) for each in rounds)
     newer = server_of(tmp_path, DGX_SSD, gpu_bytes=40 * GIB, mooncake=RELEASES[1])
     assert isinstance(tier_of(newer, "SSD").tokens, Unknown)
