@@ -55,16 +55,16 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
     Exit codes: 0 described; 64 usage error, or a line of the trace is not valid; 70 a defect of
     this program.
     """
-    from preflight.traces.describe import described, described_object, described_text
+    from preflight.traces.describe import describe_trace, description_object, description_text
     from preflight.traces.formats import open_trace
 
     progress = Progress()
-    description = described(open_trace(file, page_tokens, trace_block_tokens), progress.show)
+    description = describe_trace(open_trace(file, page_tokens, trace_block_tokens), progress.show)
     progress.clear()
     if as_json:
-        say_answer("trace", 0, described_object(description))
+        say_answer("trace", 0, description_object(description))
     else:
-        say(described_text(description, columns()))
+        say(description_text(description, columns()))
     return 0
 
 

@@ -96,8 +96,8 @@ class _Stack:
         self.steps: dict[int, float] = {}
 
     def take(self, blocks: Sequence[int], uses: Runs | None = None) -> None:
-        """Count one request. uses: if given, the entry of each earlier request gets (this request,
-        blocks that it takes from that one)."""
+        """Count one request. uses: by earlier request; gets (this request, number of blocks that it
+        takes from that one) appended."""
         last, tree, steps, scale = self.last, self.tree, self.steps, self.scale
         now, size, at, seen = len(tree) - 1, len(blocks), 0, len(self.last)
         touched_by = list(map(last.get, blocks))
@@ -135,8 +135,8 @@ class _Stack:
         self.tree.append(count)
 
     def thinned(self, divisor: int, part: int, scale: int) -> _Stack:
-        """Return a new stack without counts that follows only this one's blocks whose name, modulo
-        ``divisor``, is ``part``. scale: of the new stack."""
+        """Return a new stack that follows a sample of this one's blocks: those whose name modulo
+        ``divisor`` is ``part``. It has counted nothing yet. scale: of the new stack."""
         thin = _Stack(scale)
         kept = {block: at for block, at in self.last.items() if block % divisor == part}
         touched: dict[int, int] = {}
@@ -192,7 +192,7 @@ class CurveCounter:
             self._thin()
 
     def _thin(self) -> None:
-        """Follow half of the blocks from here on; at first, as many in each of the parts."""
+        """Follow half as many blocks from here on; the first time, in ``PARTS`` samples."""
         if self.uses is not None:
             self._whole, old, self.uses = self._stacks[0].steps, self._stacks * PARTS, None
             scale = 2 * PARTS
@@ -203,7 +203,7 @@ class CurveCounter:
         self._stacks = [each.thinned(scale, part, scale) for part, each in enumerate(old)]
 
     def _steps(self, part: int) -> dict[int, float]:
-        """Return the steps that a part has counted since it is followed."""
+        """Return the steps that a sample stands for, counted since not all blocks are followed."""
         stack = self._stacks[part]
         # A block that every request has is followed by one part or none: what its accesses are
         # more or fewer than all accesses was, or would have been, found at once.

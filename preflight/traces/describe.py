@@ -47,7 +47,7 @@ class Window(NamedTuple):
     new: int
 
 
-class Described(NamedTuple):
+class TraceDescription(NamedTuple):
     """What a trace is like.
 
     input, output: lengths of prompts and answers. span_seconds: None if no time is recorded.
@@ -65,7 +65,7 @@ class Described(NamedTuple):
     windows: tuple[Window, ...]
 
 
-class _Lengths:
+class _LengthCounter:
     """Counts lengths in tokens, in steps of 2%: any number of lengths takes little memory."""
 
     def __init__(self) -> None:
@@ -92,11 +92,11 @@ class _Lengths:
         return self._most
 
 
-def described(trace: Trace, tell: Callable[[str], None]) -> Described:
+def describe_trace(trace: Trace, tell: Callable[[str], None]) -> TraceDescription:
     """Read the whole trace, once, and describe it. tell: called with a line of progress. Raises
     UsageError for a bad record."""
     counter = CurveCounter()
-    inputs, outputs = _Lengths(), _Lengths()
+    inputs, outputs = _LengthCounter(), _LengthCounter()
     sessions: set[int] = set()
     # Blocks and distinct blocks up to the end of each part, which is ``size`` requests.
     marks, size = [(0, 0)], 1
@@ -126,7 +126,7 @@ def described(trace: Trace, tell: Callable[[str], None]) -> Described:
     span = times[-1] - times[0] if len(times) > 1 else None
     talks = len(sessions) or None
     spreads = inputs.spread(), outputs.spread()
-    return Described(trace, requests, *spreads, span, talks, counter.curve(), tuple(windows))
+    return TraceDescription(trace, requests, *spreads, span, talks, counter.curve(), tuple(windows))
 
 
 def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
@@ -145,13 +145,13 @@ def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
 
 
 def salted(name: int, salt: bytes) -> int:
-    """Return a hash as a number of 53 bits: more are not whole in every reader of JSON."""
+    """Return a salted hash of ``name`` in 53 bits: larger numbers break in some readers of JSON."""
     size = max(8, name.bit_length() // 8 + 1)
     digest = blake2b(name.to_bytes(size, "big", signed=True), digest_size=7, key=salt).digest()
     return int.from_bytes(digest, "big") >> 3
 
 
-def described_text(about: Described, width: int) -> str:
+def description_text(about: TraceDescription, width: int) -> str:
     """Return the description as text, without a final newline."""
     curve, block = about.curve, about.trace.block_tokens
     lines = [f"{about.trace.name} ({about.trace.format}): {about.requests:,} requests"]
@@ -187,7 +187,7 @@ def described_text(about: Described, width: int) -> str:
     return "\n\n".join(parts)
 
 
-def described_object(about: Described) -> dict[str, Any]:
+def description_object(about: TraceDescription) -> dict[str, Any]:
     """Return the description as the JSON object of ``schemas/trace-v1.schema.json``."""
     return {
         **fields(about.trace, "name", "format", "block_tokens"),
@@ -264,7 +264,7 @@ class _Talk:
 
 
 def profile_trace(name: str, page_tokens: int, requests: int, seed: int) -> Trace:
-    """Return the same trace for a seed: of ``profiles()[name]``, made and not recorded."""
+    """Return a trace made by ``profiles()[name]``, not recorded: the same for the same seed."""
     profile = profiles()[name]
     note = f"made, not recorded: {profile.about} (seed {seed})"
     every = islice(_profile_requests(profile, page_tokens, seed), requests)

@@ -221,7 +221,7 @@ def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> 
         known = "; ".join(f"{each.name}: {', '.join(each.fields)}" for each in FORMATS)
         has = ", ".join(sorted(record)[:8]) or "no field"
         raise UsageError(f"--trace {name}, line {line}: has {has}: of no known format ({known})")
-    size = block_tokens or _told_size(form, [each for _, each in first]) or page_tokens
+    size = block_tokens or _block_tokens(form, [each for _, each in first]) or page_tokens
     requests = _requests(name, form, size, chain(first, records))
     return Trace(name, form.name, size, requests, (form.note,) if form.note else ())
 
@@ -245,7 +245,7 @@ def _requests(
 
 
 def _count(record: Record, field: str, least: int) -> int:
-    """Return a field as a number of tokens, 0 if it is missing. Raises LineError."""
+    """Return a field as a number of tokens, 0 if missing. Raises LineError also below ``least``."""
     value = record.get(field, 0)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST_TOKENS:
         raise LineError(
@@ -292,9 +292,9 @@ def chained(parts: list[Any], field: str) -> list[int]:
 # ---- formats ----
 
 
-def _told_size(form: Format, records: list[Record]) -> int:
-    """Return a block's tokens as the records say, or as their lengths allow, else the format's own;
-    0 if tokens are recorded."""
+def _block_tokens(form: Format, records: list[Record]) -> int:
+    """Return the tokens of a block: as the records say, else the format's own if the lengths allow
+    it, else the most that they allow. 0 if tokens are recorded."""
     named = [size for each in records if isinstance(size := each.get("block_size"), int)]
     if named and 0 < named[0] <= _MOST_TOKENS:
         return named[0]
@@ -380,7 +380,7 @@ def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Reques
     return (_text_request(text, size, 0, None)._replace(seconds=seconds),)
 
 
-def _said(turn: Any, field: str) -> tuple[str, str]:
+def _speaker_and_text(turn: Any, field: str) -> tuple[str, str]:
     """Return a turn's speaker and text. Raises LineError."""
     if isinstance(turn, dict):
         who, what = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
@@ -396,7 +396,7 @@ def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Reque
     """Read a conversation: one request for each answer, whose prompt is all text before. Without
     answers it is one request with all text; none without text. Raises LineError."""
     field = "conversations" if "conversations" in record else "messages"
-    turns = [_said(turn, field) for turn in _list(record, field)]
+    turns = [_speaker_and_text(turn, field) for turn in _list(record, field)]
     earlier["talks"] = session = earlier.get("talks", 0) + 1
     before, requests = "", []
     for who, what in turns:
@@ -409,7 +409,7 @@ def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Reque
 
 
 def _text_request(text: str, size: int, answer: int, session: int | None) -> Request:
-    """Return the request of a text, in pages without its tokenizer."""
+    """Return the request of a prompt's text, cut into pages by its letters. answer: in letters."""
     wide = size * LETTERS_PER_TOKEN
     pages = [text[at - wide : at] for at in range(wide, len(text) + 1, wide)]
     length = max(1, len(text) // LETTERS_PER_TOKEN)

@@ -95,8 +95,8 @@ class Rules(NamedTuple):
     holds.
 
     buffers: L2 is staging for the store (buffer_only), nine tenths of which may be under prefetch.
-    stores: what L2 gets goes to the store too. partial: if L2 has no room for all that is asked
-    for, less is.
+    stores: what L2 gets goes to the store too. partial: if L2 has no room for all blocks that are
+    missing, fewer are asked for.
 
     asks: when the store is asked for more. ``copied``: if L2 has the end of what was found, or
     nothing was. ``loaded``: if L2 has the end of what L1 had. ``always``: in any case, but nothing
@@ -340,10 +340,10 @@ class _Cache:
             self._uses += 1
             part.used = self._uses
             if not part.in_l1:  # else it is no leaf
-                self._may_go(part)
+                self._queue(part)
 
-    def _may_go(self, part: _Node) -> None:
-        """Queue a node in the tier that may evict it, which holds nothing behind the node."""
+    def _queue(self, part: _Node) -> None:
+        """Queue a leaf of L1, or else of L2, for eviction from that tier; no other node."""
         if part.l1:
             if not part.in_l1:
                 heappush(self._leaves1, (part.used, part))
@@ -381,7 +381,7 @@ class _Cache:
         if len(wanted) < least or not (copied or rules.asks == "always"):
             return []
         if not rules.unified:  # room for all that is asked for, found or not
-            room = self._room(len(wanted))
+            room = self._make_room(len(wanted))
             wanted = wanted[: self._free2]
             if len(wanted) < least or not (room or rules.partial):
                 return []
@@ -389,7 +389,7 @@ class _Cache:
         stored = store.find(wanted, self._now) if copied else []
         if len(stored) < least or (rules.buffers and len(stored) > self._free2 * BUFFERED_PART):
             return []
-        self._room(len(stored), whole=True)
+        self._make_room(len(stored), whole=True)
         del stored[self._free2 :]
         if len(stored) < least:
             return []
@@ -411,7 +411,7 @@ class _Cache:
                 continue
             for each in self._held[: at + 1] if room else ():
                 if not each.l2:
-                    if not (room := self._room(len(each.blocks))):
+                    if not (room := self._make_room(len(each.blocks))):
                         break  # nor is there for what comes behind it
                     self._copy(each)
 
@@ -425,10 +425,10 @@ class _Cache:
         if self._pool is not None and self._rules.stores:
             self._pool.put(part.blocks, self._now)
 
-    def _room(self, wanted: int, whole: bool = False) -> bool:
-        """Make room in L2: if fewer than ``wanted`` blocks are free, evict until that many are;
-        tell whether they are. With ``whole``, and for servers whose rules are not unified,
-        ``wanted`` more are evicted instead."""
+    def _make_room(self, wanted: int, whole: bool = False) -> bool:
+        """Make room in L2 if fewer than ``wanted`` blocks are free, and tell whether they are then.
+        Evicts until that many are free; with ``whole``, and without unified rules, ``wanted``
+        more."""
         if self._free2 >= wanted:
             return True
         enough = wanted + self._free2 if whole or not self._rules.unified else wanted
@@ -440,7 +440,7 @@ class _Cache:
             if used == part.used and part.l2 and not part.l1 and not part.children:
                 del part.parent.children[part.blocks[0]]
                 self._forget(part)
-                self._may_go(part.parent)
+                self._queue(part.parent)
         return self._free2 >= wanted
 
     def _give_up_doubles(self, enough: int) -> None:
@@ -475,7 +475,7 @@ class _Cache:
             used, part = heappop(leaves)
             if used != part.used or not part.l1 or part.in_l1:
                 continue
-            if self._back and self._has_l2 and not part.l2 and self._room(len(part.blocks)):
+            if self._back and self._has_l2 and not part.l2 and self._make_room(len(part.blocks)):
                 self._copy(part)
             part.l1 = False
             part.parent.in_l1 -= 1
@@ -488,7 +488,7 @@ class _Cache:
                     behind += each.children.values()
             elif not part.children:
                 heappush(self._leaves2, (used, part))
-            self._may_go(part.parent)
+            self._queue(part.parent)
         self._flows.evicted["L1"] += self._free1 - freed
 
 
@@ -513,7 +513,7 @@ class Replay:
 
     def take(self, request: Request) -> list[str]:
         """Serve one request; return the tier of each block that was found, from the first block on.
-        Raises UsageError as routing does."""
+        Raises UsageError if sticky routing gets a request without a conversation."""
         flows = self.flows
         if self._rules.store.lease_seconds and request.seconds is not None:
             self._now = max(self._now, request.seconds)
