@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from preflight.check.answer import Checked
     from preflight.inputs.launch_words import Chosen, LaunchWords
     from preflight.judging.judge_host import JudgedHost
-    from preflight.pictures.check_page import Made
+    from preflight.pictures.check_page import MadeBy
 
 
 @command(
@@ -211,16 +211,16 @@ def _lock(path: str, checked: Checked, limit_seconds: float) -> None:
         save(f"--lock {path}", path, text.encode(), 0o644, limit_seconds)
 
 
-def made() -> Made:
+def made() -> MadeBy:
     """Return who makes a page, and when: now, or SOURCE_DATE_EPOCH for the same page twice."""
     import os
     import time
 
     from preflight.base.program import program_version
-    from preflight.pictures.check_page import Made
+    from preflight.pictures.check_page import MadeBy
 
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     # Ten digits last until the year 2286.
     seconds = int(epoch) if epoch.isascii() and epoch.isdecimal() and len(epoch) < 11 else None
     moment = time.gmtime(time.time() if seconds is None else seconds)
-    return Made(program_version(), time.strftime("%Y-%m-%d %H:%M UTC", moment))
+    return MadeBy(program_version(), time.strftime("%Y-%m-%d %H:%M UTC", moment))

@@ -47,13 +47,13 @@ from preflight.topology.answer import topology_of
 PAGE_TOPICS = (*MAP_TOPICS, "system", "limits", "pci", "gpus", "rdma", "storage")
 
 
-def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
+def check_page(report: Report, judged_host: JudgedHost, made_by: MadeBy) -> str:
     """Return the HTML document of an answer of ``check``. A picture whose facts are missing is
     replaced by a sentence that says so."""
-    launch = seen.launch
-    facts, needs = seen.facts, seen.needs
+    launch = judged_host.launch
+    facts, needs = judged_host.facts, judged_host.needs
     sections = [
-        PagePart("Memory", lambda: memory_figure(memory_of(seen)), on_paper=True),
+        PagePart("Memory", lambda: memory_figure(memory_of(judged_host)), on_paper=True),
         PagePart("Locked memory", lambda: locked_figure(locked_of(facts, needs)), on_paper=True),
         PagePart("GPUs and NICs", lambda: topology_figure(topology_of(facts, needs))),
     ]
@@ -61,17 +61,17 @@ def check_page(report: Report, seen: JudgedHost, made: Made) -> str:
         sections.append(PagePart("What the cache holds", lambda: launch))
         sections.append(PagePart("The launch", lambda: launch))
     elif launch is not None:
-        sections.append(PagePart("What the cache holds", lambda: _capacity(seen, launch)))
+        sections.append(PagePart("What the cache holds", lambda: _capacity(judged_host, launch)))
         sections.append(PagePart("The launch", lambda: launch_tables(launch.needs, launch.sizing)))
-    sections.append(PagePart("The host", lambda: host_table(seen.facts), on_paper=True))
-    return report_page(report, sections, made, catalogue().about())
+    sections.append(PagePart("The host", lambda: host_table(judged_host.facts), on_paper=True))
+    return report_page(report, sections, made_by, catalogue().about())
 
 
-def _capacity(seen: JudgedHost, sized: Sized) -> Html:
+def _capacity(judged_host: JudgedHost, sized: Sized) -> Html:
     """Return each server's tiers as pictures, with the curve of the benchmark that the launch
     starts, if any. Raises UsageError as computing the capacity does."""
-    folders = seen.facts.storage.folders
-    inputs, root = sized.sizing.inputs, seen.host.root
+    folders = judged_host.facts.storage.folders
+    inputs, root = sized.sizing.inputs, judged_host.host.root
     answer = compute_capacity(inputs, sized.options, root, CapacityRequest(), folders)
     parts: list[Html] = []
     for server in answer.servers:
@@ -88,14 +88,14 @@ NAME = "mooncake-preflight check"
 
 class PagePart(NamedTuple):
     """A part of the page under ``heading``. draw: returns its content, or why there is none.
-    on_paper: it is printed too."""
+    on_paper: the part is printed too."""
 
     heading: str
     draw: Callable[[], Html | Unknown]
     on_paper: bool = False
 
 
-class Made(NamedTuple):
+class MadeBy(NamedTuple):
     """What made the page: the toolkit's version, and the time as a person reads it."""
 
     version: str
@@ -103,10 +103,10 @@ class Made(NamedTuple):
 
 
 def report_page(
-    report: Report, sections: Iterable[PagePart], made: Made, about: Mapping[str, str] = {}
+    report: Report, sections: Iterable[PagePart], made_by: MadeBy, about: Mapping[str, str] = {}
 ) -> str:
-    """Return the HTML document. sections: parts beside the findings. made: for the foot. about:
-    check id to the text that explains the check."""
+    """Return the HTML document of a report. sections: parts beside the findings. made_by: for the
+    foot. about: check id to the text that explains the check."""
     place = "this host" if report.root == "/" else report.root
     launch = "" if report.needs is None else f"{report.needs.source} on "
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
@@ -119,19 +119,19 @@ def report_page(
         cards = [_card(row, _anchor(wanting, row), text) for row, text in texts]
         parts.append(element("section", element("h2", "Each finding"), *cards, class_="screen"))
     parts += [
-        _listed(report, Status.PASS, "What passed", {"have": "have", "need": "need"}),
-        _listed(report, Status.SKIP, "What was skipped", {"why": "text"}),
+        _status_table(report, Status.PASS, "What passed", {"have": "have", "need": "need"}),
+        _status_table(report, Status.SKIP, "What was skipped", {"why": "text"}),
     ]
     parts += [_section(each) for each in drawn if not each.on_paper]
-    body = join([element("h1", f"{launch}{place}"), *parts, _foot(made)], "\n")
+    body = join([element("h1", f"{launch}{place}"), *parts, _foot(made_by)], "\n")
     return page(f"{report.verdict.value.upper()}: {launch}{place}", body, style=page_style())
 
 
-def error_page(message: str, made: Made) -> str:
+def error_page(message: str, made_by: MadeBy) -> str:
     """Return the HTML document of a command that gave no answer. message: the error."""
     texts = (element("strong", "No answer"), element("p", message))
     box = element("section", *texts, class_="verdict fail")
-    body = join([element("h1", NAME), box, _foot(made)], "\n")
+    body = join([element("h1", NAME), box, _foot(made_by)], "\n")
     return page("No answer", body, style=page_style())
 
 
@@ -152,7 +152,7 @@ def _verdict(report: Report) -> Html:
 
 def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[Row]) -> Html:
     """Return the list of all that is not fine, then unused waivers. Each group of findings is a
-    line, linked to the card of its first. wanting: all rows that are not fine."""
+    line, linked to the card of its first finding. wanting: all rows that are not fine."""
     unused = [
         element("p", f"waiver of {check}: nothing is found that it would waive")
         for check in report.unused_waivers
@@ -228,7 +228,7 @@ def _card(row: Row, anchor: str, about: str) -> Html:
     return element("article", *parts, class_=f"card {word}", id=anchor)
 
 
-def _listed(report: Report, status: Status, heading: str, columns: Mapping[str, str]) -> Html:
+def _status_table(report: Report, status: Status, heading: str, columns: Mapping[str, str]) -> Html:
     """Return the table of the findings of one status, folded; empty without any. columns: heading
     to the field of a finding."""
     rows = report.of(status)
@@ -257,8 +257,8 @@ def _section(section: PagePart) -> Html:
     return element("section", element("h2", section.heading), Html("\n"), drawn, class_=style)
 
 
-def _foot(made: Made) -> Html:
-    text = f"{NAME}, mooncake-preflight {made.version}, {escape(made.time)}"
+def _foot(made_by: MadeBy) -> Html:
+    text = f"{NAME}, mooncake-preflight {made_by.version}, {escape(made_by.time)}"
     return element("footer", element("p", Html(text), class_="small muted"), class_="foot")
 
 

@@ -45,8 +45,8 @@ def memory_figure(memory_map: MemoryMap) -> Html:
 
 
 def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
-    """Draw the two bars of one place, now and with the launch, with notes. A bar that is not known
-    is a sentence."""
+    """Draw the two bars of one place, now and with the launch, with notes. In place of an unknown
+    bar a sentence says why."""
     if isinstance(place.now, Unknown):
         return element("p", element("strong", place.name), f": unknown: {place.now.reason}")
     total = place.now.total_bytes
@@ -56,7 +56,7 @@ def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
         if isinstance(bar, Unknown):
             lines.append(element("p", f"With the launch: unknown: {bar.reason}"))
         elif bar is not None and (bar.parts or bar is place.after):
-            drawn = _svg(f"{place.name} {label}", bar, memory_map.share(bar))
+            drawn = _bar_svg(f"{place.name} {label}", bar, memory_map.share(bar))
             head = element("span", label, class_="small muted")
             lines.append(element("div", head, drawn, class_="bar"))
     if not isinstance(place.shown, Unknown):
@@ -64,7 +64,7 @@ def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
     return element("div", *lines, class_="place")
 
 
-def _svg(label: str, bar: Bar, share: float) -> Html:
+def _bar_svg(label: str, bar: Bar, share: float) -> Html:
     """Draw one bar. share: how wide, as a part of the page (0 to 1). Widths are in per cent, so
     that letters are not stretched."""
     size = bar.parts_bytes
@@ -82,7 +82,7 @@ def _svg(label: str, bar: Bar, share: float) -> Html:
         at += part.bytes
     if bar.over_bytes:
         parts += f"; {format_bytes(bar.over_bytes)} of it is not there"
-        shapes += _over(size - bar.over_bytes, size)
+        shapes += _excess(size - bar.over_bytes, size)
     return _membar(f"{label}: {parts}", share, shapes)
 
 
@@ -94,8 +94,8 @@ def _membar(label: str, share: float, shapes: Sequence[Html]) -> Html:
     return element("svg", *shapes, class_="membar", width=width, height=BAR_HEIGHT, **about)
 
 
-def _over(end: int, size: int) -> list[Html]:
-    """Draw what is over the end, and the end."""
+def _excess(end: int, size: int) -> list[Html]:
+    """Draw what is missing of a bar of ``size``: the part behind ``end``, and a line at ``end``."""
     place = _percent(end, size)
     line = element("line", x1=place, x2=place, y1=0, y2=BAR_HEIGHT, class_="end")
     return [_rect(end, size - end, size, "p-over"), line]
@@ -159,20 +159,20 @@ def _patterns() -> Html:
     return element("svg", defs, class_="defs", width="0", height="0", aria_hidden="true")
 
 
-class Locked(NamedTuple):
+class LockedMemory(NamedTuple):
     """What equal processes register, and may lock. names: of the processes. wanted: bytes to
-    register. may_bytes: bytes they may lock; None for no limit. have: the limit in words."""
+    register. limit_bytes: bytes they may lock; None for no limit. have: the limit in words."""
 
     names: tuple[str, ...]
     wanted: Demand | Unknown
-    may_bytes: int | Unknown | None
+    limit_bytes: int | Unknown | None
     have: str
 
 
-def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[Locked]:
+def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[LockedMemory]:
     """Return the memory that each process registers and may lock, as memlock.limit judges it. Equal
     processes share one entry. [] without a launch."""
-    by_key: dict[object, Locked] = {}
+    by_key: dict[object, LockedMemory] = {}
     if needs is None:
         return []
     for process in needs.rdma_processes:
@@ -182,12 +182,12 @@ def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[Locked]:
         limit = granted.limit
         may = None if granted.void is True else limit if isinstance(limit, Unknown) else limit.soft
         key = (wanted if isinstance(wanted, Demand) else wanted.reason, granted.have)
-        before = by_key.get(key, Locked((), wanted, may, granted.have))
+        before = by_key.get(key, LockedMemory((), wanted, may, granted.have))
         by_key[key] = before._replace(names=(*before.names, process.name))
     return list(by_key.values())
 
 
-def locked_figure(locked: Sequence[Locked]) -> Html:
+def locked_figure(locked: Sequence[LockedMemory]) -> Html:
     """Draw the registered memory and the limit of each process, to one scale."""
     if not locked:
         return element("p", "No process of the launch registers memory with a NIC.")
@@ -195,7 +195,7 @@ def locked_figure(locked: Sequence[Locked]) -> Html:
     return join([_locked(each, max(sizes, default=0)) for each in locked], "\n")
 
 
-def _locked(each: Locked, whole: int) -> Html:
+def _locked(each: LockedMemory, whole: int) -> Html:
     """Draw the registered memory of equal processes, and the end of their limit. whole: bytes that
     fill the width."""
     name = fold(each.names)
@@ -203,11 +203,11 @@ def _locked(each: Locked, whole: int) -> Html:
     if isinstance(each.wanted, Unknown):
         text = element("p", f"Not known: {each.wanted.reason}")
         return element("div", head, text, class_="place")
-    size, may = each.wanted.bytes, each.may_bytes
+    size, may = each.wanted.bytes, each.limit_bytes
     message = f"registers {format_bytes(size)}, may lock {each.have}"
     shapes = [element("title", message), _rect(0, size, size, "k-l2")] if size else []
     if isinstance(may, int) and may < size:
-        shapes += _over(may, size)
+        shapes += _excess(may, size)
     share = size / whole if whole else 0
     bar = _membar(f"{name}: {message}", share, [element("g", *shapes)])
     text = element("p", f"{message}; {each.wanted.formula}", class_="small")
@@ -233,7 +233,7 @@ def capacity_figure(capacity: Capacity) -> Html:
     shown = thinned(reusing(capacity.rounds), MOST_MARKS)
     if names := drawn_tiers(shown):
         text = caption(shown)
-        if any(_spread(shown, name) for name in names):
+        if any(_has_span(shown, name) for name in names):
             text += "; the pale area is from the least to the most"
         drawn = _curve(shown, names), _curve_key(shown, names), element("figcaption", text)
         parts.append(element("figure", *drawn, class_="curve"))
@@ -273,7 +273,7 @@ def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
             [(_x(rounds, number), _y(height)) for number, height in enumerate(heights)]
             for heights in zip(*hits, strict=True)
         )
-        if _spread(rounds, tier):
+        if _has_span(rounds, tier):
             area = _points([*high, *reversed(low)])
             shapes.append(element("polygon", points=area, class_=f"area t{at}"))
         shapes.append(element("polyline", points=_points(line), class_=f"line t{at}"))
@@ -301,7 +301,7 @@ def _colour(rounds: Sequence[Round], tier: str) -> int:
     return tiers_of(rounds).index(tier) % 4
 
 
-def _spread(rounds: Sequence[Round], tier: str) -> bool:
+def _has_span(rounds: Sequence[Round], tier: str) -> bool:
     """Tell whether least and most differ in any round, and are known."""
     hits = [hit_of(each, tier) for each in rounds]
     return any(hit.least != hit.most for hit in hits) and spans_are_known(rounds, tier)
@@ -387,7 +387,7 @@ def topology_figure(topology: Topology) -> Html:
     ]
     if any(_box_of(topology, device) is None for device in (*topology.gpus, *topology.nics)):
         groups.append(("on no known node", None))
-    boxes = [_node(topology, name, numa_node) for name, numa_node in groups]
+    boxes = [_node_box(topology, name, numa_node) for name, numa_node in groups]
     parts = [element("div", *boxes, class_="nodes"), _key(topology)]
     return join([*parts, _devices(topology), _matrix(topology)], "\n")
 
@@ -408,7 +408,7 @@ def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
     return None
 
 
-def _node(topology: Topology, name: str, numa_node: int | None) -> Html:
+def _node_box(topology: Topology, name: str, numa_node: int | None) -> Html:
     """Draw the box of one NUMA node: its GPUs, its NICs, and lines to the nearest. numa_node: None
     for devices on no known node."""
     gpus = [gpu for gpu in topology.gpus if _box_of(topology, gpu) == numa_node]
@@ -435,7 +435,7 @@ def _node(topology: Topology, name: str, numa_node: int | None) -> Html:
 
 
 def _top(at: int, count: int, rows: int) -> float:
-    """Return the upper edge of a box, of devices that are spread evenly over more rows."""
+    """Return the upper edge of box ``at`` of ``count``, spread evenly over ``rows`` rows."""
     return (at + 0.5) * rows * _ROW / count - _BOX / 2
 
 

@@ -119,7 +119,7 @@ def plot_text(
     for column in range(room):
         across = column / (room - 1)
         if best:
-            put(place(across, _between(best, across)), "-" if plain else "·", "")
+            put(place(across, _height_at(best, across)), "-" if plain else "·", "")
         put(place(across, plot.rate(across)), "." if plain else "•", COLOURS[0])
     # Tiers of about one size are one mark, which the legend gives all their names.
     together: dict[tuple[int, int], list[_Mark]] = {}
@@ -146,7 +146,7 @@ def plot_text(
     return "\n".join([*lines, *wrapped(" " * _AXIS + ", ".join(key), width, 0)])
 
 
-def _between(points: Sequence[tuple[float, float]], across: float) -> float:
+def _height_at(points: Sequence[tuple[float, float]], across: float) -> float:
     """Return the height at ``across`` on the straight lines between points."""
     before = points[0]
     for point in points:
@@ -162,7 +162,7 @@ def plot_figure(
     capacity: CapacityAnswer, answer: TraceAnswer, *style: Html, **attributes: str
 ) -> Html:
     """Return the curve as an SVG element; empty if there is nothing to draw. style, attributes:
-    elements and attributes to put into it."""
+    elements and attributes to add to that element."""
     plot = _plot(capacity, answer)
     if plot is None:
         return Html("")

@@ -112,7 +112,7 @@ class MemoryMap(NamedTuple):
     places: tuple[MemoryPlace, ...]
 
     def share(self, bar: Bar) -> float:
-        """Return the share of the host that ``bar`` is drawn as, 0 to 1."""
+        """Return the width of ``bar``, 0 to 1: its part of the host if bound to no node, else 1."""
         host = self.places[-1].now
         if bar.total_bytes is not None or isinstance(host, Unknown) or not host.total_bytes:
             return 1.0
@@ -133,7 +133,7 @@ class TableRow(NamedTuple):
 
 
 def known_bars(places: Iterable[MemoryPlace]) -> dict[str, Bar]:
-    """Return the bar of each place: with the launch or, if that is unknown, as it is."""
+    """Return the known bars by place: with the launch or, if that is unknown, as it is now."""
     bars = {}
     for place in places:
         bar = place.now if isinstance(place.shown, Unknown) else place.shown
@@ -318,7 +318,7 @@ def _node(
 def _pools(
     hugetlb: HugeTlb | Unknown, share: Callable[[Pool], tuple[int, int] | Unknown]
 ) -> Mapping[int, tuple[int, int]] | Unknown:
-    """Return pages held by others and pages free, by page size."""
+    """Return (pages held by others, pages free) by page size. share: gives both for one pool."""
     pools = known(hugetlb).pools
     if isinstance(pools, Unknown) and pools.absent:
         return {}
@@ -344,12 +344,12 @@ class Take(NamedTuple):
     numa_node: int | None
 
 
-def memory_of(seen: JudgedHost) -> MemoryMap:
+def memory_of(judged_host: JudgedHost) -> MemoryMap:
     """Return where the host's memory goes, with the launch if there is one."""
     takes: tuple[Take, ...] | Unknown | None = None
-    if seen.launch is not None:
-        takes = seen.launch if isinstance(seen.launch, Unknown) else launch_takes(seen.launch)
-    return memory_map(seen.facts, takes)
+    if (launch := judged_host.launch) is not None:
+        takes = launch if isinstance(launch, Unknown) else launch_takes(launch)
+    return memory_map(judged_host.facts, takes)
 
 
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
@@ -413,12 +413,12 @@ def _place_text(
     if isinstance(bar, Unknown):
         # What is there now is known all the same; only what the launch makes of it is not.
         message = f"{_named(place.name, place.now)}; with the launch unknown: {clean(bar.reason)}"
-        return [*_lines(message, width), f"  {_drawn(place.now, paint, width - 2, plain)}"]
+        return [*_lines(message, width), f"  {_bar_text(place.now, paint, width - 2, plain)}"]
     lines = _lines(_named(place.name, bar), width)
     if bar.parts:
         # Brackets and the margin aside; each part has a column.
         room = max(len(bar.parts), int((width - 4) * memory_map.share(bar))) + 2
-        lines.append(f"  {_drawn(bar, paint, room, plain)}")
+        lines.append(f"  {_bar_text(bar, paint, room, plain)}")
     return [*lines, *(line for note in bar.notes for line in _lines(f"  {note}", width))]
 
 
@@ -432,7 +432,7 @@ def _lines(text: str, width: int) -> list[str]:
     return wrapped(text, width, 2, hyphens=True)
 
 
-def _drawn(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
+def _bar_text(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
     """Return a bar to scale between brackets, ``width`` columns wide. Memory that is missing stands
     behind an end mark."""
     inside = width - 2 - bool(bar.over_bytes)

@@ -14,9 +14,9 @@ from checks.memlock.demand import Demand
 from preflight.base.shell import Line
 from preflight.capacity.deployment import Bounds, Capacity, Round, Tier
 from preflight.check.report import Findings, Report, report
-from preflight.pictures.check_page import Made, PagePart, error_page, report_page
+from preflight.pictures.check_page import MadeBy, PagePart, error_page, report_page
 from preflight.pictures.figures import (
-    Locked,
+    LockedMemory,
     capacity_figure,
     locked_figure,
     memory_figure,
@@ -178,7 +178,7 @@ def test_what_is_written_or_drawn_can_be_seen_in_every_scheme(
 
 
 FAIL, UNKNOWN, WARN, PASS, SKIP = Status
-MADE = Made("1.2.3", "2026-01-02 03:04 UTC")
+MADE = MadeBy("1.2.3", "2026-01-02 03:04 UTC")
 
 FINDINGS = st.builds(
     Finding,
@@ -283,9 +283,9 @@ def test_what_is_locked_beyond_the_limit_is_marked() -> None:
     demanded = Demand(2, 20, "2 NICs x 10 B")
     figure = locked_figure(
         [
-            Locked(("rank 0", "rank 1"), demanded, 8, "8 B (this shell)"),
-            Locked(("rank 2",), demanded, None, "CAP_IPC_LOCK in effect"),
-            Locked(("rank 3",), Unknown("nobody knows"), 8, "8 B"),
+            LockedMemory(("rank 0", "rank 1"), demanded, 8, "8 B (this shell)"),
+            LockedMemory(("rank 2",), demanded, None, "CAP_IPC_LOCK in effect"),
+            LockedMemory(("rank 3",), Unknown("nobody knows"), 8, "8 B"),
         ]
     )
     markup = Markup(f"<!DOCTYPE html>\n{figure}")
