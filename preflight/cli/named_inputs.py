@@ -36,7 +36,7 @@ def tell_assumptions(root: str) -> None:
     from preflight.inputs.host_source import open_host
     from preflight.render.text import wrapped
 
-    host = open_host(root, limit_seconds()).described
+    host = open_host(root, limit_seconds()).described_root
     assert host is not None
     text = f"assumed of the described host: {'; '.join(host.assumptions)}"
     say("\n".join(wrapped(text, columns(), 2)), err=True)

@@ -151,7 +151,7 @@ def first_launch(model: str, host: Host, buffers: bool = False) -> FirstLaunch:
         raise UsageError("--model: how many GPUs there are is not known: give --gpus, as 8xH100")
     names = host.root.names("/sys/class/infiniband")
     nics = () if isinstance(names, Unknown) else tuple(sorted(names))
-    gpus = None if host.described is None else host.described.host.gpus
+    gpus = None if host.described_root is None else host.described_root.host.gpus
     where = f"{count} GPUs of this host" if gpus is None else f"{count}x{gpus.name}, as described"
     return FirstLaunch(model, count, where, nics, buffers)
 
@@ -258,13 +258,13 @@ def fit_launch(
     if answer.fits is not None:
         models = Models(host.root, options.model_config)
         answer = answer._replace(shares=tuple(shares(answer.fits, answer.goal, models)))
-    if host.described is not None:
-        answer = _for_description(answer, machine, host.described.not_described)
+    if host.described_root is not None:
+        answer = _for_description(answer, machine, host.described_root.not_described)
     fits = answer.fits is not None
     changes, command = _edited(launch_words, written, host, answer) if fits else (None, "")
     ignored, over = tuple(selection.ignore.items()), tuple(selection.over)
-    name = host.name if host.described is None else DESCRIBED_NAME
-    assumed = () if host.described is None else host.described.assumptions
+    name = host.name if host.described_root is None else DESCRIBED_NAME
+    assumed = () if host.described_root is None else host.described_root.assumptions
     steps = tuple(_host_commands(answer, context_of(facts)))
     basics = (launch.name, name, answer, keep_bytes, changes, (), command, steps, assumed)
     fit = FitResult(*basics, state, machine, _exit_code(answer), ignored=ignored, waivers_over=over)

@@ -28,7 +28,7 @@ WIDEST_LAUNCH = (
 ).split()
 
 
-class Recorded(NamedTuple):
+class CaptureContent(NamedTuple):
     """What goes into a capture: the host's answers, and beside them the launch and the releases.
 
     hosts: names of other hosts that the launch talks to. sized: the launch's sizing; None without
@@ -40,19 +40,19 @@ class Recorded(NamedTuple):
     sized: Sized | None = None
 
 
-def record(asked: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
+def record(launch: LaunchWords, host: Host, timeout_seconds: float) -> CaptureContent:
     """Ask the host everything that checks ask, for the given launch and for none, and return the
     answers.
 
-    timeout_seconds: for each step. Raises CaptureError, before the host is asked, for a launch that
-    is too large for a capture. Raises UsageError for one that cannot be read, or is late."""
+    timeout_seconds: for each step. Raises CaptureError, before the host is asked, for a launch too
+    large for a capture, and UsageError for a launch that cannot be read in time."""
     from preflight.inputs.launch_record import environment_record, launch_from, launch_record
     from preflight.sizing.launch_needs import launch_needs
 
     extras: dict[str, Any] = {
         "program": program_version(),
         "environment": environment_record(host.environment),
-        "mooncake_version": asked.mooncake_version or host.extras.get("mooncake_version"),
+        "mooncake_version": launch.mooncake_version or host.extras.get("mooncake_version"),
         "installed": _installed(host),
         "launch": None,
     }
@@ -64,8 +64,8 @@ def record(asked: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
             size_written(launch, LaunchOptions(), host.root)
 
     within(timeout_seconds, f"--root {host.name}", size_the_widest)
-    name = asked.words[0] if len(asked.words) == 1 else "the launch, or a file that it names"
-    sized = within(timeout_seconds, name, lambda: size_and_needs(asked, host, files))
+    name = launch.words[0] if len(launch.words) == 1 else "the launch, or a file that it names"
+    sized = within(timeout_seconds, name, lambda: size_and_needs(launch, host, files))
     hosts: tuple[str, ...] = ()
     if sized is not None:
         extras["launch"] = launch_record(sized.launch, sized.options, files)
@@ -78,14 +78,14 @@ def record(asked: LaunchWords, host: Host, timeout_seconds: float) -> Recorded:
         read_facts(host.root, needs, timeout_seconds)
         services = needs.services
         hosts = tuple(service.host for service in services if not isinstance(service.host, Unknown))
-    return Recorded(without_secrets(host.root.answers), extras, hosts, sized)
+    return CaptureContent(without_secrets(host.root.answers), extras, hosts, sized)
 
 
 def _installed(host: Host) -> dict[str, Any] | None:
     """Return the releases installed on the host, as plain data, for a launch that names none.
 
     They are those of the capture, else of the engine found on the host, else beside this program.
-    None for a capture that has none."""
+    None for a capture without releases."""
     from checks.base import installed as here
     from checks.software.facts import installed_engine
 
@@ -101,7 +101,7 @@ def _installed(host: Host) -> dict[str, Any] | None:
 
 
 def own_names(host: Host) -> tuple[Iterable[str], Iterable[str]]:
-    """Return the names of this machine and of its users, which a capture replaces."""
+    """Return (names of this machine, names of its users), which a capture replaces."""
     hosts = [os.uname().nodename] if host.root.live else []
     variables = ("HOSTNAME", "SLURMD_NODENAME", "NODE_NAME")
     hosts += [host.environment[name] for name in variables if host.environment.get(name)]

@@ -36,7 +36,7 @@ class Host(NamedTuple):
     name: str
     environment: Mapping[str, str]  # of the launch, the captured one for a capture
     capture: Capture | None  # None on a machine or a tree of files
-    described: DescribedRoot | None = None  # None for a host that was there
+    described_root: DescribedRoot | None = None  # None for a host that was there
 
     @property
     def extras(self) -> Mapping[str, Any]:
@@ -61,30 +61,33 @@ def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
     return Host(RecordingRoot(root), path, environment, capture)
 
 
-def launch_of(asked: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOptions] | None:
+def launch_of(launch_words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOptions] | None:
     """Return the launch that is asked about, and its options: the one given, else the one in the
     capture.
 
-    None if there is neither. A launch that was read elsewhere is given as its record. Raises
-    UsageError if it cannot be read, or if options are about a launch and there is none."""
-    carried = _record_in(asked)
+    None if there is neither. A launch that was read elsewhere is given as its record, whose open
+    words this host fills in. Options that are given replace recorded ones. Raises UsageError if the
+    launch cannot be read, or if options are about a launch and there is none."""
+    carried = _record_in(launch_words)
     recorded: Any = host.extras.get("launch") if carried is None else carried
-    if not asked.words and recorded is None:
-        _refuse_without_launch(asked)
+    if not launch_words.words and recorded is None:
+        _refuse_without_launch(launch_words)
         return None
     from preflight.inputs.written_launch import host_words, options_of, read_launch
     from preflight.sizing.chosen_releases import installed_there
 
-    version, gpu_bytes = host.extras.get("mooncake_version"), asked.gpu_bytes
-    given_options = options_of(asked)._replace(
-        mooncake_version=asked.mooncake_version or (version if isinstance(version, str) else None),
-        gpu_bytes=gpu_bytes or (None if host.described is None else host.described.gpu_bytes),
+    version, gpu_bytes = host.extras.get("mooncake_version"), launch_words.gpu_bytes
+    given_options = options_of(launch_words)._replace(
+        mooncake_version=launch_words.mooncake_version
+        or (version if isinstance(version, str) else None),
+        gpu_bytes=gpu_bytes
+        or (None if host.described_root is None else host.described_root.gpu_bytes),
         installed=captured_installed(host),
     )
-    if asked.words and carried is None:
-        of = host.environment, host.root, asked.is_command
-        launch = read_launch(asked.words, asked.env_files, *of)
-        if asked.by_program:
+    if launch_words.words and carried is None:
+        of = host.environment, host.root, launch_words.is_command
+        launch = read_launch(launch_words.words, launch_words.env_files, *of)
+        if launch_words.by_program:
             from preflight.launches.source import name_by_program
 
             launch = launch._replace(reading=name_by_program(launch.reading))
@@ -94,7 +97,7 @@ def launch_of(asked: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
         return launch, given_options
     from preflight.inputs.launch_record import launch_from
 
-    where = f"--root {host.name}" if carried is None else asked.words[0]
+    where = f"--root {host.name}" if carried is None else launch_words.words[0]
     try:
         launch, options = launch_from(recorded, host.root.text)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -110,22 +113,22 @@ def launch_of(asked: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOpti
     return launch, options._replace(**more)
 
 
-def _record_in(asked: LaunchWords) -> dict[str, Any] | None:
-    """Return the record that is given as the launch; None for every other launch. Raises UsageError
-    for a record that breaks off."""
+def _record_in(launch: LaunchWords) -> dict[str, Any] | None:
+    """Return the record in the file that is given as the launch; None for every other launch.
+    Raises UsageError for a record that breaks off."""
     import json
 
     from preflight.launches.env_files import read_small_file
 
-    if len(asked.words) != 1 or asked.is_command:
+    if len(launch.words) != 1 or launch.is_command:
         return None
-    text = (read_small_file(asked.words[0]) or "").lstrip()
+    text = (read_small_file(launch.words[0]) or "").lstrip()
     if not text.startswith("{") or RECORD_SCHEMA not in text[:200]:
         return None
     try:
         record = json.loads(text)
     except (ValueError, RecursionError):
-        raise UsageError(f"{asked.words[0]}: this record of a launch breaks off") from None
+        raise UsageError(f"{launch.words[0]}: this record of a launch breaks off") from None
     return record if isinstance(record, dict) and record.get("schema") == RECORD_SCHEMA else None
 
 
@@ -140,11 +143,11 @@ class Sized(NamedTuple):
 
 
 def size_and_needs(
-    asked: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
+    launch_words: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
 ) -> Sized | None:
     """Return a launch's sizing and needs, None without a launch. Raises UsageError if it cannot be
     read. files: filled with the texts read beside the launch, by the launch's names for them."""
-    written = launch_of(asked, host)
+    written = launch_of(launch_words, host)
     if written is None:
         return None
     from preflight.inputs.written_launch import size_written
@@ -187,10 +190,10 @@ def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
     return reads
 
 
-def size_within(asked: LaunchWords, host: Host, limit_seconds: float) -> Sized | Unknown | None:
+def size_within(launch: LaunchWords, host: Host, limit_seconds: float) -> Sized | Unknown | None:
     """Return ``size_and_needs``; Unknown after ``limit_seconds``: a file may be on a dead mount."""
     try:
-        return within(limit_seconds, "the launch", lambda: size_and_needs(asked, host))
+        return within(limit_seconds, "the launch", lambda: size_and_needs(launch, host))
     except LateError:
         return Unknown(f"the launch, or a file that it names, was not read in {limit_seconds:g} s")
 
@@ -214,23 +217,23 @@ def _pairs(recorded: object) -> tuple[tuple[str, str], ...]:
     return tuple((str(name), str(version)) for name, version in two)
 
 
-def _refuse_without_launch(asked: LaunchWords) -> None:
+def _refuse_without_launch(launch: LaunchWords) -> None:
     """Raise UsageError if an option about a launch is given; the caller has no launch."""
     named = {"env_files": "--env-file", "gpu_bytes": "--gpu-memory"}
-    for name in (name for name, value in asked._asdict().items() if value):
+    for name in (name for name, value in launch._asdict().items() if value):
         usual = f"--{name.replace('_', '-').replace('-nodes', '-numa-nodes')}"
         option = named.get(name, usual)
         raise UsageError(f"{option} is about a launch: give a script, or a command after --")
 
 
 def recorded_launch(launch: LaunchWords) -> bytes | None:
-    """Return the record of a launch as JSON, which every command takes as a launch; None without
-    one.
+    """Return the record of a launch as JSON, which every command takes as a launch; None without a
+    launch.
 
     The launch is read where the command was typed, so that a mistake in it is reported once. This
     machine's variables do not count: those that the launch leaves open are each node's own, as are
-    files with an absolute name. The working folder is another one while it reads. Raises UsageError
-    if the launch cannot be read, or is late."""
+    files with an absolute name. The working folder of this process changes meanwhile. Raises
+    UsageError if the launch cannot be read, or is late."""
     import json
 
     from checks.base.root import Root
@@ -256,7 +259,7 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
                 name: Unknown(f"{name}: not beside the launch", text.absent)
                 if isinstance(text, Unknown)
                 else text
-                for name, text in _beside(written[0], launch.sglang_version).items()
+                for name, text in _files_read(written[0], launch.sglang_version).items()
             }
         finally:
             os.chdir(here)
@@ -265,8 +268,9 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
     return within(limit_seconds(), "the launch", read)
 
 
-def _beside(written: WrittenLaunch, sglang_version: str | None) -> dict[str, str | Unknown]:
-    """Read the files beside the launch, by the launch's names for them. Raises UsageError."""
+def _files_read(written: WrittenLaunch, sglang_version: str | None) -> dict[str, str | Unknown]:
+    """Return the text of each file that the launch's programs read by a relative name, or Unknown
+    with the reason. Raises UsageError if ``sglang_version`` is no version."""
     from preflight.processes.processes import understand
 
     texts: dict[str, str | Unknown] = {}

@@ -19,7 +19,7 @@ from checks.base.unknown import Inside, Unknown
 from checks.capture.secrets import REMOVED, clean_address, is_secret
 from preflight.base.program import data_file
 from preflight.consumers.lmcache import lmcache_settings
-from preflight.inputs.written_launch import WrittenLaunch, is_known
+from preflight.inputs.written_launch import WrittenLaunch, is_answerable
 from preflight.launches.container import ContainerSettings, Mount, Published
 from preflight.launches.source import (
     Command,
@@ -105,13 +105,13 @@ def _known_words() -> frozenset[str]:
     flags = [flag for known in flag_table().programs.values() for flag in known]
     keys = (*store_config.KEYS, *store_config.HICACHE_KEYS, *store_service_config.KEYS)
     return frozenset(
-        _alike(word)
+        _normalized(word)
         for listed in (argument_flags(), flags, keys, _SERVICE, of_engines, lmcache_settings())
         for word in listed
     )
 
 
-def _alike(flag: str) -> str:
+def _normalized(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
 
 
@@ -136,7 +136,7 @@ def launch_record(
 
     Private words and secrets are removed. files: texts read beside the launch, by the launch's
     names for them."""
-    commands = tuple(filter(None, map(_command, launch.reading.commands)))
+    commands = tuple(filter(None, map(_public_command, launch.reading.commands)))
     known = launch.reading._replace(commands=commands)
     # What is installed is the host's, and stands beside the launch.
     kept = {*options._fields} - {"installed", "by_rules"}
@@ -188,15 +188,15 @@ def _files(files: Mapping[str, Word]) -> dict[str, Word]:
     return {path: word._replace(text=public_file(word.text)) for path, word in files.items()}
 
 
-def _command(command: Command) -> Command | None:
-    """Return a command without private words; None for a program that is not known. Of one that may
-    start an engine or a store, only the words that say so are kept."""
+def _public_command(command: Command) -> Command | None:
+    """Return a command without private words; None for a program that is not known. Of another
+    program that may start an engine or a store, only the words that say so are kept."""
     process_kind, arguments = classify(command)
     if process_kind is ProcessKind.OTHER:
         if not unknown_program(command):
             return None
         # That something was not read is kept, with the words that say so.
-        argv = (each if tells_of_server(each.text) else _gone(each) for each in command.words)
+        argv = (each if tells_of_server(each.text) else _removed(each) for each in command.words)
         return command._replace(words=tuple(argv), environment={}, wrappers=(), files={})
     texts = [word.text for word in command.words]
     served = texts[1:2] in (["serve"], ["server"])
@@ -206,7 +206,7 @@ def _command(command: Command) -> Command | None:
     positional = served and not "".join(texts[start : start + 1]).startswith("-")
     # An interpreter, its options without what they take, and the module or script.
     program = (
-        word if at in (0, start - 1) or _INTERPRETER.fullmatch(word.text) else _gone(word)
+        word if at in (0, start - 1) or _INTERPRETER.fullmatch(word.text) else _removed(word)
         for at, word in enumerate(command.words[:start])
     )
     return command._replace(
@@ -224,7 +224,7 @@ def _command(command: Command) -> Command | None:
 
 
 def _value_of_variable(name: str, text: str) -> str:
-    """Return the value of a variable as it is recorded: without what an address says of who asks.
+    """Return the value of a variable as it is recorded: without user info and queries of addresses.
 
     ``(removed)`` stands for a secret, and for a Mooncake or SGLang variable that nothing reads; ""
     stays."""
@@ -250,7 +250,7 @@ def _arguments(argv: Sequence[Word], process_kind: ProcessKind, positional: bool
     for word in argv:
         text = word.text
         if not text.startswith("-") or _NUMBER.fullmatch(text):
-            yield _value(flag, word, process_kind) if takes else _gone(word)
+            yield _value(flag, word, process_kind) if takes else _removed(word)
             continue
         flag, equals, value = text.partition("=")
         takes = _is_known(flag, process_kind)
@@ -264,8 +264,8 @@ def _arguments(argv: Sequence[Word], process_kind: ProcessKind, positional: bool
 
 
 def _is_known(flag: str, process_kind: ProcessKind) -> bool:
-    """Tell whether a flag is known to some program."""
-    name = _alike(flag).removeprefix("sglang_")
+    """Tell whether a flag, or its beginning, is known; any flag is, of programs in ``_OPEN``."""
+    name = _normalized(flag).removeprefix("sglang_")
     if process_kind in _OPEN:
         return _OPEN_FLAG.fullmatch(flag) is not None
     known = _known_words()
@@ -280,18 +280,18 @@ def _value(flag: str, word: Word, process_kind: ProcessKind) -> Word:
     programs whose flags are not listed here, numbers, addresses and variables alone."""
     text = word.text
     if is_secret(flag):
-        return _gone(word)
+        return _removed(word)
     if process_kind in _OPEN:
         if word.unresolved and not _VARIABLE.fullmatch(text):  # of an address: that it is one
             scheme, separator, _ = text.rpartition("://")
             return word._replace(text=f"{scheme if scheme in _SCHEMES else ''}{separator}{REMOVED}")
-        return word if word.unresolved or _OPEN_VALUE.fullmatch(text) else _gone(word)
+        return word if word.unresolved or _OPEN_VALUE.fullmatch(text) else _removed(word)
     if text.lstrip().startswith(("{", "[{")):
         return word._replace(text=public_json(text))
     return word
 
 
-def _gone(word: Word) -> Word:
+def _removed(word: Word) -> Word:
     return word._replace(text=REMOVED if word.text else "")
 
 
@@ -313,7 +313,7 @@ def public_file(text: str) -> str:
         if key is None:  # values of a list stand in lines of their own
             lines.append(line if keeps and line.lstrip().startswith("-") else "")
             continue
-        keeps = _alike(key[1]) in _known_words() and not is_secret(key[1])
+        keeps = _normalized(key[1]) in _known_words() and not is_secret(key[1])
         # What is below a key belongs to it; a key that nobody knows may be refused.
         says = keeps or _OPENS.fullmatch(line, key.end())
         lines.append(line if says else f'{key[0]}{" " * key[0].endswith(":")}"{REMOVED}"')
@@ -321,7 +321,7 @@ def public_file(text: str) -> str:
 
 
 def public_json(text: str) -> str:
-    """Return JSON with the texts alone that stand at known keys; what is none is gone."""
+    """Return JSON without the texts at unknown keys; ``(removed)`` for a text that is no JSON."""
     try:
         return json.dumps(_public(json.loads(text), ""))
     except (ValueError, RecursionError):
@@ -338,7 +338,7 @@ def _public(value: Any, key: str) -> Any:
     if isinstance(value, list):
         return [_public(item, key) for item in value]
     if isinstance(value, str):
-        known = _alike(key) in _known_words() or key in _MODEL_KEYS
+        known = _normalized(key) in _known_words() or key in _MODEL_KEYS
         return value if known and not is_secret(key) else REMOVED if value else ""
     return REMOVED if is_secret(key) and value not in (None, True, False) else value
 
@@ -350,16 +350,16 @@ def _left_open(word: Word) -> Word:
         plain = is_output(name) or _OPEN_NAME.fullmatch(name) is not None
         names.append(name if plain else "what is written there")
         text = text if plain else text.replace(name, REMOVED)  # of a program: its expression
-    return word._replace(text=_answered(text, names), unresolved=tuple(names))
+    return word._replace(text=_answerable(text, names), unresolved=tuple(names))
 
 
-def _answered(text: str, names: Collection[str]) -> str:
-    """Return a value in which only the parts are open that the host can answer; every other one
-    becomes ``$(...)``. names: of variables, which a manifest writes as ``$(NAME)``."""
+def _answerable(text: str, names: Collection[str]) -> str:
+    """Return a value in which every open part that the host cannot answer is ``$(...)``. names: of
+    variables, which a manifest writes as ``$(NAME)``."""
 
     def asked(part: str) -> bool:
         commands = _ASKED.findall(part)
-        known = all(is_known(command) or command in names for command in commands)
+        known = all(is_answerable(command) or command in names for command in commands)
         return known and _ANSWERED.fullmatch(part) is not None
 
     if asked(text):

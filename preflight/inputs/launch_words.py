@@ -25,7 +25,7 @@ class LaunchWords(NamedTuple):
 
 
 class Waiver(NamedTuple):
-    """What a check finds is known and does not count. until: the last such day; None for always."""
+    """What a check finds is known and does not count. until: last day of this; None for always."""
 
     check: str
     reason: str

@@ -38,23 +38,23 @@ _GPUS = frozenset(
 )
 
 
-def is_known(command: str) -> bool:
+def is_answerable(command: str) -> bool:
     """Return whether a host can be asked for the output of a command."""
-    plain = _plain(command)
+    plain = _normalized(command)
     return plain in _HOSTNAME or plain in _GPUS or plain in ("hostname -s", "nproc")
 
 
-def _plain(command: str) -> str:
+def _normalized(command: str) -> str:
     return " ".join(command.replace("2>/dev/null", " ").replace("2> /dev/null", " ").split())
 
 
 def host_words(root: Root) -> Callable[[str], str | None]:
-    """Return a function that gives the output of a command on the host; None if the host cannot be
-    asked for it."""
+    """Return a function that gives the output of a command on the host, and None for a command of
+    which the host cannot be asked."""
 
     def words(command: str) -> str | None:
         """Return the output of one command."""
-        command = _plain(command)
+        command = _normalized(command)
         if command in _HOSTNAME or command == "hostname -s":
             name = root.text("/proc/sys/kernel/hostname")
             if isinstance(name, Unknown):
@@ -111,7 +111,7 @@ def read_launch(
         if script is not None:
             name = launch[script]
             if (folder := _folder(name)) is not None:
-                return _of_folder(name, folder, env_files, environment, root)
+                return _read_folder(name, folder, env_files, environment, root)
             arguments = launch[script + 1 :]
             text = read_small_file(name) if arguments and os.path.isfile(arguments[0]) else None
             if text is not None and _ARGUMENTS.search(text) is None:
@@ -132,13 +132,13 @@ def read_launch(
 
 
 def _folder(name: str) -> str | None:
-    """Return the folder that is given as a launch, by itself or by what makes it one."""
+    """Return the folder that is given as a launch, itself or by its kustomization file, or None."""
     if "\0" not in name and os.path.isdir(name):
         return name
     return os.path.dirname(name) or "." if os.path.basename(name) in _KUSTOMIZATIONS else None
 
 
-def _of_folder(
+def _read_folder(
     name: str, folder: str, env_files: tuple[str, ...], environment: Mapping[str, str], root: Root
 ) -> WrittenLaunch:
     """Read the Compose file of a folder. Raises SourceError for any other folder: a chart or
@@ -199,27 +199,27 @@ def size_written(launch: WrittenLaunch, options: LaunchOptions, root: Root) -> L
     return with_regular_memory(sizing, options, root)
 
 
-def options_of(asked: LaunchWords) -> LaunchOptions:
+def options_of(launch: LaunchWords) -> LaunchOptions:
     """Return the options of a launch that the command line gives."""
-    mine = asked._asdict()
+    mine = launch._asdict()
     return LaunchOptions(**{name: mine[name] for name in LaunchOptions._fields if name in mine})
 
 
 def size_launch_words(
-    asked: LaunchWords, available_bytes: int | None, environment: Mapping[str, str], root: Root
+    launch: LaunchWords, available_bytes: int | None, environment: Mapping[str, str], root: Root
 ) -> LaunchSizing:
     """Read a launch and size it. Raises UsageError if it cannot be read, or has nothing to size.
     available_bytes: a pool of huge pages in place of the kernel's; None for the kernel's."""
-    launch = read_launch(asked.words, asked.env_files, environment, root)
-    installed = installed_there(launch.reading, root)
-    options = options_of(asked)._replace(available_bytes=available_bytes, installed=installed)
-    sizing = size_written(launch, options, root)
+    written = read_launch(launch.words, launch.env_files, environment, root)
+    installed = installed_there(written.reading, root)
+    options = options_of(launch)._replace(available_bytes=available_bytes, installed=installed)
+    sizing = size_written(written, options, root)
     empty = sizing.shown is not None and not sizing.shown.inputs.launch.processes
     if empty and sizing.unread:
         return sizing._replace(least=None, most=None)  # nothing of it is counted
     if empty:
         what = "no SGLang server, store service or mooncake_client: nothing to size"
-        raise NoLaunchError(f"{launch.name} starts {what}")
+        raise NoLaunchError(f"{written.name} starts {what}")
     return sizing
 
 
@@ -247,8 +247,8 @@ def _reader(root: Root, folder: str) -> ReadFile:
 
 
 def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root) -> LaunchSizing:
-    """Return the sizing, judged also by all memory on regular pages: of containers, in all, by NUMA
-    node.
+    """Return the sizing, judged also by the memory on regular pages: by each container's limit, the
+    host's memory, and that of each NUMA node.
 
     Unchanged if it fails already, for another host (``available_bytes``), and if memory is not
     known."""
@@ -259,9 +259,9 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
     most_needs = least_needs = launch_needs(lower._replace(most=sizing.least))
     if sizing.most is not sizing.least:
         most_needs = launch_needs(sizing)
-    if limited := _of_containers(least_needs):
+    if limited := _small_container(least_needs):
         return _fails(sizing, limited, "memory.cgroup")
-    if (limited := _of_containers(most_needs)) and sizing.status != "unknown":
+    if (limited := _small_container(most_needs)) and sizing.status != "unknown":
         sizing = sizing._replace(status="unknown", reason=limited)
     least, most = regular_bytes(least_needs), regular_bytes(most_needs)
     if isinstance(available, Unknown) or isinstance(least, Unknown) or isinstance(most, Unknown):
@@ -273,9 +273,9 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
     if most > available and sizing.status != "unknown":
         reason = f"{short}{format_bytes(least)} to {format_bytes(most)} needed"
         return sizing._replace(status="unknown", reason=reason)
-    if isinstance(why := _of_nodes(least_needs, root), str):
+    if isinstance(why := _small_node(least_needs, root), str):
         return _fails(sizing, why, "numa.node-memory")
-    why = _of_nodes(most_needs, root)
+    why = _small_node(most_needs, root)
     if why is not None and sizing.status != "unknown":
         why = why.reason if isinstance(why, Unknown) else why
         return sizing._replace(status="unknown", reason=why)
@@ -283,7 +283,7 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
 
 
 def _fails(sizing: LaunchSizing, reason: str, judged_by: str) -> LaunchSizing:
-    """Return the sizing as a failure, with the consequence of the check's page."""
+    """Return the sizing as a failure, with the consequence of the check ``judged_by``."""
     from checks.memory.judge import CHECKS
     from checks.placement.node_checks import CHECKS as OF_NODES
 
@@ -292,7 +292,7 @@ def _fails(sizing: LaunchSizing, reason: str, judged_by: str) -> LaunchSizing:
     return sizing._replace(status="fails", reason=reason, consequence=consequence)
 
 
-def _of_containers(needs: LaunchNeeds) -> str:
+def _small_container(needs: LaunchNeeds) -> str:
     """Say which memory limit that the launch gives a container is too small; "" if none."""
     for finding in container_memory(needs):
         if finding.status is Status.FAIL:
@@ -301,7 +301,7 @@ def _of_containers(needs: LaunchNeeds) -> str:
     return ""
 
 
-def _of_nodes(needs: LaunchNeeds, root: Root) -> str | Unknown | None:
+def _small_node(needs: LaunchNeeds, root: Root) -> str | Unknown | None:
     """Say which NUMA node has too little memory, as ``check`` judges; None if none has, Unknown if
     that is not known."""
     taking = [p for p in needs.processes if p.regular_bytes != 0]
