@@ -163,7 +163,7 @@ class CapacityRequest(NamedTuple):
 
 
 class ServerCapacity(NamedTuple):
-    """What one server's tiers hold, and what it was computed from. subject: the process's name.
+    """What one server's tiers hold, and the facts behind that. subject: the process's name.
     page_tokens: None if it is not known. ssd: None without SSD offload."""
 
     subject: str

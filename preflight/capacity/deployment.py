@@ -34,8 +34,8 @@ DEFAULT_WRITE_POLICY = "write_through"
 class Deployment(NamedTuple):
     """One server of the launch, and how many like it the cluster runs.
 
-    request: what its pools ask for; Unknown if a variable decides it. memory: its L2 pools. model:
-    name of the model. instances: number of such servers."""
+    request: what the server's pools ask for; Unknown if a variable decides it. memory: the server's
+    L2 pools. model: the model's name. instances: number of such servers."""
 
     process: LaunchProcess
     sized: SizedServer
@@ -224,10 +224,10 @@ class Tier(NamedTuple):
 
     name: ``L1``, ``L2``, ``L3``, ``SSD``. what: in words (``GPU memory``, ``host memory``). bytes,
     tokens: the size before it evicts; Unknown says which input is missing. formula: how the size is
-    computed, as ``8 x 4.00 GiB x 0.95 (eviction watermark)``. conversations: how many it holds, of
-    the length that was asked about; None without one. group_tokens: tokens of one of several caches
-    side by side, for L1 and L2. keys: what the master keeps, for L3. written, read: bytes a second;
-    None if no speed was given."""
+    computed, as ``8 x 4.00 GiB x 0.95 (eviction watermark)``. conversations: how many the tier
+    holds, of the length that was asked about; None without a length. group_tokens: tokens of one of
+    several caches side by side, for L1 and L2. keys: what the master keeps, for L3. written, read:
+    bytes a second; None if no speed was given."""
 
     name: str
     what: str
@@ -267,7 +267,7 @@ class Round(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """What the master keeps when the pool is full: its names, and about the memory they take."""
+    """The keys of a full pool in its master: their number, and about the memory that they take."""
 
     number: int
     master_bytes: int

@@ -102,8 +102,8 @@ def rounds(
 
 
 def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
-    """Return whether the tier has evicted by the end of the round: for certain, or with ``maybe``
-    if it holds the least that it may hold."""
+    """Return whether the tier has evicted by the end of the round for certain. With ``maybe``: if
+    it holds the least that it may hold."""
     if isinstance(tier.fills, Unknown):
         return False
     if maybe:

@@ -429,8 +429,8 @@ def _workers(consumer: Consumer, client: Client, inputs: LaunchInputs, number: i
 
 @or_unknown
 def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
-    """Return all segments of the cluster's store. Unknown if any process's are not known, or none
-    contributes. Raises UsageError if the hosts are no multiple of a server's."""
+    """Return all segments of the cluster's store. Unknown if a process's segments are not known, or
+    no process contributes. Raises UsageError if the hosts are no multiple of a server's."""
     hosts = cluster_hosts(inputs, cluster)
     every: list[Segments] = []
     for process in inputs.processes:

@@ -303,7 +303,7 @@ def _threshold(server: ServerCapacity) -> int:
 
 
 def _trace_notes(trace: Trace, page: int, block: int, requests: int, tokens: int) -> Iterator[str]:
-    """Yield the trace's own notes, and one if its blocks do not fit the pages. page, block: in
+    """Yield the trace's own notes, and a note if its blocks do not fit the pages. page, block: in
     tokens. tokens: of all prompts."""
     yield from trace.notes
     if block > page and tokens:

@@ -199,7 +199,7 @@ class Chooser:
 
     def begin(self, values: SizeValues, inputs: LaunchInputs, capped: bool = True) -> int:
         """Take the launch from which all divisions are computed, and return the least useful L2 of
-        a rank, in bytes: 1 GB, or more if SGLang demands an L2 larger than the GPU's cache.
+        a rank, in bytes. That is 1 GB, or more if SGLang demands an L2 larger than the GPU's cache.
 
         values: the sizes that ``inputs`` were sized with. capped: never return more than the L2 of
         ``values``. Raises UnknownFactError if L2, L3 or the workload is not known, and UsageError
@@ -351,8 +351,8 @@ class Chooser:
         return Division(about, values, rates, *self._tier_numbers(capacity))
 
     def _sort_key(self, division: Division) -> tuple[bool, float, int, int]:
-        """Return the key by which divisions are sorted, larger for a better one: that it may be
-        chosen, the part kept, the unique tokens, and then the larger L2, nearer than L3."""
+        """Return the key by which divisions are sorted, larger for a better one. It is: may be
+        chosen, part kept, unique tokens, and L2 at last, for it is nearer than L3."""
         is_choice, l2_bytes = division.about not in _NOT_CHOSEN, division.values.l2_bytes or 0
         return is_choice, round(division.kept, 3), division.unique, l2_bytes
 
@@ -415,7 +415,7 @@ class Chooser:
 
 
 def _l2_tokens(server: ServerCapacity) -> int:
-    """Return the least tokens of L2 of one cache; 0 if it has none, or they are not known."""
+    """Return the least tokens of L2 of one cache; 0 without L2, or if they are not known."""
     host = server.tiers.host
     tokens = None if host is None else host.group_tokens
     return tokens.least if isinstance(tokens, Bounds) else 0

@@ -438,8 +438,8 @@ _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 
 def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield a sentence for each change outside of ``fit`` that would let larger sizes fit, with
-    these sizes. Nothing for the goal best."""
+    """Yield a sentence on each change outside of ``fit`` that lets larger sizes fit, with the
+    sizes. Nothing for the goal best."""
     if not answer.reason and answer.goal is not Goal.BEST:
         yield from _released_hint(state, host, answer)
         yield from _regular_hint(state, host, answer)

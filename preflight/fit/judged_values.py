@@ -164,8 +164,7 @@ def _add_pages(now: PlannedRoot, pages: int, *names: str) -> None:
 
 
 def _take_node_memory(now: PlannedRoot, numa_node: int, size: int) -> None:
-    """Lower the node's free memory in ``now`` by ``size`` bytes, then its page cache by the
-    rest."""
+    """Take ``size`` bytes from a node's free memory in ``now``, then the rest from page cache."""
     name = f"{NODES}/node{numa_node}/meminfo"
     table = read_node_meminfo(now).get(numa_node, Unknown("no such node"))
     if isinstance(table, Unknown):

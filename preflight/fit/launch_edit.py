@@ -100,8 +100,7 @@ def proposals(
     texts: Mapping[str, str], place: ValuePlace, text: str | None
 ) -> Iterator[tuple[str, str]]:
     """Yield candidates (path, edited text) that may set ``place`` to ``text``; for None, that may
-    remove the variable. Those nearest to the place's origin come first. A candidate may be
-    wrong."""
+    remove the variable. Those nearest to the place's origin come first; each may be wrong."""
     for path in sorted(texts, key=lambda path: path != (place.origin or Origin("")).source):
         line = place.origin.line if place.origin and place.origin.source == path else None
         content = texts[path]
@@ -159,7 +158,8 @@ def _removed(content: str, place: ValuePlace) -> Iterator[str]:
 
 def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
     """Yield candidates of ``content`` with a new flag behind the word ``place.old``, or with a new
-    variable written like a Mooncake variable (``MOONCAKE_MASTER``...) that the file has."""
+    variable. The variable is written like a Mooncake variable of the file
+    (``MOONCAKE_MASTER``...)."""
     if place.form == "new-flag":
         beside = place.old
         for start, end in _places(content, beside, line):
@@ -380,8 +380,7 @@ def _without(wrapper: Sequence[str], assignment: str) -> tuple[str, ...]:
 
 
 def _without_lines(value: Any) -> Any:
-    """Return a value with line numbers removed from every Origin and Word in it, nested ones
-    too."""
+    """Return a value whose Origins and Words, nested ones too, have no line numbers."""
     if isinstance(value, Origin):
         return Origin(value.source)
     if isinstance(value, Word):

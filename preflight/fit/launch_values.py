@@ -282,8 +282,8 @@ def changes(sizes: Knobs, values: SizeValues) -> Iterator[tuple[Knob, str | None
 
 
 def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
-    """Return the command with ``text`` written at ``place``; for None, without the variable. A
-    place without a word (``at`` is -1) changes nothing."""
+    """Return the command with ``text`` written at ``place``. None removes a variable; with None, or
+    at a place without a word (``at`` is -1), no word changes."""
     if place.form in ("variable", "new-variable"):
         environment = dict(command.environment)
         before = environment.get(place.name)

@@ -79,8 +79,7 @@ class Machines(NamedTuple):
 
 
 class _HostKind:
-    """One kind of host, several of which may share a store: what the launch takes and keeps on
-    it."""
+    """One kind of host, and what a launch takes and keeps on it; several may share a store."""
 
     def __init__(
         self,

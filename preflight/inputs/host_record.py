@@ -45,7 +45,7 @@ def record(launch: LaunchWords, host: Host, timeout_seconds: float) -> CaptureCo
     answers.
 
     timeout_seconds: for each step. Raises CaptureError, before the host is asked, for a launch too
-    large for a capture, and UsageError for a launch that cannot be read in time."""
+    large for a capture. Raises UsageError for a launch that cannot be read in time."""
     from preflight.inputs.launch_record import environment_record, launch_from, launch_record
     from preflight.sizing.launch_needs import launch_needs
 
