@@ -44,7 +44,7 @@ from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessK
 from preflight.programs.mooncake_flags import is_on
 from preflight.rules.tier_use import BUCKET_BYTES, lossy_bucket, part_that_reaches_ssd
 from preflight.sizing.chosen_releases import choose_mooncake
-from preflight.sizing.launch_sizing import LaunchInputs, worst
+from preflight.sizing.launch_sizing import LaunchInputs, first_failure
 
 
 class SsdStream(NamedTuple):
@@ -238,7 +238,7 @@ def compute_capacity(
     workload = workload_of(request.workload, inputs.processes)
     store = _store(inputs, options, request, folders)
     servers = tuple(_server(each, inputs, store, workload, request) for each in launched)
-    refused = worst(inputs.findings)
+    refused = first_failure(inputs.findings)
     notes = () if refused is None else (f"this launch does not start as it is: {refused.text}",)
     router = router_of(inputs.processes)
     speed = request.new_tokens_per_second

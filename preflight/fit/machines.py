@@ -25,7 +25,7 @@ from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
 from preflight.render.text import fitted, wrapped
 from preflight.sglang.admission_gate import RESERVE_BYTES
-from preflight.sizing.launch_sizing import worst
+from preflight.sizing.launch_sizing import first_failure
 
 GPUS_A_HOST, HOSTS = 8, (1, 2, 4)
 # What a launch is sized with, large enough that whole pages and bins are no matter.
@@ -103,7 +103,7 @@ class _HostKind:
         if isinstance(sized, Unknown) or sized is None:
             raise UnknownFactError(sized or Unknown("the launch was not read"))
         inputs = sized.sizing.inputs
-        if refused := worst(inputs.findings):
+        if refused := first_failure(inputs.findings):
             raise UnknownFactError(Unknown(refused.text))
         taken = regular_bytes(sized.needs)
         if isinstance(taken, Unknown):

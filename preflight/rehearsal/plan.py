@@ -39,7 +39,7 @@ from preflight.mooncake.replay import SLAB_BYTES, ProcessReplay, asked_for, repl
 from preflight.processes.processes import ProcessKind
 from preflight.programs.memory_records import HotCache, Launch, MappedProcess, StoreClient
 from preflight.rehearsal.records import Library, Member, RehearsalPlan, RehearsalStep
-from preflight.sizing.launch_sizing import Admission, LaunchSizing, worst
+from preflight.sizing.launch_sizing import Admission, LaunchSizing, first_failure
 
 _RUN = ("sglang", "store_service", "mooncake_client", "vllm", "lmcache")
 
@@ -313,7 +313,7 @@ def plan_members(
 
 def _refused(written: LaunchSizing, scale: int) -> str:
     """Return why the launch does not start, whatever it maps; "" if no reason is known."""
-    refused = worst(written.inputs.findings)
+    refused = first_failure(written.inputs.findings)
     if refused is not None:
         return refused.text
     for admission in written.admissions if scale == 1 else ():

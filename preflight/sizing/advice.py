@@ -56,15 +56,16 @@ def recommend(sizing: Sizing) -> tuple[Recommendation, ...]:
     )
 
 
-def held_pages(sizing: Sizing, page_size_bytes: int) -> int:
-    """Return the whole pool that this launch needs of one page size, others' pages included."""
+def pool_pages_needed(sizing: Sizing, page_size_bytes: int) -> int:
+    """Return the pages of one size that the host must have: the launch's, and those others hold."""
     need = pool_needs(sizing.verdict.needs).get(Spot(page_size_bytes, None), 0)
     _, others = now_and_held(sizing.host.hugetlb.pool(page_size_bytes), None)
     return need + others
 
 
-def to_set(sizing: Sizing) -> str:
-    """Return the numbers that make the pools large enough for the launch as it is written."""
+def numbers_to_set(sizing: Sizing) -> str:
+    """Return the settings that make the pools large enough for the launch as it is written, as one
+    text. It says so if there is nothing to set, or if this host cannot give the pages now."""
     targets = reserve_targets(sizing.host.hugetlb, sizing.verdict.needs)
     if not targets:
         return "nothing: the pools are large enough"
@@ -79,8 +80,8 @@ def to_set(sizing: Sizing) -> str:
 
 
 def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
-    """Return the advice to reserve pages, or why they cannot be had; nothing without a need.
-    condition: begins the sentence."""
+    """Return the advice to reserve pages, or why they cannot be had; [] if the launch takes no huge
+    pages. condition: begins the sentence."""
     if not sizing.need_bytes:
         return []
     targets = reserve_targets(sizing.host.hugetlb, sizing.verdict.needs)
@@ -103,7 +104,7 @@ def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
 
 
 def _why_refused(sizing: Sizing, targets: Mapping[Spot, Target]) -> str:
-    """Return why the pools cannot be made so large, or ""."""
+    """Return why the pools cannot grow to ``targets`` now; "" if they can, or on another host."""
     host = sizing.host
     if sizing.inputs.available_bytes is not None:
         return ""  # of this host's memory nothing follows for the one that is asked about
@@ -114,7 +115,7 @@ def _why_refused(sizing: Sizing, targets: Mapping[Spot, Target]) -> str:
 
 
 def _reserve_commands(sizing: Sizing, targets: Mapping[Spot, Target]) -> list[str]:
-    """Return the lines that make the pools so large; pages of 1 GiB are best had at boot."""
+    """Return the lines of shell that make the pools as large as ``targets`` say."""
     lines: list[str] = []
     for spot, target in targets.items():
         if spot.page_size_bytes >= GIGANTIC_BYTES and spot.node is None:
@@ -155,8 +156,8 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
 
 
 def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
-    """Return advice if SGLang's own check of MemAvailable is to refuse L2, after ``added`` bytes
-    have become huge pages. Only for flags: a launch is replayed exactly."""
+    """Return advice if SGLang's own check of MemAvailable would refuse L2, once ``added`` bytes
+    more are huge pages. [] for a launch that was read: its check is replayed elsewhere."""
     inputs, terms = sizing.inputs, sizing.inputs.terms
     available = sizing.host.memory_bytes("MemAvailable")
     # A launch's own is replayed exactly, see preflight.sizing.launch_sizing.
@@ -205,7 +206,7 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
 
 def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
     """Return the environment block for the shell that starts the launch; [] for a launch that was
-    read, which sets its variables. keep_arena: else the arena is unset."""
+    read, which sets its variables. keep_arena: export the arena's size, else unset it."""
     settings, terms = sizing.inputs.settings, sizing.inputs.terms
     if sizing.inputs.source is not None:
         return []  # the launch has its own

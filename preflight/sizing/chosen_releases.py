@@ -28,13 +28,14 @@ _USES = regex("sglang|mooncake|dynamo|vllm")
 
 
 def choose_mooncake(
-    asked: str | None, installed: Installed | None = None, named: str | None = None
+    stated: str | None, installed: Installed | None = None, stated_in: str | None = None
 ) -> tuple[MooncakeRelease, Input, tuple[Note, ...]]:
-    """Return the release to size for: the one given, else the one installed, else the usual one.
+    """Return the release to size for, its version with the origin, and notes.
 
-    installed: what a capture's machine has; None for this one. named: where the launch itself gives
-    the version. Raises UsageError for a version that cannot be read."""
-    text, origin, notes = asked, named or "--mooncake-version", []
+    It is the release ``stated``, else the one installed, else the usual one. installed: on the
+    machine of a capture; None asks this machine. stated_in: the place in the launch that states it,
+    None for the command line. Raises UsageError for a stated version that cannot be read."""
+    text, origin, notes = stated, stated_in or "--mooncake-version", []
     assumed = False
     installed_here: tuple[tuple[str, str], ...] = ()
     if text is None:
@@ -58,30 +59,31 @@ def choose_mooncake(
         behaviour = mooncake_release(text)
     except ValueError as error:
         raise UsageError(f"--mooncake-version {error}") from None
-    notes += _taken_for("Mooncake", text, NEWEST_KNOWN, newer_than_known(text), RESTS_ON)
+    notes += _taken_as("Mooncake", text, NEWEST_KNOWN, newer_than_known(text), RESTS_ON)
     return behaviour, Input(text, origin, assumed), tuple(notes)
 
 
-def _taken_for(program: str, text: str, newest: str, newer: bool, rests: str) -> list[Note]:
-    """Return a note if ``text`` is newer than ``newest``, the newest that is known here, or no
-    release. It says which release it is taken for, and what depends on that (``rests``)."""
+def _taken_as(program: str, text: str, newest: str, newer: bool, decides: str) -> list[Note]:
+    """Return a note if the version ``text`` is newer than the newest known release, or is no
+    release; else []. The note says as which release it is taken. newest: the newest known release.
+    newer: ``text`` is newer. decides: what depends on the release."""
     name = program.lower()
     if newer:
         from checks.releases.open_changes import open_changes
 
         message = f"{program} {text} is newer than {newest}, the newest that was tested for this"
-        message += f" model: taken as that one; it decides {rests}"
+        message += f" model: taken as that one; it decides {decides}"
         maybe = "; ".join(f"{each.changes} ({each.pulls[0]})" for each in open_changes(name))
         return [Note(f"{name}-newer", f"{message}. It may have what upstream had open: {maybe}")]
     if not is_release(text):
         message = f"{program} {text} is a build of its own, no release: taken as that release"
-        return [Note(f"{name}-own-build", f"{message}; it decides {rests}")]
+        return [Note(f"{name}-own-build", f"{message}; it decides {decides}")]
     return []
 
 
 def installed_there(reading: "Reading", root: "Root") -> Installed | None:
-    """Return the releases that the launch would load on this machine, or in a tree of files. None
-    leaves it to what is installed beside this program: nobody looks into a container's image."""
+    """Return the releases that the launch would load on the machine, or in the tree of files, below
+    ``root``. None if a command runs in a container, whose image nobody looks into."""
     if any(command.container is not None for command in reading.commands):
         return None
     from checks.software.facts import installed_engine
@@ -90,7 +92,7 @@ def installed_there(reading: "Reading", root: "Root") -> Installed | None:
 
 
 def installed_where(installed: Installed | None, searched: bool = False) -> str:
-    """Return where a version was looked for, as the end of an origin; searched: in vain."""
+    """Return where a version was looked for, as the end of an origin. searched: found nothing."""
     if installed is not None:
         there = f"for {installed.interpreter}" if installed.interpreter else ""
         return f"installed {there or 'where the capture was made'}"
@@ -105,7 +107,8 @@ _SPEAK_OF = frozenset(
 
 
 def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
-    """Return the options, without this machine's releases if all programs run in images."""
+    """Return the options, without this machine's releases if all engines and stores run in images,
+    and this machine is no container itself."""
     uses = (c for c in reading.commands if any(_USES.search(w.text) for w in c.words[:4]))
     users = [c.container for c in uses if c.words[0].text.rpartition("/")[2] not in _SPEAK_OF]
     if not users or None in users:
@@ -124,11 +127,12 @@ def _not_told(program: str, installed: Installed | None) -> str:
 
 
 def known_sglang(
-    asked: str | None, installed: Installed | None = None, named: str | None = None
+    stated: str | None, installed: Installed | None = None, stated_in: str | None = None
 ) -> "tuple[SglangRelease, Input] | None":
-    """Return the release that is given, else the one installed; None if one is to be assumed.
-    installed: as ``choose_mooncake`` has it. Raises UsageError for a version that cannot be one."""
-    text = asked if asked is not None else _installed_sglang(installed)
+    """Return the release ``stated``, else the one installed, with its origin; None if a release is
+    to be assumed. The parameters are those of ``choose_mooncake``. Raises UsageError for a stated
+    version that cannot be read."""
+    text = stated if stated is not None else _installed_sglang(installed)
     if text is None:
         return None
     from checks.releases.sglang import sglang_release
@@ -136,25 +140,26 @@ def known_sglang(
     try:
         release = sglang_release(text)
     except ValueError as error:
-        if asked is not None:
+        if stated is not None:
             raise UsageError(f"--sglang-version {error}") from None
         return None  # a version of which nothing is known here
-    where = installed_where(installed) if asked is None else named or "--sglang-version"
+    where = installed_where(installed) if stated is None else stated_in or "--sglang-version"
     return release, Input(text, where)
 
 
 def choose_sglang(
-    asked: str | None, installed: Installed | None = None, named: str | None = None
+    stated: str | None, installed: Installed | None = None, stated_in: str | None = None
 ) -> "tuple[SglangRelease, Input, tuple[Note, ...]]":
-    """Return the release to size for, its name and notes. Raises as ``known_sglang`` does."""
+    """Return the release to size for, its version with the origin, and notes. The newest is assumed
+    if none is known. Parameters and UsageError are those of ``choose_mooncake``."""
     from checks.releases import sglang
 
-    known = known_sglang(asked, installed, named)
+    known = known_sglang(stated, installed, stated_in)
     if known is not None:
         release, version = known
         text, newest = str(version.value), sglang.NEWEST_KNOWN
         newer = sglang.newer_than_known(text)
-        notes = _taken_for("SGLang", text, newest, newer, sglang.RESTS_ON)
+        notes = _taken_as("SGLang", text, newest, newer, sglang.RESTS_ON)
         return release, version, tuple(notes)
     here, newest = _installed_sglang(installed), sglang.NEWEST_KNOWN
     why, notes = _not_told("SGLang", installed), []

@@ -105,11 +105,11 @@ def gather_flags(
 def _halves_may_overlap(
     flags: Flags, release: MooncakeRelease, settings: StoreSettings, shown: Shown, notes: list[Note]
 ) -> Unknown | None:
-    """Return Unknown if K and V of L2 are registered apart, which may end the server; None if not.
-    If a release is not known, None is returned and a note tells it.
+    """Return Unknown if SGLang registers K and V of L2 apart and Mooncake refuses V, which ends the
+    server; else None. If a release is not known, a note is added and None returned. SGLang's
+    version is added to ``shown``.
 
-    Flags do not tell whether the model's L2 is. ``preflight.rules.memory`` judges it where the
-    launch itself is given."""
+    The model decides too, and flags do not name it: ``preflight.rules.memory`` knows a launch's."""
     if flags.segment_scope == "process" or not flags.hicache_bytes or not settings.hugepages:
         return None
     known, mooncake = known_sglang(flags.sglang_version), shown["mooncake_version"]
@@ -176,7 +176,7 @@ def _settings(
     flags: Flags, variables: Mapping[str, str], release: MooncakeRelease, shown: Shown, notes: Notes
 ) -> StoreSettings:
     """Return Mooncake's settings: of the flags, else of the environment, else the defaults. Each is
-    added to ``shown``. Huge pages are taken to be on unless a flag says no. Raises UsageError."""
+    added to ``shown``. Huge pages are on unless a flag says no. Raises UsageError."""
     of_environment, noted = read_store_settings(variables, release)
     notes += noted
     origin = "assumed: MC_STORE_USE_HUGEPAGE is not set here; export it"
@@ -223,13 +223,13 @@ def _refuse_page_size(size: int, release: MooncakeRelease) -> None:
 
 
 def _placed_ranks(
-    flags: Flags, environment: Mapping[str, str], ranks: int, nics: tuple[int, ...], root: Root
+    flags: Flags, environment: Mapping[str, str], ranks: int, nic_nodes: tuple[int, ...], root: Root
 ) -> RankPlacement:
-    """Return the NUMA node of each rank, as given or as SGLang binds them."""
+    """Return the NUMA node of each rank: as the flag names it, else as SGLang binds the rank."""
     if flags.rank_nodes is not None:
         return given_ranks(ranks, flags.rank_nodes)
     if flags.segment_scope == "process":
         return unbound(ranks, "not ranks of SGLang")
     if not binds_ranks(environment):
         return unbound(ranks, "environment, SGLANG_AUTO_NUMA_BIND")
-    return place_ranks(ranks, nics, root)
+    return place_ranks(ranks, nic_nodes, root)

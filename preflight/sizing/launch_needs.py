@@ -64,7 +64,7 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
         unplaced = None if shown is None else shown.inputs.nic_nodes_unknown
         looks_up = source.sglang.looks_up_devices
         made = _members(process, mine, source.memory.get(process.number), looks_up)
-        limit_bytes = _limit_bytes(process, source)
+        limit_bytes = _admitting_limit_bytes(process, source)
         for process_needs in made:
             process_needs = process_needs._replace(limit_bytes=limit_bytes)
             # Where nobody knows on which nodes its NICs sit.
@@ -79,7 +79,7 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
             # As a model's name on a hub, one that cannot be seen is told by its shape.
             if not (source.model_stated and file.kind == "model" and isinstance(file.path, Unknown))
         ]
-    for number, more in _taken_over(source, replays).items():
+    for number, more in _regions_for_ranks(source, replays).items():
         members = [
             member._replace(regions=more if isinstance(more, Unknown) else (*member.regions, *more))
             if member.id.command == number and not isinstance(member.regions, Unknown)
@@ -106,13 +106,13 @@ def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
     )
 
 
-def _taken_over(
+def _regions_for_ranks(
     source: LaunchInputs, replays: Mapping[int, Sequence[ProcessReplay]]
 ) -> dict[int, tuple[Region, ...] | Unknown]:
     """Return the regions that each ``mooncake_client`` registers for ranks, by the client's process
-    number. Unknown if the pools of one such rank are."""
+    number. Unknown if the pools of one such rank are not known."""
     regions: dict[int, tuple[Region, ...] | Unknown] = {}
-    for number, client in registers_for(source.processes, replays).items():
+    for number, client in registering_clients(source.processes, replays).items():
         memory = source.memory.get(number)
         sizes = () if memory is None else memory.most_pools_bytes
         before = regions.get(client, ())
@@ -125,8 +125,9 @@ def _taken_over(
     return regions
 
 
-def _limit_bytes(process: LaunchProcess, source: LaunchInputs) -> int:
-    """Return the headroom of a memory cgroup for which SGLang's own check admits the pools."""
+def _admitting_limit_bytes(process: LaunchProcess, source: LaunchInputs) -> int:
+    """Return the memory that the process's cgroup must leave for SGLang's own check to admit the
+    pools. 0 if the check does not read the cgroup, or the pools are not known."""
     memory, server = source.memory.get(process.number), process.server
     ranks = None if server is None else server_ranks(server)
     if memory is None or ranks is None or isinstance(ranks, Unknown):
@@ -150,10 +151,11 @@ def _members(
     process: LaunchProcess,
     replays: list[ProcessReplay],
     memory: ServerMemory | None,
-    looks_up: bool,
+    looks_up_devices: bool,
 ) -> Iterator[ProcessNeeds]:
     """Yield the needs of each rank of a process; one record for the process if none was replayed.
-    memory: a rank's pools, None if it has none. looks_up: SGLang looks its engine's devices up."""
+    memory: the pools of a rank, None if they are not known or there are none. looks_up_devices:
+    this SGLang looks up the devices of Mooncake's transfer engine when it starts."""
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
     device = None if process.server is None else process.server.value("device")
@@ -197,7 +199,7 @@ def _members(
             gpu=_gpu(process, rank),
             gpu_share=_gpu_share(process, rank),
             rdma=store_devices(process, rank),
-            looked_up=engine_devices(process.server, rank) if looks_up else None,
+            looked_up=engine_devices(process.server, rank) if looks_up_devices else None,
             gpu_registered_bytes=_gpu_registered(process),
             segment_nodes=_segment_nodes(replay),
             shm_bytes=_shm(process, rank, environment)
@@ -234,14 +236,14 @@ def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> i
 
 
 def _segment_nodes(replay: ProcessReplay) -> tuple[int, ...]:
-    """Return the nodes of the shares of a segment; () if it is one mapping."""
+    """Return the NUMA node of each share of a segment; () if the segment is one mapping."""
     shares = [a for a in replay.allocations if a.what is MemoryKind.SEGMENT]
     nodes = tuple(share.node for share in shares if share.node is not None)
     return nodes if len(shares) > 1 else ()
 
 
 def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
-    """Return the regular bytes of a segment by the node that ``mbind`` puts them on."""
+    """Return the bytes of a segment on regular pages, by the node that ``mbind`` puts them on."""
     bytes_by_node: dict[int, int] = {}
     nodes = _segment_nodes(replay)
     for share in replay.allocations:
@@ -262,8 +264,8 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
 
 
 def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
-    """Return the share of GPU memory that a rank takes; of all ranks of vLLM or another engine if
-    ``rank`` is None. None if the GPUs or the share are not known, and for SGLang without a rank."""
+    """Return the share of GPU memory that a rank takes; None if its GPU or share is not known. With
+    ``rank`` None: that of all ranks of vLLM or another engine, and None for SGLang."""
     environment = process.command.environment
     selections = [environment.get(name) for name in _HIDES_GPUS]
     if any(word is not None and word.unresolved for word in selections):
@@ -282,13 +284,13 @@ def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
     indices = range(min(consumer.ranks, MOST_RANKS)) if rank is None else (rank,)
     model = well_known_model(str(consumer.model))  # of others it may be one that only embeds
     fills = sure and consumer.gpu_fills and not isinstance(model, Unknown)
-    below = _elsewhere_below(consumer)
+    below = _ray_below_gpus(consumer)
     return GpuShare(tuple(indices), consumer.gpu_fraction, True, fills, below)
 
 
-def _elsewhere_below(consumer: Consumer) -> int:
-    """Return the GPU count below which vLLM turns to Ray and other hosts; 0: never. Not with
-    worker processes (mp, and --nnodes), nor in a release that is known to refuse."""
+def _ray_below_gpus(consumer: Consumer) -> int:
+    """Return the GPU count below which vLLM turns to Ray and other hosts. 0 if it never does: with
+    worker processes (mp, --nnodes), or in a release that is known to refuse too few GPUs."""
     if consumer.executor in ("mp", "uni") or consumer.hosts > 1:
         return 0
     named = consumer.named.get("vllm")
@@ -300,10 +302,11 @@ def _elsewhere_below(consumer: Consumer) -> int:
 
 
 def _gpu_registered(process: LaunchProcess) -> int | Unknown:
-    """Return the bytes on the GPU that a process registers with the NICs.
+    """Return the bytes on the GPU that a process registers with the NICs: 0, or Unknown for the KV
+    cache, whose size only a start tells.
 
-    Prefill and decode register the KV cache on the GPU, which only a start tells; so does a linker
-    in its store (mooncake_direct_linker.py, register_buffers)."""
+    Prefill and decode servers register the KV cache. A server that links it to a store does too
+    (mooncake_direct_linker.py, register_buffers)."""
     server = process.server
     if process.consumer is not None and process.consumer.registers_gpu:
         return Unknown(process.consumer.registers_gpu)
@@ -321,20 +324,21 @@ _HANDED = (MemoryKind.HOST_POOL, MemoryKind.LOCAL_BUFFER)
 
 
 def handed_over(replay: ProcessReplay) -> tuple[Allocation, ...]:
-    """Return the allocations that a process maps and another registers: all of a dummy client."""
+    """Return the host pools and buffers that a process with a dummy client maps, for a
+    ``mooncake_client`` to register. () for other processes."""
     if not any(client.dummy for client in replay.process.clients):
         return ()
     return tuple(allocation for allocation in replay.allocations if allocation.what in _HANDED)
 
 
-def registers_for(
+def registering_clients(
     processes: Sequence[LaunchProcess], replays: Mapping[int, Sequence[ProcessReplay]]
 ) -> dict[int, int]:
     """Map the number of each process that hands memory over to the number of the
     ``mooncake_client`` that registers it.
 
-    It is the one at the port that the process is told, or the only one; one without RDMA registers
-    nothing. Where the launch starts none, another launch's does."""
+    That client listens at the port which the process names, or is the only one. A process is left
+    out if its client has no RDMA, or if the launch starts no such client."""
     clients = {
         port.port: process
         for process in processes

@@ -74,10 +74,10 @@ _APART = tuple(ProcessKind[name] for name in "OTHER BENCHMARK ETCD REDIS NATS".s
 class LaunchInputs(NamedTuple):
     """A source's processes, the rules' findings, and the launch at both bounds of L2.
 
-    memory, geometry, free: process number -> host pools of a rank, model, and the free memory that
-    SGLang would read (the host's, or the container's limit). releases: mooncake_version and
-    sglang_version, with release_notes. model_stated: the model's shape is given beside the launch.
-    A bound is Unknown, with the variable's name, if a number cannot be known."""
+    least, most: Unknown, with the variable's name, if a number cannot be known. memory, free,
+    geometry: by process number, the host pools of a rank, the free memory that SGLang would read
+    (the host's, or the container's limit), and the model. releases: mooncake_version and
+    sglang_version. model_stated: the model's shape is given beside the launch."""
 
     processes: tuple[LaunchProcess, ...]
     findings: tuple[RuleFinding, ...]
@@ -100,8 +100,8 @@ def gather_launch(
     default_page_bytes: int | Unknown,
 ) -> LaunchInputs:
     """Return all inputs by which a launch is judged: its mappings at both bounds of L2, the rules'
-    findings, and the releases. source: its name. Raises UsageError; NoLaunchError if it starts no
-    program that is judged here."""
+    findings, and the releases. source: the launch's name. Raises UsageError; NoLaunchError if the
+    launch starts no program that is judged here."""
     mooncake, version, notes = choose_mooncake(
         options.mooncake_version, options.installed, options.origins.get("mooncake_version")
     )
@@ -162,10 +162,10 @@ def gather_launch(
     shown |= _shown_settings(servers.values())
 
     @or_unknown
-    def inputs(bounds: list[tuple[MappedProcess, ...] | Unknown]) -> SizingInputs:
+    def inputs_at_bound(shares_at_bound: list[tuple[MappedProcess, ...] | Unknown]) -> SizingInputs:
         """Put the ranks of all processes, taken at one bound (all least or all most), into the
-        inputs of one sizing. Unknown if the bound of any process is."""
-        members = tuple(process for bound in bounds for process in known(bound))
+        inputs of one sizing. Unknown if the share of any process is unknown."""
+        members = tuple(process for share in shares_at_bound for process in known(share))
         return SizingInputs(
             _terms(processes, members),
             Launch(members, mooncake, () if isinstance(nodes, Unknown) else nodes, default),
@@ -177,7 +177,8 @@ def gather_launch(
             nic_nodes=options.nic_nodes,
         )
 
-    least, most = inputs([share.least for share in shares]), inputs([s.most for s in shares])
+    least = inputs_at_bound([share.least for share in shares])
+    most = inputs_at_bound([share.most for share in shares])
     return LaunchInputs(processes, findings_so_far, least, most, *facts)
 
 
@@ -252,18 +253,18 @@ def _bounds(pools: ServerMemory) -> str:
     return f"{least} bytes" if least == most else f"{least} to {most} bytes"
 
 
-def worst(findings: tuple[RuleFinding, ...]) -> RuleFinding | None:
-    """Return the first finding that keeps a process from starting."""
+def first_failure(findings: tuple[RuleFinding, ...]) -> RuleFinding | None:
+    """Return the first finding that keeps a process from starting, or None."""
     return next((finding for finding in findings if finding.rule.severity is Severity.FAIL), None)
 
 
 class LaunchSizing(NamedTuple):
     """The answer about a launch: the sizing at both bounds, the upper (``most``) is shown.
 
-    Both are None if a deciding number is unknown. unread: parts of the launch without a number, so
-    that nothing fits for certain. group: the part of a launch for several hosts that is sized, of
-    the processes ``whole``. regular_bytes: the least and the most on regular pages, or None.
-    consequence: of a failure."""
+    A bound is None if a number that decides it is unknown. unread: parts without a number, so that
+    nothing fits for certain. whole: the processes of all hosts. group: those that are sized, None
+    if all are. regular_bytes: the least and the most on regular pages, or None. consequence: what
+    follows if ``status`` is "fails"."""
 
     reading: Reading
     inputs: LaunchInputs
@@ -309,8 +310,8 @@ def size_launch(
     reading: Reading, source: str, options: LaunchOptions, root: Root, read_file: ReadFile
 ) -> LaunchSizing:
     """Size a launch: understand its commands, take those of one host, and judge them against the
-    host below ``root``. source: its name. read_file: reads what the commands name. Raises
-    UsageError."""
+    host below ``root``. source: the launch's name. read_file: reads the files that its commands
+    name. Raises UsageError."""
     host = read_host(root)
     older = written_too_old(options, reading)
     options = with_image(with_written_versions(options, reading), reading, root)
@@ -368,7 +369,7 @@ def _status(
     admissions: tuple[Admission | Unknown, ...],
 ) -> tuple[str, str]:
     """Return the status of both bounds together, and the reason."""
-    if (refused := worst(inputs.findings)) is not None:
+    if (refused := first_failure(inputs.findings)) is not None:
         return "fails", refused.text
     for admission in admissions:
         if isinstance(admission, Admission) and admission.refused:
@@ -382,13 +383,14 @@ def _status(
         give = f"; {bound.advice}" if bound.advice else ""
         return "unknown", f"the size of the L2 pool is not known: {bound.reason}{give}"
     if most.status == least.status:
-        return _unless_more(inputs, most.status, most.reason)
+        return _unknown_if_more(inputs, most.status, most.reason)
     bounds = f"{least.status} at the lower, {most.status} at the upper"
     return "unknown", f"the L2 pool is known between two bounds: {bounds}"
 
 
-def _unless_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, str]:
-    """Return status and reason, or unknown if an unknown model may take more than its size."""
+def _unknown_if_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, str]:
+    """Return status and reason, but "unknown" if an index or draft pool may come on top of a
+    server's ``--hicache-size``, because its model is not known. "fails" stays as it is."""
     for process in inputs.processes if status != "fails" else ():
         server, memory = process.server, inputs.memory.get(process.number)
         size = l2_gigabytes(server) if server is not None and server.hicache else 0
@@ -401,7 +403,8 @@ def _unless_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, s
 
 class Admission(NamedTuple):
     """One server's answer. refused: the message that it would print, for certain. late: what the
-    slowest rank would print, should the others have taken their pools by then."""
+    slowest rank would print, should the others have taken their pools by then. pages: the numbers
+    of huge pages with which the server starts; None without pools on huge pages."""
 
     origin: str
     refused: str | None
@@ -456,7 +459,7 @@ def _feasible(
 ) -> FeasiblePages | None:
     """Return the numbers of huge pages of ``size`` bytes that suffice and that the gate admits.
     None if the pool is not known."""
-    from preflight.sizing.advice import held_pages
+    from preflight.sizing.advice import pool_pages_needed
 
     hugepage_pool = sizing.host.hugetlb.pool(size)
     if isinstance(hugepage_pool, Unknown):
@@ -468,5 +471,5 @@ def _feasible(
         release,
         page_size_bytes=size,
         current_pages=hugepage_pool.total_pages,
-        least_pages=held_pages(sizing, size),
+        least_pages=pool_pages_needed(sizing, size),
     )

@@ -81,7 +81,7 @@ _BEFORE_BLACKWELL, _BLACKWELL = range(0x13, 0x29), (0x29, 0x31)
 
 @or_unknown
 def _gpu_kind(root: Root) -> GpuKind | None:
-    """Return the kind of all GPUs of this host; None if none, several, or one not listed."""
+    """Return the kind of the host's GPUs; None if they are of several kinds, or one is unlisted."""
     kinds: set[GpuKind | None] = set()
     for gpu in known(read_accelerators(root)):
         maker = ACCELERATOR_VENDORS.get(known(gpu.vendor))
@@ -97,7 +97,7 @@ def _gpu_kind(root: Root) -> GpuKind | None:
 
 @or_unknown
 def host_memory(options: LaunchOptions, root: Root) -> FreeMemory:
-    """Return the memory that SGLang reads of this host, if the launch is to run here."""
+    """Return the memory that SGLang reads of this host; Unknown if another host is sized."""
     if options.available_bytes is not None:
         why = "another host is sized, whose memory is not known"
         raise UnknownFactError(Unknown(why))
@@ -121,8 +121,8 @@ def server_hardware(
 ) -> Hardware:
     """Return the hardware that a server is sized for.
 
-    gpu_bytes: of the smallest GPU. memory: for a pool whose size is left to SGLang. root: of the
-    host that it runs on, None if that is another."""
+    gpu_bytes: of the smallest GPU. memory: of the host, for a pool that SGLang sizes by it. root:
+    the host whose GPUs tell their kind; None leaves the kind unknown."""
     model = models.target(server.value("model_path"))
     geometry = model.geometry
     drafts = server_drafts(server, model, release, models)
@@ -141,14 +141,16 @@ def follows_gpu(server: SglangServer) -> bool:
 
 
 @keep_last
-def gpu_memory(given_bytes: int | None, root: Root, asked: bool, elsewhere: bool) -> int | Unknown:
-    """Return the bytes of each GPU's memory: as given, or by NVML if all agree. NVML is asked where
-    ``asked`` is true. elsewhere: another host is sized."""
+def gpu_memory(
+    given_bytes: int | None, root: Root, ask_nvml: bool, elsewhere: bool
+) -> int | Unknown:
+    """Return the bytes of each GPU's memory: ``given_bytes``, else what NVML tells of every GPU.
+    Unknown if the GPUs differ. elsewhere: another host is sized, so that NVML is not asked."""
     if given_bytes is not None:
         return given_bytes
     sizes: set[int | None] = set()
     why = ""
-    if not elsewhere and asked:
+    if not elsewhere and ask_nvml:
         from checks.gpu.facts import read_gpus
 
         nvml = read_gpus(root, None).nvml
@@ -185,8 +187,7 @@ def share_of(
     memory: dict[int, ServerMemory],
 ) -> Share:
     """Return the mappings of the ranks of ``process``, bound to the NUMA nodes that numactl or its
-    container names. A server's pools are added to ``memory``. Unknown if a number that decides is.
-    """
+    container names. Add a server's pools to ``memory``. Unknown if a deciding number is unknown."""
     share = _unbound_share(process, hardware, host, memory)
     nodes = bound_nodes(process.command)
     if nodes is None or len(numa_nodes(host.root)) < 2:
@@ -229,8 +230,8 @@ def _numactl_nodes(command: Command) -> Iterator[tuple[str, frozenset[int], str]
 def bound_nodes(command: Command) -> frozenset[int] | None:
     """Return the only NUMA nodes for a command's memory, or None for all.
 
-    They are those of ``numactl --membind`` (``--interleave`` and ``--preferred`` take others' pages
-    too), or of its container's ``--cpuset-mems``."""
+    ``numactl --membind`` and the container's ``--cpuset-mems`` name them; of both, those in common.
+    ``--interleave`` and ``--preferred`` take pages of other nodes too."""
     nodes: frozenset[int] | None = None
     for named in named_nodes(command):
         if named.memory_alone:
@@ -321,7 +322,7 @@ def _server_share(
         clients.append(
             placed_client and with_offload(placed_client, process, host.mooncake, rank_folder)
         )
-    placed = _placed(process.command, server, ranks, host, clients)
+    placed = _rank_placement(process.command, server, ranks, host, clients)
     members, notes = server_processes(
         process.number,
         server,
@@ -347,7 +348,7 @@ def _server_share(
     )
 
 
-def _placed(
+def _rank_placement(
     command: Command,
     server: SglangServer,
     ranks: Ranks,

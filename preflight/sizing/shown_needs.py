@@ -17,7 +17,7 @@ from preflight.processes.ports import all_ports
 from preflight.processes.processes import LaunchProcess
 from preflight.processes.services import services
 from preflight.processes.storage import LIMIT, offload_of, storage
-from preflight.sizing.launch_needs import handed_over, registers_for
+from preflight.sizing.launch_needs import handed_over, registering_clients
 from preflight.sizing.sizing import Sizing
 from preflight.sizing.sizing_inputs import Input
 
@@ -25,8 +25,8 @@ from preflight.sizing.sizing_inputs import Input
 class Need(NamedTuple):
     """One need: an amount of something, with its formula.
 
-    unit: bytes, pages, port, file, device, address. of_input: the input that the need is, by name;
-    None if the need follows from the inputs of the whole launch."""
+    unit: bytes, pages, port, file, device, address. of_input: name and value of the one input that
+    the need is taken from; None if the need follows from the inputs of the whole launch."""
 
     what: str
     owner: str
@@ -88,7 +88,7 @@ def _hugetlb(sizing: Sizing) -> Iterator[Need]:
 
 
 def _sums(sizing: Sizing, what: str, backing: Backing) -> list[Need]:
-    """Return the memory of one kind that each process maps."""
+    """Return a need for each process that maps memory of ``backing``. what: names that memory."""
     needs = []
     for process in sizing.asked:
         mapped = (*process.allocations, *process.heap)
@@ -105,7 +105,7 @@ def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Ne
     with the client that registers it."""
     replays = sizing.asked_by_process
     taken: dict[int, list[Allocation]] = {}
-    for number, client in registers_for(processes, replays).items():
+    for number, client in registering_clients(processes, replays).items():
         theirs = (item for each in replays.get(number, ()) for item in handed_over(each))
         taken.setdefault(client, []).extend(their._replace(registered=True) for their in theirs)
     needs = []
@@ -126,7 +126,7 @@ def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Ne
 
 
 def locked_bytes(allocation: Allocation) -> int:
-    """Return the bytes that a NIC without a limit locks of an allocation, in regular pages."""
+    """Return the bytes of regular pages that a NIC without a limit locks for an allocation."""
     return sum(
         pinned_bytes(registration_of(region, 0, None), REGULAR_PAGE_BYTES, region.offset_bytes)
         for region in regions_of(allocation)
@@ -143,7 +143,7 @@ def _disk(process: LaunchProcess) -> Iterator[Need]:
 
 
 def _devices(process: LaunchProcess) -> Iterator[Need]:
-    """Yield the devices that the first rank names; a map gives other ranks others."""
+    """Yield the RDMA devices of the first rank; a map of devices may give other ranks others."""
     use = store_devices(process, 0)
     if use is not None and use.devices != ():
         names = use.devices if isinstance(use.devices, Unknown) else ",".join(use.devices)

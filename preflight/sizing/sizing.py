@@ -82,7 +82,8 @@ class HostMemory(NamedTuple):
 
 class Sizing(NamedTuple):
     """The answer: what is asked for, what would be taken, and the verdict under both rules.
-    withheld: why no pages are to be reserved, as the launch ends all the same; "" for nothing."""
+    asked: the replay as if huge pages never ran short. taken: the replay with this host's pages.
+    withheld: why no pages are to be reserved, as the launch ends all the same; else ""."""
 
     inputs: SizingInputs
     host: HostMemory
@@ -102,14 +103,14 @@ class Sizing(NamedTuple):
 
     @property
     def starts_by_luck(self) -> bool:
-        """Return whether the launch fails in some order of its ranks alone."""
+        """Return whether the launch fails only if its ranks map memory in an unlucky order."""
         taken = self.taken
         fails = taken is None or any(process.failure for process in taken)
         return self.status == "fails" and not fails
 
     @property
     def asked_by_process(self) -> dict[int, list[ProcessReplay]]:
-        """The replays of what is asked for, by the number of the source's process."""
+        """Return the replays of ``asked``, by the number of the launch's process."""
         replays: dict[int, list[ProcessReplay]] = {}
         for replay in self.asked:
             replays.setdefault(replay.process.id.command, []).append(replay)
@@ -117,12 +118,12 @@ class Sizing(NamedTuple):
 
     @property
     def need_bytes(self) -> int:
-        """Huge pages for everything that is asked for, over all page sizes."""
+        """Return the bytes of all huge pages that are asked for, over all page sizes."""
         return needed_bytes(self.verdict.needs)
 
 
 def needed_bytes(needs: Pages) -> int:
-    """Return the bytes of pages, whatever node they are on."""
+    """Return the bytes of all pages; those bound to a NUMA node are counted once."""
     return sum(spot.page_size_bytes * pages for spot, pages in needs.items() if not spot.nodes)
 
 
@@ -279,10 +280,11 @@ def _why_it_fails(taken: tuple[ProcessReplay, ...] | None) -> str:
 
 
 def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:
-    """Return the answer of the documented helper for the same inputs."""
+    """Return the answer of mooncake-hicache-sizing, the helper of Mooncake's documentation, for the
+    same inputs: it counts the whole HugeTLB pool, whoever holds its pages."""
     available = inputs.available_bytes
     if available is None:
-        # The helper reads nr_hugepages from sysfs: the pool's size, whoever holds the pages.
+        # The helper reads nr_hugepages from sysfs.
         size = 2 * 1024**2 if inputs.hugepage_bytes is None else inputs.hugepage_bytes
         hugepage_pool = hugetlb.pool(size)
         if not isinstance(hugepage_pool, Unknown) and hugetlb.page_sizes_complete:
@@ -291,7 +293,7 @@ def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:
 
 
 def taken_pages(sizing: Sizing, spot: Spot) -> int | None:
-    """Return how many available pages of a pool, or of a node's share, the launch takes."""
+    """Return how many available pages of ``spot`` the launch takes; None if no pool is known."""
     if sizing.taken is None:
         return None
     pages = (pages_by_spot(process.allocations, process.process.among) for process in sizing.taken)

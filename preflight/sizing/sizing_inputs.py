@@ -36,9 +36,9 @@ class SizingInputs(NamedTuple):
     """All that a verdict depends on, except the pools themselves.
 
     terms: of the documented rule. available_bytes: huge pages stated in place of the host's.
-    hugepage_bytes: the page size that the command line names. nic_nodes: of the NICs, as stated.
-    source: the launch's name, None for flags. start_unknown: why the launch may not start although
-    all is mapped, or None."""
+    hugepage_bytes: the page size that the command line names. nic_nodes: the NICs' NUMA nodes, as
+    stated. nic_nodes_unknown: why they are not known, or None. source: the launch's name, None for
+    flags. start_unknown: why the launch may not start although all is mapped, or None."""
 
     terms: RuleTerms
     launch: Launch
@@ -57,7 +57,7 @@ class SizingInputs(NamedTuple):
 
     @property
     def settings(self) -> StoreSettings:
-        """Those of the first process that asks for huge pages, or of the first; ranks have one."""
+        """Return the settings of the first process that asks for huge pages, else of the first."""
         every = [process.settings for process in self.launch.processes]
         if not every:  # a master or a router alone maps nothing
             return StoreSettings(False, self.launch.default_page_bytes)

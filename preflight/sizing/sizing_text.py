@@ -13,7 +13,7 @@ from preflight.base.output import columns
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage
 from preflight.mooncake.replay import ProcessReplay
 from preflight.render.text import cell_widths, fitted, wrapped
-from preflight.sizing.advice import recommend, to_set
+from preflight.sizing.advice import numbers_to_set, recommend
 from preflight.sizing.sizing import Sizing, taken_pages
 
 if TYPE_CHECKING:
@@ -110,12 +110,11 @@ def sizing_text(
     paint: Paint,
     findings: Iterable[RuleFinding] = (),
     verdict: str = "",
-    then: str = "",
+    next_step: str = "",
     left_out: str = "",
 ) -> str:
     """Return the whole answer. verdict: replaces that of the huge pages if something else decides.
-    then: what to do next, shown only if the pages suffice. left_out: the parts that are in no
-    number."""
+    next_step: shown only if the pages suffice. left_out: the parts that are in no number."""
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
     notes = [*sizing.unused, *sizing.inputs.notes]
@@ -124,7 +123,7 @@ def sizing_text(
     empty = rule != "documented" and not any(process.allocations for process in sizing.asked)
     return _parts(
         lead if rule == "documented" else "",
-        _head(sizing, paint, verdict, then if sizing.status in ("fits", "falls_back") else ""),
+        _head(sizing, paint, verdict, next_step * (sizing.status in ("fits", "falls_back"))),
         left_out,
         *([] if empty else [_processes(sizing), _pools(sizing), _documented(sizing)]),
         _inputs(sizing),
@@ -201,9 +200,9 @@ def _headline(sizing: Sizing) -> tuple[str, str, str]:
     return word, sizing.reason or meaning, colour
 
 
-def _head(sizing: Sizing, paint: Paint, verdict: str, then: str) -> str:
-    """Return the answer: the verdict, each shortage, the number to set, and ``then``, what to do
-    next. verdict: "" for that of the sizing."""
+def _head(sizing: Sizing, paint: Paint, verdict: str, next_step: str) -> str:
+    """Return the answer: the verdict, each shortage, the number to set, and the next step. verdict:
+    "" for that of the sizing."""
     word, reason, colour = _headline(sizing)
     lines = (verdict or f"{paint(word, colour)}: {reason}").split("\n")
     # As check says it, and as it is set: what the nodes of a pool have to hold together.
@@ -215,8 +214,8 @@ def _head(sizing: Sizing, paint: Paint, verdict: str, then: str) -> str:
             text += f", {start[spot]} to start for certain"
         lines.append(f"  {_where(spot)}: have {_have(short.available)}, {text}")
     if sizing.need_bytes:
-        lines.append(f"  Set: {to_set(sizing)}")
-    lines += [f"  {then}"] if then else []
+        lines.append(f"  Set: {numbers_to_set(sizing)}")
+    lines += [f"  {next_step}"] if next_step else []
     return "\n".join(_filled(line) for line in lines)
 
 
@@ -248,7 +247,7 @@ def _processes(sizing: Sizing) -> str:
         if not allocations:
             parts += _wrapped(f"  {_names(processes)}: nothing", 2)
             continue
-        rows = [_row(allocation) for allocation in allocations]
+        rows = [_allocation_row(allocation) for allocation in allocations]
         heads = [_names(processes), "size", "from", "pages", "of", "node", "NICs", "if short"]
         too_wide = any(cell_widths([heads, *rows], columns() - INDENT, ()))
         widest = max(len(row[0]) for row in rows)
@@ -262,7 +261,7 @@ def _processes(sizing: Sizing) -> str:
 def _table(
     rows: list[list[str]], heads: list[str], right: Collection[int] = (), firm: Sequence[int] = ()
 ) -> str:
-    """Return a table as wide as the terminal; words that find no room go on in the next line."""
+    """Return a table as wide as the terminal. right, firm: as ``fitted`` takes them."""
     return fitted(rows, heads, columns(), right=right, firm=firm, margin=" " * INDENT)
 
 
@@ -276,7 +275,7 @@ def _names(processes: list[ProcessReplay]) -> str:
     return f"{first} to {last.rpartition(' ')[2]}: each"
 
 
-def _row(allocation: Allocation) -> list[str]:
+def _allocation_row(allocation: Allocation) -> list[str]:
     """Return an allocation as a row of the table."""
     in_arena = allocation.backing is Backing.ARENA
     return [

@@ -33,7 +33,7 @@ def test_gpus_that_do_not_agree_are_not_guessed_from(
     answers = json.loads(text)
     answers["gpus.nvml"]["devices"][-1].update(change)
     calls.write_text(json.dumps(answers))
-    found = gpu_memory(None, open_root(str(tree)), asked=True, elsewhere=False)
+    found = gpu_memory(None, open_root(str(tree)), ask_nvml=True, elsewhere=False)
     calls.write_text(text)
     assert isinstance(found, Unknown)
     assert why in found.reason
@@ -42,14 +42,14 @@ def test_gpus_that_do_not_agree_are_not_guessed_from(
 
 def test_gpus_that_agree_are_asked_only_where_that_is_wanted(tree: Path) -> None:
     host = open_root(str(tree))
-    assert gpu_memory(None, host, asked=True, elsewhere=False) == H800_BYTES
-    assert gpu_memory(1 << 30, host, asked=True, elsewhere=False) == 1 << 30
-    assert isinstance(gpu_memory(None, host, asked=False, elsewhere=False), Unknown)
-    assert isinstance(gpu_memory(None, host, asked=True, elsewhere=True), Unknown)
+    assert gpu_memory(None, host, ask_nvml=True, elsewhere=False) == H800_BYTES
+    assert gpu_memory(1 << 30, host, ask_nvml=True, elsewhere=False) == 1 << 30
+    assert isinstance(gpu_memory(None, host, ask_nvml=False, elsewhere=False), Unknown)
+    assert isinstance(gpu_memory(None, host, ask_nvml=True, elsewhere=True), Unknown)
 
 
 def test_a_host_without_a_gpu_says_so(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
-    found = gpu_memory(None, open_root(str(tmp_path)), asked=True, elsewhere=False)
+    found = gpu_memory(None, open_root(str(tmp_path)), ask_nvml=True, elsewhere=False)
     assert isinstance(found, Unknown)
     assert "shows an NVIDIA GPU" in found.reason
