@@ -33,7 +33,7 @@ from preflight.inputs.written_launch import WrittenLaunch, size_written
 from preflight.judging.launch_checks import launch_findings
 from preflight.processes.processes import LaunchOptions
 from preflight.settings.records import PoolTarget, pools
-from preflight.sglang.admission_gate import asked_bytes
+from preflight.sglang.admission_gate import least_free_bytes
 from preflight.sglang.launch import server_ranks
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.launch_sizing import LaunchSizing
@@ -462,7 +462,7 @@ def _gate_room(sizing: LaunchSizing, facts: Facts) -> int:
         ranks = None if process.server is None else server_ranks(process.server)
         if pools is None or ranks is None or isinstance(ranks, Unknown):
             continue
-        asked = asked_bytes(pools.pools, ranks.sharing, inputs.sglang)
+        asked = least_free_bytes(pools.pools, ranks.sharing, inputs.sglang)
         replays = (x for x in sizing.shown.asked if x.process.id.command == process.number)
         mapped = (allocation for replay in replays for allocation in replay.allocations)
         regular = any(x.what is MemoryKind.HOST_POOL and not x.on_huge_pages for x in mapped)

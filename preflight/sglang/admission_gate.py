@@ -30,14 +30,14 @@ _KV_WORDS = (
 
 
 class FreeMemory(NamedTuple):
-    """What the gate reads. headroom_bytes: the memory cgroup's; None if nothing limits."""
+    """The free memory that the gate reads. headroom_bytes: of the memory cgroup; None: no limit."""
 
     available_bytes: int
     headroom_bytes: int | Unknown | None = None
 
 
-def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
-    """Return the free memory as read in a container of this limit; no number: no limit."""
+def in_container(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
+    """Return the free memory as a container with this limit reads it. None, Unknown: no limit."""
     if not isinstance(limit_bytes, int):
         return memory
     left = memory.headroom_bytes
@@ -47,7 +47,7 @@ def within(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
 
 class GateAnswer(NamedTuple):
     """The gate's answer for one pool of one rank. free_bytes: the memory that the pool is compared
-    with. message: the server's, None if admitted."""
+    with. message: the error that the server prints; None if the pool is admitted."""
 
     kind: PoolKind
     requested_bytes: int
@@ -70,11 +70,11 @@ def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
     return free // ranks if release.ranks_share_memory else free
 
 
-def asked_bytes(
+def least_free_bytes(
     pools: Sequence[HostPool], ranks: int, release: SglangRelease
 ) -> tuple[int, str] | None:
-    """Return the free memory for which the gate admits each pool, with the formula. None if no pool
-    is checked. free // shares >= largest: free >= largest * shares."""
+    """Return the least free memory with which the gate admits each pool, and its formula as text.
+    None if no pool is checked. free // shares >= largest: free >= largest * shares."""
     requested = [each.requested_bytes for each in pools if each.requested_bytes is not None]
     if not requested:
         return None
@@ -93,10 +93,10 @@ def auto_budget_bytes(
 def gate_booked(
     pools: Sequence[HostPool], budget_bytes: int, release: SglangRelease
 ) -> tuple[GateAnswer, ...]:
-    """Return the gate's answers for pools that the host's memory has sized.
+    """Return the gate's answers for pools that SGLang has sized by the host's memory.
 
-    It does not matter what backs them. Nothing is read anew: each pool that is admitted is taken
-    off the budget (``host_memory_budget_scope``)."""
+    The kind of their pages does not matter. No memory is read anew: each pool that is admitted is
+    taken off the budget (``host_memory_budget_scope``)."""
 
     def booked(each: HostPool) -> int:
         return each.requested_bytes or 0
@@ -193,7 +193,7 @@ def feasible_hugepages(
     read while ``current_pages`` of that size are reserved; each page more takes its size from
     MemAvailable. least_pages: what the whole host needs of that size. The cgroup's headroom does
     not change with the pool, for reserved pages are not charged to a memory cgroup."""
-    asked = asked_bytes([each for pools in ranks_pools for each in pools], ranks, release)
+    asked = least_free_bytes([each for pools in ranks_pools for each in pools], ranks, release)
     if asked is None:
         return FeasiblePages(page_size_bytes, least_pages, None, "no pool is checked at start")
     needed, formula = asked

@@ -69,7 +69,7 @@ class PoolRequest(NamedTuple):
         return max(1, self.tp // self.dp) if self.attention_dp else self.tp
 
     def of_draft(self) -> PoolRequest:
-        """Return the request for the draft model's pools: every rank has all its layers."""
+        """Return the request for the draft model's pools: a rank has all layers of the draft."""
         assert self.draft is not None
         item = self.draft_item_bytes or self.kv_item_bytes
         alone = self._replace(geometry=self.draft, draft=None, packed_drafts=0, kv_item_bytes=item)
@@ -109,7 +109,7 @@ class HostPool(NamedTuple):
         return sum(self.allocations_bytes)
 
     def object_bytes(self, page_tokens: int | None) -> int:
-        """Return the bytes of one object of the store; ``page_tokens`` as the launch has it."""
+        """Return the bytes of one object of the store. page_tokens: ``--page-size``; None for 1."""
         return self.bytes // self.tokens * max(1, page_tokens or 1) // self.page_objects
 
 
@@ -183,9 +183,9 @@ class StageLayers(NamedTuple):
 class RowBytes(NamedTuple):
     """The bytes per token of one rank in one pipeline stage.
 
-    parts: of each tensor of the KV pool. sized: by these ``--hicache-size`` is divided to give
+    parts: the bytes in each tensor of the KV pool. sized: --hicache-size divided by these gives the
     tokens. layers: of the stage. index_per_layer, index_layers: index keys of sparse attention.
-    sliding_parts: as ``parts``, of the window pool. linear: of one request's states."""
+    sliding_parts: as ``parts``, of the window pool. linear: the states of one request."""
 
     parts: tuple[int, ...]
     sized: int
@@ -201,14 +201,14 @@ class RowBytes(NamedTuple):
 
 
 def stage_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
-    """Return one rank's row in each pipeline stage. Raises UnknownFactError without a known row."""
+    """Return one rank's row in each pipeline stage. Raises UnknownFactError if one is not known."""
     geometry = known(request.geometry)
-    return tuple(_row(request, geometry, stage) for stage in range(request.pp))
+    return tuple(_row_bytes(request, geometry, stage) for stage in range(request.pp))
 
 
 def _stage_layers(request: PoolRequest, geometry: ModelGeometry, stage: int) -> StageLayers:
     """Return the layers of one pipeline stage by kind; drafts are in the last stage."""
-    first, last = _span(request, len(geometry.layers), stage)
+    first, last = _layer_range(request, len(geometry.layers), stage)
     kinds = geometry.layers[first:last]
     # Drafts predict from the last stage's output and live there.
     drafts = request.packed_drafts if stage == request.pp - 1 else 0
@@ -219,8 +219,8 @@ def _stage_layers(request: PoolRequest, geometry: ModelGeometry, stage: int) -> 
     return StageLayers(full + drafts, sliding, linear, index + drafts * bool(geometry.index_layers))
 
 
-def _span(request: PoolRequest, layers: int, stage: int) -> tuple[int, int]:
-    """Return the layers of a stage: [first, last)."""
+def _layer_range(request: PoolRequest, layers: int, stage: int) -> tuple[int, int]:
+    """Return the number of a stage's first layer, and of the first layer behind the stage."""
     each, rest = divmod(layers, request.pp)
     if not request.release.spread_layers:
         return stage * each, layers if stage == request.pp - 1 else (stage + 1) * each
@@ -229,7 +229,7 @@ def _span(request: PoolRequest, layers: int, stage: int) -> tuple[int, int]:
     return first, first + each + (stage >= without)
 
 
-def _row(request: PoolRequest, geometry: ModelGeometry, stage: int) -> RowBytes:
+def _row_bytes(request: PoolRequest, geometry: ModelGeometry, stage: int) -> RowBytes:
     """Return the bytes of one token in one pipeline stage, by its parts."""
     item = request.kv_item_bytes or geometry.dtype_bytes
     layers = _stage_layers(request, geometry, stage)
@@ -248,19 +248,20 @@ def _row(request: PoolRequest, geometry: ModelGeometry, stage: int) -> RowBytes:
     return RowBytes((row,), sized, layers, index, layers.index_keys, linear=linear)
 
 
-def _mha_parts(request: PoolRequest, heads: Heads, layers: int, item: int) -> tuple[int, ...]:
-    """Return the bytes of K and V in one tensor; in two if their widths differ."""
+def _mha_parts(request: PoolRequest, heads: Heads, layers: int, item_bytes: int) -> tuple[int, ...]:
+    """Return a token's bytes in each tensor: one for K and V, or two if their widths differ."""
     # Fewer heads than ranks: every rank keeps one whole head, a copy of its neighbour's.
     per_rank = max(1, heads.kv_heads // request.attention_ranks)
-    keys = heads.head_dim * per_rank * layers * item
-    values = heads.v_head_dim * per_rank * layers * item
+    keys = heads.head_dim * per_rank * layers * item_bytes
+    values = heads.v_head_dim * per_rank * layers * item_bytes
     return (keys + values,) if heads.head_dim == heads.v_head_dim else (keys, values)
 
 
-def _latent_width(request: PoolRequest, geometry: ModelGeometry, item: int) -> int:
-    """Return the elements of one latent row, which every rank has whole."""
+def _latent_width(request: PoolRequest, geometry: ModelGeometry, item_bytes: int) -> int:
+    """Return the elements of one latent row, with the scales of fp8 rows. Every rank has the
+    whole row. Raises UnknownFactError in a release without a pool for such rows."""
     rank, rope = geometry.kv_lora_rank, geometry.qk_rope_head_dim
-    if item > 1 or not geometry.index_layers or request.raw_fp8_rows:
+    if item_bytes > 1 or not geometry.index_layers or request.raw_fp8_rows:
         return rank + rope
     if request.release.indexer is Indexer.NONE:
         why = "this release has no host pool for fp8 sparse-attention rows"
@@ -279,7 +280,7 @@ def _linear_bytes(
     request: PoolRequest, state: LinearState | Unknown | None, layers: int
 ) -> int | Unknown:
     """Return the bytes of a request's linear states on one rank: window and temporal state. 0
-    without linear layers; Unknown if the state is, or its heads do not divide."""
+    without linear layers; Unknown if the state is unknown, or the ranks cannot share its heads."""
     if not layers or state is None:
         return 0
     if isinstance(state, Unknown):

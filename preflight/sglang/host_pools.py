@@ -57,7 +57,7 @@ def host_pools(request: PoolRequest) -> HostPools | HostBytes:
         _stop("the pool's size depends on --hicache-ratio and the GPU's tokens, not known here")
     else:
         tokens = int(request.device_tokens * request.ratio)
-    return _single(request, row, tokens)
+    return _uniform_pools(request, row, tokens)
 
 
 def _stop(why: str) -> NoReturn:
@@ -110,7 +110,7 @@ def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> N
         _stop(f"{draft}{error or why}")
 
 
-def _single(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools:
+def _uniform_pools(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools:
     """Return the host pools of a model with one kind of attention: its KV cache, index keys and
     draft. tokens: what the KV pool is asked to hold. Raises UnknownFactError."""
     pages = page_count(request, tokens)
@@ -118,7 +118,7 @@ def _single(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools:
         _stop("the pool is less than one page: SGLang stops, or allocates nothing")
     pools = [kv_pool(request, PoolKind.KV, row, pages)]
     _refuse_below_device(request, pages, request.device_tokens)
-    indexer = _indexer(request, row, pages)
+    indexer = _index_pool(request, row, pages)
     if indexer is not None:
         pools.append(indexer)
     if request.draft is not None:
@@ -126,8 +126,8 @@ def _single(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools:
     return HostPools(tuple(pools))
 
 
-def _indexer(
-    request: PoolRequest, row: RowBytes, pages: int, which: PoolKind = PoolKind.INDEXER
+def _index_pool(
+    request: PoolRequest, row: RowBytes, pages: int, pool_kind: PoolKind = PoolKind.INDEXER
 ) -> HostPool | None:
     """Return the index pool beside a KV pool; None if the release or the model has none."""
     place = request.release.indexer
@@ -144,7 +144,7 @@ def _indexer(
     tokens = pages * page_tokens
     # Inside the size, the KV pool's own check has counted it.
     requested = tokens * row.index_per_layer * row.index_layers if place is Indexer.ON_TOP else None
-    return HostPool(which, tokens, index_pages, whole, tensors, requested)
+    return HostPool(pool_kind, tokens, index_pages, whole, tensors, requested)
 
 
 def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) -> list[HostPool]:
@@ -160,14 +160,14 @@ def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) 
     (row,) = stage_rows(alone)
     pages = _draft_page_count(request, target_pages)
     pools = [kv_pool(alone, PoolKind.DRAFT, row, pages)]
-    indexer = _indexer(alone, row, pages, PoolKind.DRAFT_INDEXER)
+    indexer = _index_pool(alone, row, pages, PoolKind.DRAFT_INDEXER)
     if indexer is not None and request.release.draft_indexer:
         pools.append(indexer)
     return pools
 
 
 def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
-    """Return the pages of the draft's pool: the target's, or as a release's ratio rounds them."""
+    """Return the pages of the draft's pool: those of the target's, as the release rounds them."""
     if request.release.draft is DraftPool.EXACT:
         return target_pages
     if request.device_tokens is None:
@@ -196,7 +196,7 @@ def _hybrid_pools(request: PoolRequest, rows: tuple[RowBytes, ...]) -> HostPools
     if request.size_gb > 0 and kinds is HybridSize.SHARED:
         if layers.linear or request.device_tokens is None or sliding_tokens is None:
             return _shared_bounds(request, row)
-        return _shared_exactly(request, rows, request.device_tokens, sliding_tokens)
+        return _shared_pools(request, rows, request.device_tokens, sliding_tokens)
     if layers.linear:
         _stop("the linear states depend on the GPU's request slots, which are not known here")
     if request.size_gb > 0:
@@ -209,17 +209,17 @@ def _hybrid_pools(request: PoolRequest, rows: tuple[RowBytes, ...]) -> HostPools
 
 
 def _device_sliding_tokens(request: PoolRequest) -> int | None:
-    """Return the device's sliding-window tokens, a part of all tokens in whole pages."""
+    """Return the tokens of the GPU's sliding-window pool, in whole pages; None if not known."""
     if request.device_tokens is None:
         return None
     page = request.page_tokens
     return int(request.device_tokens * request.swa_ratio) // page * page
 
 
-def _shared_exactly(
+def _shared_pools(
     request: PoolRequest, rows: tuple[RowBytes, ...], device_tokens: int, sliding_tokens: int
 ) -> HostPools:
-    """Return full and window pools that share --hicache-size as their device pools do."""
+    """Return full and window pools that share --hicache-size in proportion to the GPU's pools."""
     # The device pools have a page of padding each; the shares are SGLang's floats, in its order.
     shares = []
     for row in rows:
@@ -234,8 +234,8 @@ def _shared_exactly(
 def _sized_sliding_pools(
     request: PoolRequest, rows: tuple[RowBytes, ...], shares: list[tuple[float, float]]
 ) -> HostPools:
-    """Return full and window pools by their bytes. shares: (full, window) of each stage. In
-    releases whose stages share the number, all take the fewest tokens."""
+    """Return full and window pools by their bytes. shares: the bytes of (full, window) in each
+    stage. In a release whose stages have equal pools, all take the fewest tokens."""
     counts = [
         (int(full // row.sized), int(sliding // row.sliding))
         for row, (full, sliding) in zip(rows, shares, strict=True)
@@ -258,10 +258,12 @@ def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
     return HostBytes(asked, most, reason)
 
 
-def _sliding_pools(request: PoolRequest, row: RowBytes, full: int, sliding: int) -> HostPools:
-    """Return the pools of full and window layers with so many tokens each."""
+def _sliding_pools(
+    request: PoolRequest, row: RowBytes, full_tokens: int, sliding_tokens: int
+) -> HostPools:
+    """Return the pools of full and window layers. Raises UnknownFactError if SGLang refuses one."""
     window = RowBytes(row.sliding_parts, row.sliding, row.layers)
-    pages = page_count(request, full), page_count(request, sliding)
+    pages = page_count(request, full_tokens), page_count(request, sliding_tokens)
     _refuse_below_device(request, pages[0], request.device_tokens)
     _refuse_below_device(request, pages[1], _device_sliding_tokens(request))
     plain = kv_pool(request, PoolKind.KV, row, pages[0])

@@ -57,7 +57,7 @@ def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
 
 
 def configured_segment(server: SglangServer) -> int | None:
-    """Return ``global_segment_size`` in bytes, as SGLang reads it; None if it cannot."""
+    """Return ``global_segment_size`` in bytes; None without a store, or if it cannot be read."""
     value = server.store.value("global_segment_size") if server.store else None
     try:
         return None if value is None or isinstance(value, Unknown) else sglang_segment_bytes(value)
@@ -92,7 +92,7 @@ def hashes_pairs(
 @or_unknown
 def server_client(server: SglangServer, ranks: Ranks, release: SglangRelease) -> StoreClient | None:
     """Return the store client of one rank; None without the Mooncake store. Unknown if a setting of
-    the store is."""
+    the store is unknown."""
     store = server.store
     if store is None:
         return None
@@ -117,11 +117,11 @@ def server_client(server: SglangServer, ranks: Ranks, release: SglangRelease) ->
 def own_allocator(
     server: SglangServer, release: SglangRelease, mooncake: MooncakeRelease
 ) -> OwnAllocator | None:
-    """Return SGLang's own allocator of host pools; None if Mooncake's takes them.
+    """Return SGLang's own allocator of host pools; None if Mooncake's allocator makes the pools.
 
-    Mooncake's came with 0.3.8.post1: with an older one SGLang warns and falls back to SGLang's
-    (``get_allocator_from_storage``, mem_cache/pool_host/common.py). The decode offload manager
-    asked for none before SGLang 0.5.17, and nothing did before 0.5.7 (memory_pool_host.py)."""
+    Mooncake has an allocator since 0.3.8.post1. With an older Mooncake, SGLang warns and takes
+    SGLang's (``get_allocator_from_storage``, mem_cache/pool_host/common.py). SGLang asks for
+    Mooncake's since 0.5.7 (memory_pool_host.py), for decode offload since 0.5.17."""
     offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
     alone = offloads and not server.hicache and not release.decode_offload_allocates
     asks = release.backend_allocates and not alone
@@ -138,13 +138,13 @@ def server_processes(
     number: int,
     server: SglangServer,
     clients: Sequence[StoreClient | None],
-    nodes: tuple[int | None, ...],
+    numa_nodes: tuple[int | None, ...],
     mooncake: MooncakeRelease,
     allocator: OwnAllocator | None,
     metadata: Metadata,
 ) -> tuple[tuple[MappedProcess, ...], tuple[Note, ...]]:
-    """Return each rank of process ``number``, without host pools, and notes. clients: each rank's
-    own, None without the store. nodes: each rank's."""
+    """Return the ranks of process ``number``, without host pools, and notes. clients, numa_nodes:
+    of each rank; None for a rank without a store, or bound to no node."""
     settings, notes = read_store_settings(plain_environment(server.environment), mooncake)
     if server.store is None:
         # Nothing of Mooncake's is mapped: the page size in question is that of SGLang's allocator.
@@ -162,7 +162,7 @@ def server_processes(
             metadata_registered=metadata.registered,
             id=ProcessId(number, rank),
         )
-        for rank, (client, numa_node) in enumerate(zip(clients, nodes, strict=True))
+        for rank, (client, numa_node) in enumerate(zip(clients, numa_nodes, strict=True))
     )
     return processes, (*notes, *metadata.notes)
 
@@ -232,7 +232,7 @@ _ON = ("true", "1")
 
 
 def least_shm_bytes(ranks: Ranks, environment: Mapping[str, str]) -> int:
-    """Return the bytes that the server's first rank here writes to /dev/shm, at least."""
+    """Return the least bytes that the first rank here writes to /dev/shm; 0: no ring buffer."""
     alone = ranks.tp < 2 or ranks.here < 2 or ranks.node_rank != 0
     on = environment.get(_SWITCH, "true").lower() in _ON
     return PAGE_BYTES if on and not alone else 0

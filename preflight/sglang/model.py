@@ -80,7 +80,7 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
         if family in model_path.lower():
             return Unknown(f"{model_path!r:.200}: SGLang has no {architecture}, as of 0.5.23")
     path = model_path.strip().replace("\\", "/").lower()
-    name = _name(path)
+    name = _published_name(path)
     quantized = False
     nvidia_name = f"nvidia/{name}"
     nobodys = path.startswith("/") or "/" not in path  # a folder, likely with a copy of it
@@ -106,7 +106,7 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
     if isinstance(geometry, Unknown):
         return geometry
     own_bytes = entry.get("weights_bytes") or 2 * entry.get("parameters", 0)
-    suffix = _name(path).removeprefix(name)
+    suffix = _published_name(path).removeprefix(name)
     eight = _EIGHT_BITS.search(suffix) and "4" not in suffix
     weight_format = "8 bits" if quantized and eight else "other" if quantized else "own"
     named = _BILLIONS.search(title)
@@ -117,8 +117,8 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
     return WellKnownModel(title, geometry, weights, least)
 
 
-def _name(path: str) -> str:
-    """Return the published name of a model in a path or hub name."""
+def _published_name(path: str) -> str:
+    """Return the model's published name from a path or a name on a hub; "" for an empty path."""
     parts = [part for part in path.split("/") if part]
     for part in parts:
         if part.startswith("models--"):  # the hub's cache: models--Qwen--Qwen3-8B/snapshots/0a1b
@@ -129,7 +129,7 @@ def _name(path: str) -> str:
 
 @cache
 def _table() -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return the entries by lower-case name and alias."""
+    """Map each name and alias, in lower case, to (published name, entry of the table)."""
     path = data_file("models.json")
     with open(path, encoding="utf-8") as file:
         models: dict[str, dict[str, Any]] = json.load(file)
@@ -165,18 +165,18 @@ class Models:
         """Return the model of ``--model-path``, or the one that ``--model-config`` states."""
         if self._stated_config is not None:
             return _from_config(self._stated_config, "--model-config", None)
-        return self.named(path, "no --model-path")
+        return self.at_path(path, "no --model-path")
 
-    def named(self, path: object, missing: str) -> Model:
-        """Return the model at ``path``; ``missing``: the reason if there is no path."""
+    def at_path(self, path: object, missing: str) -> Model:
+        """Return the model at ``path``, read once. missing: the reason if ``path`` is no text."""
         if not isinstance(path, str):
             unknown = path if isinstance(path, Unknown) else Unknown(missing)
             return Model(missing, unknown)
         if path not in self._read:
-            self._read[path] = self._at(path)
+            self._read[path] = self._model_at(path)
         return self._read[path]
 
-    def _at(self, path: str) -> Model:
+    def _model_at(self, path: str) -> Model:
         """Return the model at a path: by its config.json, or by its well-known name."""
         folder = path.rstrip("/")
         config_text = self._root.text(f"{folder}/config.json") if path.startswith("/") else None
@@ -190,7 +190,8 @@ class Models:
 
 
 def checkpoint_bytes(folder: str) -> int | Unknown:
-    """Return the bytes of a local checkpoint's weights: its index's total, or its files'."""
+    """Return the bytes of a local checkpoint's weights: the total that its index names, else the
+    size of its files. Unknown without weights."""
     index = os.path.join(folder, "model.safetensors.index.json")
     try:
         with open(index, encoding="utf-8") as file:
@@ -270,7 +271,7 @@ def server_drafts(
         drafts = Drafts(name, separate=Unknown(f"the pool of a {name} draft is not computed here"))
         return drafts if release.draft is not DraftPool.NONE else Drafts(name)
     missing = f"{name} without --speculative-draft-model-path"
-    model = target if own_head else models.named(path, missing)
+    model = target if own_head else models.at_path(path, missing)
     geometry = model.geometry
     if release.draft is DraftPool.NONE:
         return Drafts(name, model=model)
@@ -278,12 +279,12 @@ def server_drafts(
     if isinstance(geometry, Unknown):
         return Drafts(name, separate=geometry.of(f"{of_draft}: "), model=model)
     if name == "EAGLE" and geometry.nextn_layers:
-        return _head(server, name, model, geometry, release)
+        return _head_drafts(server, name, model, geometry, release)
     own_model = Unknown(f"{of_draft}: its config.json names none") if own_head else geometry
     return Drafts(name, separate=own_model, model=model)
 
 
-def _head(
+def _head_drafts(
     server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
 ) -> Drafts:
     """Return the drafts of multi-token prediction, whose head is in the checkpoint. Since 0.5.18 a

@@ -124,9 +124,9 @@ def geometry_from_config(config: Mapping[str, object], name: str) -> ModelGeomet
 
 
 def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
-    """Return the shape of a model's cache. Raises ConfigError if the configuration lacks it."""
+    """Return the shape of a model's KV cache. Raises ConfigError for a wrong or missing field."""
     text = text_config(config)
-    architectures = names(config, "architectures") or names(text, "architectures")
+    architectures = string_list(config, "architectures") or string_list(text, "architectures")
     if not architectures:
         raise ConfigError("has no architectures, by which SGLang chooses the pools")
     layers = layer_kinds(text, architectures)
@@ -189,7 +189,7 @@ def text_config(config: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _sliding_heads(text: Mapping[str, object]) -> Heads:
-    """Return the heads of the window layers, which some models have apart."""
+    """Return the heads of the window layers: from fields for these layers, else as all layers."""
     head_dim = positive(text, "swa_head_dim") if text.get("swa_head_dim") else _head_dim(text)
     v_head_dim = positive(text, "swa_v_head_dim") if text.get("swa_v_head_dim") else head_dim
     key, other = "swa_num_key_value_heads", text.get("attention_other_setting")
@@ -203,7 +203,7 @@ def _sliding_heads(text: Mapping[str, object]) -> Heads:
 
 
 def _head_dim(text: Mapping[str, object]) -> int:
-    """Return the size of a head, as written or by the hidden size."""
+    """Return the width of a head: as written, else hidden_size divided by the attention heads."""
     if text.get("head_dim") is not None:
         return positive(text, "head_dim")
     width = positive(text, "hidden_size") // positive(text, "num_attention_heads")
@@ -213,7 +213,7 @@ def _head_dim(text: Mapping[str, object]) -> int:
 
 
 def _kv_heads(text: Mapping[str, object]) -> int:
-    """Return the number of KV heads, in whatever spelling."""
+    """Return the number of KV heads; if no field names it, that of attention heads."""
     if text.get("multi_query") is True:
         return 1
     written = (key for key in _KV_HEADS if text.get(key) is not None)
@@ -230,7 +230,7 @@ def _shares_index(text: Mapping[str, object], layer: int) -> bool:
         pattern = text.get(key)
         if pattern is None:
             continue
-        types = tuple(pattern) if isinstance(pattern, str) else names(text, key)
+        types = tuple(pattern) if isinstance(pattern, str) else string_list(text, key)
         if not types:
             raise ConfigError(f"{key}: which layers keep index keys is not understood")
         return layer < len(types) and types[layer] == shared
@@ -297,7 +297,7 @@ def layer_kinds(
     if kinds is not None and (not isinstance(kinds, list) or any(each != 1 for each in kinds)):
         raise ConfigError("attn_type_list is not understood")
     interval = text.get("full_attention_interval")
-    types = names(text, "layer_types")
+    types = string_list(text, "layer_types")
     for layer_type in types[:count]:
         if layer_type not in _KNOWN_TYPES:
             raise ConfigError(f"layer type {layer_type!r:.40} is not understood")
@@ -332,7 +332,7 @@ def _sliding_layers(
         if len(pattern) < count or any(each not in (0, 1) for each in pattern):
             raise ConfigError("hybrid_layer_pattern does not give each layer 0 or 1")
         return tuple(LayerKind.SLIDING if each else LayerKind.FULL for each in pattern[:count])
-    types = names(text, "layer_types")
+    types = string_list(text, "layer_types")
     if not types:
         raise ConfigError("has no layer_types, by which SGLang splits the pools")
     return _typed_layers(types, count, LayerKind.SLIDING)
@@ -359,7 +359,7 @@ def positive(text: Mapping[str, object], key: str, most: int = MOST_WIDTH) -> in
     return value
 
 
-def names(text: Mapping[str, object], key: str) -> tuple[str, ...]:
+def string_list(text: Mapping[str, object], key: str) -> tuple[str, ...]:
     """Return the field ``key`` if it is a list of strings; else empty."""
     value = text.get(key)
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
@@ -368,7 +368,7 @@ def names(text: Mapping[str, object], key: str) -> tuple[str, ...]:
 
 
 def _shown(value: object) -> str:
-    """Return a scalar as written, cut short; of other values the type."""
+    """Return a scalar as written, cut short; for another value its type, in words."""
     if isinstance(value, str | float) or (isinstance(value, int) and abs(value) < 1 << 64):
         return f"{value!r:.40}"
     return f"of type {type(value).__name__}"

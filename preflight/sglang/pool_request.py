@@ -91,8 +91,8 @@ class DeviceRequest(NamedTuple):
 
 @or_unknown
 def default_mem_fraction(request: DeviceRequest) -> float:
-    """Return the default of ``--mem-fraction-static``, by the heuristics of 0.5.23. Graphs on, no
-    speculative decoding, no DeepEP, no vision tower; those lower it further."""
+    """Return the default of ``--mem-fraction-static``, by the heuristics of 0.5.23 with graphs on.
+    Speculative decoding, DeepEP and a vision tower lower it further, which is not computed."""
     gpu_mib = known(request.gpu_bytes) / MIB
     pools = request.pools
     if not pools.release.mem_fraction_rules:
@@ -124,8 +124,8 @@ def default_mem_fraction(request: DeviceRequest) -> float:
 def device_tokens(request: DeviceRequest) -> Interval | Unknown:
     """Return the tokens of one rank's L1 pool: the least of all pipeline stages.
 
-    With ``max_total_tokens`` the upper end is that number, and the lower end is too where nothing
-    better is known of the GPU: then it is exact if it binds."""
+    ``max_total_tokens`` bounds them from above. If the tokens that fit the GPU are not known, both
+    bounds are that number."""
     page = request.pools.page_tokens
     asked = request.max_total_tokens
     profiled = _profiled(request)
@@ -175,7 +175,7 @@ def _budget(
 
 
 def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> int:
-    """Return a token's bytes on the device: the host's row, index keys, part of sliding layers."""
+    """Return a token's bytes on the GPU: its row, index keys, and part of the sliding layers."""
     if row.layers.linear:
         why = "the device keeps linear states beside the tokens, of unknown number"
         raise UnknownFactError(Unknown(why))
@@ -191,20 +191,20 @@ def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> i
 def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
     """Return the GPU bytes of ``tokens`` tokens that a ratio of 1 mirrors on the host.
 
-    The widest of the pipeline's stages, whose ratio all take. The device's pools have a page of
-    padding each (``mem_cache/hicache_auto_size.py``)."""
+    They are those of the widest pipeline stage: all stages take its ratio. Each pool of the GPU has
+    a page of padding (``mem_cache/hicache_auto_size.py``)."""
     geometry = known(pools.geometry)
     if pools.dcp > 1:
         raise UnknownFactError(BY_GPU_WITH_DCP)
-    stages = [_mirrored(pools, geometry, row, tokens) for row in stage_rows(pools)]
+    stages = [_copy_bytes(pools, geometry, row, tokens) for row in stage_rows(pools)]
     if pools.draft is not None:
         alone = pools.of_draft()
-        stages[-1] += sum(_mirrored(alone, pools.draft, row, tokens) for row in stage_rows(alone))
+        stages[-1] += sum(_copy_bytes(alone, pools.draft, row, tokens) for row in stage_rows(alone))
     return max(stages)
 
 
-def _mirrored(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes, tokens: int) -> int:
-    """Return the host bytes that mirror so many tokens of the device's pools."""
+def _copy_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes, tokens: int) -> int:
+    """Return the host bytes that mirror the GPU's pools of one stage, with so many tokens."""
     if row.layers.linear:
         raise UnknownFactError(Unknown("linear states are mirrored too, of unknown number"))
     page = pools.page_tokens
@@ -243,7 +243,7 @@ _ROW_HEADROOM_TOKENS = 4
 
 
 class GpuKind(Enum):
-    """GPUs on which SGLang stores sparse attention's rows in different ways by itself."""
+    """GPUs on which SGLang stores the rows of sparse attention in different ways by default."""
 
     BEFORE_BLACKWELL = "NVIDIA before Blackwell"
     BLACKWELL = "NVIDIA B200, B300 and their kin"
@@ -261,7 +261,7 @@ class Hardware(NamedTuple):
 
     gpu_bytes: the memory of the smallest GPU. host: the host's memory as SGLang reads it, for a
     pool sized by that. context_tokens: of the model's config, or None. gpu: read only for models of
-    sparse attention. least_weights_bytes: if weights_bytes is not known."""
+    sparse attention. least_weights_bytes: a lower bound, if weights_bytes is not known."""
 
     geometry: ModelGeometry | Unknown
     gpu_bytes: int | Unknown
@@ -282,7 +282,7 @@ class Purpose(Enum):
 
 
 class SizedServer(NamedTuple):
-    """A server with everything that its pools depend on, and which of them is asked about."""
+    """A server with everything that its pools depend on. purpose: of the pools in question."""
 
     server: SglangServer
     ranks: Ranks
@@ -296,7 +296,7 @@ class SizedServer(NamedTuple):
 
 @or_unknown
 def pool_request(sized: SizedServer) -> PoolRequest:
-    """Return the request for the pools of one server; Unknown if an argument that decides it is."""
+    """Return the request for the pools of one server; Unknown if a deciding argument is unknown."""
     server, ranks, hardware = sized.server, sized.ranks, sized.hardware
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     page, kv_type = server.value("page_size"), server.value("kv_cache_dtype")
@@ -308,7 +308,7 @@ def pool_request(sized: SizedServer) -> PoolRequest:
     _refuse_sparse_dtype(sized, kv_type)
     if kv_type not in _ITEM_BYTES:
         raise UnknownFactError(Unknown(f"--kv-cache-dtype {kv_type} is not sized here"))
-    item_bytes, raw_rows = _row(sized, kv_type)
+    item_bytes, raw_rows = _cache_element(sized, kv_type)
     word = server.environment.get("SGLANG_PP_LAYER_PARTITION")
     if word is not None and ranks.pp > 1:
         raise UnknownFactError(Unknown(f"{word.text}: SGLANG_PP_LAYER_PARTITION is not read"))
@@ -338,7 +338,7 @@ def pool_request(sized: SizedServer) -> PoolRequest:
 
 
 def _refuse_sparse_dtype(sized: SizedServer, kv_type: str) -> None:
-    """Stop if SGLang does: sparse attention takes bfloat16 or fp8_e4m3 rows alone."""
+    """Raise UnknownFactError if SGLang refuses ``--kv-cache-dtype`` for sparse attention."""
     geometry, name = sized.hardware.geometry, sized.release.refuses_sparse_dtypes
     if name is None or isinstance(geometry, Unknown) or not geometry.index_layers:
         return
@@ -348,28 +348,29 @@ def _refuse_sparse_dtype(sized: SizedServer, kv_type: str) -> None:
         raise UnknownFactError(Refusal(f"AssertionError: {only}", advice=advice))
 
 
-def _row(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
-    """Return the bytes of an element (None: the model's), and whether fp8 rows are raw.
+def _cache_element(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
+    """Return (bytes of one cache element, whether fp8 rows have no scales). Bytes of None take the
+    model's. kv_type: ``--kv-cache-dtype``. Raises UnknownFactError if an unknown GPU decides.
 
-    Sparse attention takes fp8 by itself on Blackwell alone, and bfloat16 elsewhere, whatever the
-    checkpoint says (_dsa_kv_cache_dtype_default, since 0.5.3)."""
+    For ``auto``, sparse attention takes fp8 on Blackwell and bfloat16 on every other GPU, whatever
+    the checkpoint says (_dsa_kv_cache_dtype_default, since 0.5.3)."""
     geometry, gpu = sized.hardware.geometry, sized.hardware.gpu
     if isinstance(geometry, Unknown) or not geometry.index_layers:
         return _ITEM_BYTES[kv_type], False
     if kv_type == "auto":
         kv_type = "fp8_e4m3" if known(gpu) is GpuKind.BLACKWELL else "bfloat16"
     item_bytes = _ITEM_BYTES[kv_type]
-    return item_bytes, item_bytes == 1 and _raw_row(sized, gpu)
+    return item_bytes, item_bytes == 1 and _rows_without_scales(sized, gpu)
 
 
-def _raw_row(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
-    """Return whether rows are raw fp8, as calculate_mla_kv_cache_dim decides. If the GPU is not
-    known and decides, UnknownFactError is raised."""
+def _rows_without_scales(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
+    """Return whether fp8 rows have no scales, as calculate_mla_kv_cache_dim decides. Raises
+    UnknownFactError if the GPU decides and is not known."""
     release = sized.release
     prefix = "nsa" if release.indexer_name == "NSA" else "dsa"
     backends = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]
     if isinstance(gpu, Unknown):
-        answers = {_raw_row(sized, gpu_kind) for gpu_kind in GpuKind}
+        answers = {_rows_without_scales(sized, gpu_kind) for gpu_kind in GpuKind}
         return answers.pop() if len(answers) == 1 else known(gpu)
     hisparse = sized.value("enable_hisparse") is True
     default = "flashmla_kv"
@@ -437,7 +438,7 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
 
 
 def default_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
-    """Return SGLang's default ratio, between two bounds."""
+    """Return the bounds of SGLang's default ratio. tokens: of the pool on the GPU."""
     if sized.purpose is Purpose.RETRACTION:
         return _retraction_ratio(sized, request, tokens)
     buffers = sized.value("hicache_host_memory_mode") == "buffer_only"

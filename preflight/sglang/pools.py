@@ -75,7 +75,7 @@ def server_memory(
     """Return all host pools of one rank of ``server``, between two bounds; no pools if the server
     keeps no KV cache on the host."""
     sized = SizedServer(server, ranks, hardware, release)
-    pools = [_pool(sized._replace(purpose=purpose)) for purpose in _purposes(sized)]
+    pools = [_pools_for_purpose(sized._replace(purpose=purpose)) for purpose in _purposes(sized)]
     if not pools:
         return ServerMemory((), (), "no hierarchical cache")
     if len(pools) == 1:
@@ -111,12 +111,12 @@ def _purposes(sized: SizedServer) -> list[Purpose]:
         return purposes
     if sized.value("disaggregation_decode_enable_offload_kvcache") is True:
         return [*purposes, Purpose.OFFLOAD]
-    if not purposes and _backs_retraction_up(sized):
+    if not purposes and _keeps_retracted_requests(sized):
         purposes.append(Purpose.RETRACTION)
     return purposes
 
 
-def _backs_retraction_up(sized: SizedServer) -> bool:
+def _keeps_retracted_requests(sized: SizedServer) -> bool:
     """Tell whether a decode server keeps retracted requests on the host (kv_cache_builder.py)."""
     backup = sized.value("disaggregation_decode_retraction_backup")
     if sized.release.decode_ratio is None or backup in ("cpu_tensor", "none"):
@@ -137,14 +137,14 @@ def _backs_retraction_up(sized: SizedServer) -> bool:
     return mha and LayerKind.FULL in geometry.layers
 
 
-def _pool(sized: SizedServer) -> ServerMemory:
-    """Return the host pool of one purpose. If the GPU decides and is not known, the bounds cover
-    every kind of GPU."""
+def _pools_for_purpose(sized: SizedServer) -> ServerMemory:
+    """Return the host pools for ``sized.purpose``. If the GPU decides and is not known, the bounds
+    cover every kind of GPU."""
     geometry, gpu = sized.hardware.geometry, sized.hardware.gpu
-    unfit = None if isinstance(geometry, Unknown) else _unfit(sized, geometry)
-    memory = _sized(sized) if unfit is None else _unsized(unfit)
+    unfit = None if isinstance(geometry, Unknown) else _refused_model(sized, geometry)
+    memory = _pools_by_size(sized) if unfit is None else _unsized(unfit)
     if memory.missing is not None and memory.missing is gpu:
-        memory = _on_either(sized, gpu)
+        memory = _over_all_gpus(sized, gpu)
     if sized.purpose is Purpose.RETRACTION and isinstance(geometry, Unknown):
         # A model of another kind has no such pool.
         memory = memory._replace(least_pools_bytes=(), least_by_stage=(), pools=())
@@ -153,10 +153,10 @@ def _pool(sized: SizedServer) -> ServerMemory:
     return memory._replace(why=f"{sized.purpose.value}: {memory.why}")
 
 
-def _on_either(sized: SizedServer, why: Unknown) -> ServerMemory:
+def _over_all_gpus(sized: SizedServer, why: Unknown) -> ServerMemory:
     """Return the bounds over all GPU kinds. why: the reason why the GPU is not known."""
     hardware = (sized.hardware._replace(gpu=gpu_kind) for gpu_kind in GpuKind)
-    bounds = [_sized(sized._replace(hardware=each)) for each in hardware]
+    bounds = [_pools_by_size(sized._replace(hardware=each)) for each in hardware]
     least = min(bounds, key=lambda memory: sum(memory.least_pools_bytes))
     most = max(bounds, key=_most_bytes)
     memory = _between(least, most, most.why)
@@ -166,7 +166,7 @@ def _on_either(sized: SizedServer, why: Unknown) -> ServerMemory:
     return memory
 
 
-def _unfit(sized: SizedServer, geometry: ModelGeometry) -> Refusal | None:
+def _refused_model(sized: SizedServer, geometry: ModelGeometry) -> Refusal | None:
     """Return SGLang's refusal of a decode server's pool for such a model, or None."""
     linear = LayerKind.LINEAR in geometry.layers
     if sized.purpose is Purpose.OFFLOAD and (linear or LayerKind.SLIDING in geometry.layers):
@@ -185,8 +185,8 @@ def _unfit(sized: SizedServer, geometry: ModelGeometry) -> Refusal | None:
     return None
 
 
-def _sized(sized: SizedServer) -> ServerMemory:
-    """Return a pool by its size, its ratio, the host's memory or the default."""
+def _pools_by_size(sized: SizedServer) -> ServerMemory:
+    """Return the pools by --hicache-size, else the ratio, the host's memory or the default."""
     request = pool_request(sized)
     if isinstance(request, Unknown):
         return _unsized(request)
@@ -203,10 +203,10 @@ def _sized(sized: SizedServer) -> ServerMemory:
     return _by_ratio(sized, request, tokens)
 
 
-def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
-    """Return the bounds of the pools of ``request``, a draft's pool included. asked: in words, what
-    the size follows from."""
-    memory = _widest_stage(sized, request, asked)
+def _bounds(sized: SizedServer, request: PoolRequest, origin: str) -> ServerMemory:
+    """Return the bounds of the pools of ``request``, a draft's pool included. origin: what the size
+    follows from, in words."""
+    memory = _widest_stage(sized, request, origin)
     draft = sized.hardware.drafts.separate
     if isinstance(draft, Unknown) and sized.purpose is not Purpose.OFFLOAD:
         if isinstance(memory.most_pools_bytes, Unknown):
@@ -216,11 +216,11 @@ def _bounds(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemor
     if isinstance(memory.most_pools_bytes, Unknown) and (request.draft or request.packed_drafts):
         # Without its draft the target's own pool may be known: the least there will be.
         plain = request._replace(draft=None, packed_drafts=0)
-        return _between(_widest_stage(sized, plain, asked), memory, "")
+        return _between(_widest_stage(sized, plain, origin), memory, "")
     return memory
 
 
-def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> ServerMemory:
+def _widest_stage(sized: SizedServer, request: PoolRequest, origin: str) -> ServerMemory:
     """Return the least and the most bytes of one rank over all pipeline stages."""
     stages = []
     for stage in range(request.pp):
@@ -231,7 +231,7 @@ def _widest_stage(sized: SizedServer, request: PoolRequest, asked: str) -> Serve
             kept = [each for each in pools.pools if each.kind is not PoolKind.INDEXER]
             whole = len(kept) == len(pools.pools) or sized.release.indexer is Indexer.ON_TOP
             pools = HostPools(tuple(kept)) if whole else _NO_OFFLOAD_POOL
-        stages.append(_stage_bounds(pools, asked))
+        stages.append(_stage_bounds(pools, origin))
     least = min(stages, key=lambda stage: sum(stage.least_pools_bytes))
     most = max(stages, key=_most_bytes)
     refused = next((stage.refused for stage in stages if stage.refused is not None), None)
@@ -251,12 +251,12 @@ def _most_bytes(memory: ServerMemory) -> float:
     return float("inf") if isinstance(most, Unknown) else sum(most)
 
 
-def _stage_bounds(pools: HostPools | HostBytes | Unknown, asked: str) -> ServerMemory:
+def _stage_bounds(pools: HostPools | HostBytes | Unknown, origin: str) -> ServerMemory:
     """Return the pools of one pipeline stage as bounds."""
-    lead = f"{asked}: " if asked else ""
+    lead = f"{origin}: " if origin else ""
     if isinstance(pools, HostPools):
         sizes = pools.allocations_bytes
-        return ServerMemory(sizes, sizes, f"{asked}, exact", pools.pools)
+        return ServerMemory(sizes, sizes, f"{origin}, exact", pools.pools)
     if isinstance(pools, Unknown):
         return _unsized(pools, lead)
     most = pools.most_bytes if isinstance(pools.most_bytes, Unknown) else (pools.most_bytes,)
@@ -265,7 +265,7 @@ def _stage_bounds(pools: HostPools | HostBytes | Unknown, asked: str) -> ServerM
 
 
 def _between(least: ServerMemory, most: ServerMemory, why: str) -> ServerMemory:
-    """Return the bounds from the least of one memory to the most of another."""
+    """Return the bounds from the least of ``least`` to the most of ``most``; refused if both."""
     if isinstance(most.most_pools_bytes, Unknown):
         why = most.why
     # What only one end is refused for may not come to pass.
@@ -302,7 +302,7 @@ _BAD_FRACTION = Refusal(
 
 
 def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
-    """Return SGLang's refusal; if the weights alone do not fit, the text says so."""
+    """Return SGLang's refusal for lack of GPU memory; it tells if the weights are too large."""
     weights, gpu_bytes = hardware.weights_bytes, hardware.gpu_bytes
     share = (weights if isinstance(weights, int) else hardware.least_weights_bytes) // ranks
     if isinstance(gpu_bytes, Unknown) or share < gpu_bytes:
@@ -384,8 +384,9 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
 
 
 def _budgets(sized: SizedServer, fraction: float) -> tuple[int, int] | Unknown:
-    """Return a rank's budget in bytes: (once the server runs, now). A Refusal if SGLang stops;
-    Unknown if the memory is."""
+    """Return the least and the most bytes that a rank's pools may take: ``fraction`` of the memory
+    free once all ranks run, and free now. A Refusal if SGLang stops for lack of memory; Unknown
+    if the free memory is unknown."""
     host, ranks = sized.hardware.host, sized.ranks
     if isinstance(host, Unknown):
         return host

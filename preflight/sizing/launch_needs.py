@@ -19,7 +19,7 @@ from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.processes.services import services
 from preflight.processes.storage import offload_of, storage
 from preflight.programs.memory_records import Protocol
-from preflight.sglang.admission_gate import asked_bytes
+from preflight.sglang.admission_gate import least_free_bytes
 from preflight.sglang.launch import least_shm_bytes, plain_environment, server_ranks
 from preflight.sglang.model import well_known_model
 from preflight.sglang.pools import ServerMemory
@@ -134,7 +134,7 @@ def _admitting_limit_bytes(process: LaunchProcess, source: LaunchInputs) -> int:
         return 0
     if memory.budget_bytes is not None or not source.sglang.cgroup_headroom:
         return 0
-    asked = asked_bytes(memory.pools, ranks.sharing, source.sglang)
+    asked = least_free_bytes(memory.pools, ranks.sharing, source.sglang)
     return 0 if asked is None else asked[0]
 
 

@@ -49,7 +49,7 @@ from preflight.sglang.admission_gate import (
     feasible_hugepages,
     gate,
     gate_booked,
-    within,
+    in_container,
 )
 from preflight.sglang.launch import Ranks, configured_segment, l2_gigabytes, server_ranks
 from preflight.sglang.model import Models
@@ -118,7 +118,7 @@ def gather_launch(
     free = dict.fromkeys(servers, on_host)
     for number, server in servers.items():
         if server.command.container is not None and not isinstance(on_host, Unknown):
-            free[number] = within(on_host, server.command.container.memory_bytes)
+            free[number] = in_container(on_host, server.command.container.memory_bytes)
     hardware = {n: hardware_of(server, host, free[n]) for n, server in servers.items()}
     geometry = {number: server.geometry for number, server in hardware.items()} | {
         process.number: models.target(process.consumer.model).geometry

@@ -242,7 +242,7 @@ def test_the_most_of_each_stage_is_kept_where_the_least_is_even(
     staged = ServerMemory((1,), (4,), "a", most_by_stage=((2,), (4,)))
     parts = iter([staged, ServerMemory((1,), (3,), "b")])
     monkeypatch.setattr(server_pools, "_purposes", lambda sized: list(Purpose)[:2])
-    monkeypatch.setattr(server_pools, "_pool", lambda sized: next(parts))
+    monkeypatch.setattr(server_pools, "_pools_for_purpose", lambda sized: next(parts))
     anything: Any = SimpleNamespace(pp=2)
     found = server_pools.server_memory(anything, anything, anything, anything)
     assert [found.of_stage(stage, most=True) for stage in range(2)] == [(2, 3), (4, 3)]

@@ -20,7 +20,7 @@ from checks.base.unknown import Unknown
 from checks.releases.sglang import parse_version, sglang_release
 from preflight.sglang.model import WellKnownModel, well_known_model
 from preflight.sglang.model_geometry import ModelGeometry, geometry_from_config
-from preflight.sglang.pool_request import GpuKind, Hardware, SizedServer, _row
+from preflight.sglang.pool_request import GpuKind, Hardware, SizedServer, _cache_element
 from tests.sglang.source_functions import functions
 
 VERSIONS = ("0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")
@@ -167,7 +167,7 @@ def predicted(case: Case, version: str, geometry: ModelGeometry) -> int:
     server = SimpleNamespace(mode=case.role, value=values.get)
     hardware = Hardware(geometry, Unknown("not read"), None, gpu=case.gpu)
     sized = SizedServer(cast(Any, server), cast(Any, None), hardware, sglang_release(version))
-    item_bytes, raw = _row(sized, case.dtype)
+    item_bytes, raw = _cache_element(sized, case.dtype)
     if (item_bytes or geometry.dtype_bytes) == 2:
         return 2 * (LATENT + ROTARY)
     return LATENT + ROTARY if raw else LATENT + LATENT // 128 * 4 + 2 * ROTARY

@@ -21,7 +21,7 @@ from preflight.sglang.admission_gate import (
     feasible_hugepages,
     free_bytes,
     gate,
-    within,
+    in_container,
 )
 from preflight.sglang.host_pool_records import HostPool, PoolKind
 
@@ -185,9 +185,9 @@ def test_the_interval_is_just_what_the_gate_admits(
 
 
 def test_a_limit_of_the_launch_is_headroom() -> None:
-    assert within(FreeMemory(100 * GIB), 64 * GIB).headroom_bytes == 64 * GIB
-    assert within(FreeMemory(100 * GIB, 20 * GIB), 64 * GIB).headroom_bytes == 20 * GIB
-    assert within(FreeMemory(100 * GIB), None).headroom_bytes is None
+    assert in_container(FreeMemory(100 * GIB), 64 * GIB).headroom_bytes == 64 * GIB
+    assert in_container(FreeMemory(100 * GIB, 20 * GIB), 64 * GIB).headroom_bytes == 20 * GIB
+    assert in_container(FreeMemory(100 * GIB), None).headroom_bytes is None
 
 
 @pytest.mark.parametrize(
