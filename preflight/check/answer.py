@@ -150,14 +150,14 @@ def _explained(
     from preflight.judging.pages import LAUNCH_CHECKS, MEASURED
 
     declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS, *MEASURED]
-    from preflight.settings.commands import commands, context_of, takes
+    from preflight.settings.commands import commands, conditions_of, context_of
 
     context = context_of(seen.facts)
     return Findings(
         findings,
         consequences(declared),
         lambda finding: commands(finding.settings, context),
-        lambda finding: takes(finding.settings, context),
+        lambda finding: conditions_of(finding.settings, context),
         lambda finding: again(finding.asks),
     )
 

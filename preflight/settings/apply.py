@@ -68,7 +68,7 @@ class Consent(NamedTuple):
 
 class Account(NamedTuple):
     """What apply did, for ``--json``, filled in on the way. left: the settings that apply does not
-    make, and how the user makes each."""
+    make, and how the user makes each. reasons: why a change was not made, or not kept."""
 
     changes: list[ApplyStep]
     left: list[tuple[Planned, str]]
@@ -78,7 +78,8 @@ class Account(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """The machine to change: this one, or in a test a folder laid out like one."""
+    """The machine to change: this one, or in a test a folder laid out like one. state: the folder
+    of the journal."""
 
     root: Root
     writer: Writer
@@ -137,10 +138,10 @@ def apply_plan(
         return 0
     forbidden = [s for s in steps.steps if not machine.writer.may_write(s.kind, s.path)]
     if forbidden:
-        return _not_permitted(forbidden, argv, plan.context, consent, account)
-    if not _wanted(consent, f"Make {_count(steps.steps)}?", account):
+        return _leave_to_root(forbidden, argv, plan.context, consent, account)
+    if not _confirmed(consent, f"Make {_count(steps.steps)}?", account):
         return exit_codes.WARN
-    return _carry_out(steps.steps, machine, consent, account)
+    return _make_and_report(steps.steps, machine, consent, account)
 
 
 def _refused(reasons: Iterable[str], exit_code: int, account: Account) -> int:
@@ -150,14 +151,14 @@ def _refused(reasons: Iterable[str], exit_code: int, account: Account) -> int:
     return exit_code
 
 
-def _carry_out(
+def _make_and_report(
     steps: tuple[ApplyStep, ...], machine: Machine, consent: Consent, account: Account
 ) -> int:
     """Make the changes under the journal's lock, print what was done or taken back, and return the
     exit code."""
     try:
         with Journal(machine.state) as journal:
-            for broken_off in adopt(journal, machine.root, machine.writer):
+            for broken_off in settle_interrupted(journal, machine.root, machine.writer):
                 say(f"{NAME}: {broken_off}", err=True)
             outcome = carry_out(steps, journal, machine.writer, machine.root)
     except JournalError as error:
@@ -196,7 +197,7 @@ def undo_changes(machine: Machine, consent: Consent, account: Account | None = N
             if consent.dry_run:
                 say("nothing was changed (--dry-run)", err=consent.as_json)
                 return 0
-            if not _wanted(consent, f"Undo {_count(entries)}?", account):
+            if not _confirmed(consent, f"Undo {_count(entries)}?", account):
                 return exit_codes.WARN
             results = undo(journal, machine.root, machine.writer)
     except JournalError as error:
@@ -209,7 +210,7 @@ def undo_changes(machine: Machine, consent: Consent, account: Account | None = N
     return 0 if all(result.whole for result in results) else exit_codes.WARN
 
 
-def _wanted(consent: Consent, question: str, account: Account) -> bool:
+def _confirmed(consent: Consent, question: str, account: Account) -> bool:
     """Return whether the user says yes to the question, or gave --yes; a no goes into ``account``.
     Raises UsageError if there is nobody to ask."""
     if consent.yes:
@@ -249,7 +250,7 @@ def _count(changes: Sequence[object]) -> str:
     return f"{len(changes)} change{'s' * (len(changes) != 1)}"
 
 
-def _not_permitted(
+def _leave_to_root(
     forbidden: list[ApplyStep],
     argv: Sequence[str],
     context: Context,
@@ -291,8 +292,8 @@ _NR = "/nr_hugepages"
 
 
 class ApplyStep(NamedTuple):
-    """One change. kind: value (a kernel file), file or link. before: None if nothing is at
-    ``path``. is_pool: the kernel may give less."""
+    """One change. kind: value (a kernel file), file or link. before: None if ``path`` is missing
+    or unreadable. is_pool: a HugeTLB pool, which may get fewer pages than wanted."""
 
     kind: str
     path: str
@@ -303,7 +304,8 @@ class ApplyStep(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """steps: in order. refused: files that are not ours. left: what apply does not do, and how."""
+    """All changes, in order. refused: files that are not ours. left: settings that apply does not
+    make, and how the user makes each."""
 
     steps: tuple[ApplyStep, ...]
     refused: tuple[str, ...]
@@ -314,8 +316,8 @@ def steps_of(
     plan: Plan, root: Root, writer: Writer, persist: bool = False, force: bool = False
 ) -> Steps:
     """Return the changes that bring the host to the plan, and what apply leaves. A value that is
-    enough already has no step. persist: with drop-ins. force: no file is refused, but a link may
-    be."""
+    enough already has no step. persist: with drop-ins. force: replace files that are not ours; a
+    link that leads elsewhere is refused all the same."""
     values = [*_pools(plan, root), *_settings(plan, root)]
     files: list[ApplyStep] = []
     refused: list[str] = []
@@ -343,7 +345,7 @@ def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
 def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
     """Yield the steps that write kernel files; a size is never lowered."""
     for setting in (each.setting for each in plan.planned(Kind.SYSCTL, Kind.SYSFS) if each.change):
-        path = _path(setting)
+        path = _kernel_file(setting)
         if path is None or path.endswith(_NR):
             continue
         now = root.word(path)
@@ -355,8 +357,8 @@ def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
         yield ApplyStep("value", path, before, setting.wanted, setting.name)
 
 
-def _path(setting: Setting) -> str | None:
-    """Return the kernel file of a setting, None if it is not for apply."""
+def _kernel_file(setting: Setting) -> str | None:
+    """Return the kernel file of a setting; None if apply writes no such setting."""
     if setting.name in (NR_HUGEPAGES, *ORDERS):
         return None
     if setting.kind is Kind.SYSCTL:
@@ -367,7 +369,7 @@ def _path(setting: Setting) -> str | None:
 
 def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
     """Yield the steps that write the drop-ins, which make the plan last, and the link that enables
-    the unit. A file that is already so is left out."""
+    the unit. A file that has this text already is left out."""
     names = ArtefactNames()
     rendered = [(SYSCTL_FILE, sysctl(plan, names).text)]
     systemd = not isinstance(root.names(SYSTEMD), Unknown)
@@ -376,7 +378,7 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
         rendered.append((UNIT_FILE, sysfs(plan, names).text))
     changing = (s for s in plan.planned(Kind.ULIMIT) if s.change and s.scope is Scope.RUNTIME)
     if any(not setting.setting.unit for setting in changing):
-        rendered.append((LIMITS_FILE, _with_rows(limits(plan, names).text, writer)))
+        rendered.append((LIMITS_FILE, _with_earlier_rows(limits(plan, names).text, writer)))
     for limited in sorted(unit_limits(plan)) if systemd else ():
         rendered.append((drop_in(limited), of_unit(plan, limited).text))
     for path, text in rendered:
@@ -388,8 +390,8 @@ def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
         yield ApplyStep("link", WANTS_FILE, writer.target(WANTS_FILE), UNIT_FILE, WANTS_FILE)
 
 
-def _with_rows(text: str, writer: Writer) -> str:
-    """Return limits.d text with the rows of an earlier plan added."""
+def _with_earlier_rows(text: str, writer: Writer) -> str:
+    """Return ``text`` for limits.d with the rows of an earlier plan that ``text`` does not set."""
     content = writer.content(LIMITS_FILE) or ("", 0)
     earlier = content[0].splitlines() if is_ours(content[0]) else []
     kept = {tuple(line.split()[:3]) for line in text.splitlines()}
@@ -398,21 +400,21 @@ def _with_rows(text: str, writer: Writer) -> str:
 
 
 def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, str]]:
-    """Yield each unmet setting that apply leaves, with the command for it."""
+    """Yield each setting of the plan that is unmet and that apply leaves, with the way to it."""
     done = {step.path for step in steps}
     pools = {target.file for target in plan.pools}
     for planned in plan.settings:
         setting = planned.setting
         if not planned.change or setting.name in (NR_HUGEPAGES, *ORDERS):
             continue
-        path = _path(setting)
+        path = _kernel_file(setting)
         if path is not None and (path in done or path in pools or path.endswith(_NR)):
             continue
         if path is None or setting.kind not in (Kind.SYSCTL, Kind.SYSFS):
-            yield planned, _how(plan, planned, done)
+            yield planned, _way_to_make(plan, planned, done)
 
 
-def _how(plan: Plan, setting: Planned, done: set[str]) -> str:
+def _way_to_make(plan: Plan, setting: Planned, done: set[str]) -> str:
     """Return the command or format that brings about a setting which apply leaves. done: the paths
     that apply writes."""
     unit = setting.setting.unit
@@ -449,8 +451,8 @@ MOST_TRIES = 4
 
 
 class ApplyOutcome(NamedTuple):
-    """lines: the changes that were made. failure: why apply stopped, or "". undone: how each change
-    was taken back after a failure."""
+    """The result of an apply. lines: the changes that were made. failure: why apply stopped, or "".
+    undone: how each change was taken back after a failure."""
 
     lines: tuple[str, ...]
     failure: str = ""
@@ -488,7 +490,7 @@ def _make(
     """Make one change, with its entry in the journal, and return a line that tells it. Raises
     StepError, JournalError or OSError."""
     if step.kind == "value":
-        return _value(step, journal, writer, root, boot)
+        return _set_value(step, journal, writer, root, boot)
     is_file = step.kind == "file"
     content, mode = (writer.content(step.path) if is_file else None) or (None, None)
     if is_file and content != step.before:
@@ -503,7 +505,7 @@ def _make(
     return (f"{step.path}: {'written' if is_file else 'enabled'}",)
 
 
-def _value(
+def _set_value(
     step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
 ) -> tuple[str, ...]:
     """Write a kernel file, read it back, and return a line that tells it. Raises StepError if it
@@ -564,9 +566,10 @@ def _pages(text: str, step: ApplyStep) -> int:
     return int(text)
 
 
-def adopt(journal: Journal, root: Root, writer: Writer) -> list[str]:
-    """Complete the entries of changes that a crash interrupted, so that undo finds them, and drop
-    those that changed nothing. Return a sentence for each value."""
+def settle_interrupted(journal: Journal, root: Root, writer: Writer) -> list[str]:
+    """Settle the entries of kernel values that a crash left open, so that undo finds them; return
+    a sentence for each. An entry gets the value that its file has now. It is dropped if that is the
+    value before, or if the host was rebooted since. Leftover parts of files are removed."""
     lines = []
     for entry in list(journal.entries):
         if entry.got is None and entry.kind == "file":

@@ -42,7 +42,7 @@ def drop_in(unit: str) -> str:
 
 
 def restart(unit: str) -> tuple[str, ...]:
-    """Return the words that restart a unit: of a template, the instances that run."""
+    """Return the command that restarts a unit, or the running instances of a template."""
     return "systemctl", "restart", unit.replace("@.", "@*.")
 
 
@@ -52,7 +52,7 @@ def limit_line(name: str, value: str) -> str:
 
 
 def header(source: str, path: str) -> str:
-    """Return the first line of a file that may be written anew: no other file is overwritten."""
+    """Return the first line of each file that we write; it lets a later run replace the file."""
     return visible(f"{_HEADER} for {public(source) or 'this host'}: {path}")
 
 
@@ -111,8 +111,8 @@ def commands(settings: Iterable[Setting], context: Context) -> tuple[Line, ...]:
 _TAKES = {"pod": "in a new pod", "container": "in a new container", "host": "then a reboot"}
 
 
-def takes(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
-    """Return all conditions: ``as root``, ``in a new container``, ``then a reboot``."""
+def conditions_of(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
+    """Return all conditions, each once: ``as root``, ``in a new container``, ``then a reboot``."""
     conditions: list[str] = []
     for setting in settings:
         root = "as root" if _as_root(setting, context) else ""
@@ -134,7 +134,7 @@ def _as_root(setting: Setting, context: Context) -> bool:
 
 
 def _restarts(setting: Setting, context: Context) -> str:
-    """Return the thing to start anew for a setting, as ``shell.Line`` has it."""
+    """Return the thing that has to start anew for a setting, as in ``shell.Line.restarts``."""
     place = _of_the_container(setting, context)
     if place:
         return "pod" if place == "kubernetes" else "container"
@@ -164,7 +164,7 @@ _PACKAGE_TOOLS = (
 
 
 def _sysctl(setting: Setting, context: Context) -> Lines:
-    """Return the lines that set a value of sysctl, and a comment how it lasts. In a container, a
+    """Return the lines that set a value of sysctl, and a comment how to keep it. In a container, a
     setting of the namespace becomes an option or a field of the pod."""
     name, value = setting.name, setting.wanted
     word = f"{name}={value}"

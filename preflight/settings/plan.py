@@ -64,7 +64,7 @@ def plan_of(launch_words: LaunchWords, root: str, timeout_seconds: float) -> Pla
     if isinstance(seen.launch, Unknown):
         unread = [Gap(topic, seen.launch.reason) for topic in TOPICS]
     elif seen.launch is not None:
-        unread = unresolved(seen.launch.sizing)
+        unread = unresolved_variables(seen.launch.sizing)
     result = plan(seen.needs, seen.facts, seen.findings, kept_settings(seen.host.root), unread)
     if seen.launch is None or isinstance(seen.launch, Unknown):
         return result
@@ -88,7 +88,7 @@ def plan(
     targets, pool_wishes, gaps = pools(needs, hugetlb)
     for reason in refused_sizes(findings):
         gaps += [Gap("pages", reason), Gap("memory", reason)]
-    wanted = _of_findings(findings)
+    wanted = _wishes_of_findings(findings)
     judged = {(_key(wish.setting), wish.reason.check): wish.reason for wish in wanted}
     for wish in (*pool_wishes, *wishes(needs, facts)):
         if isinstance(wish, Gap):
@@ -123,7 +123,7 @@ def plan(
     refusal = refusal_of(findings)
     return Plan(
         "" if needs is None else visible(needs.source),
-        tuple(sorted((lasting.planned(wish, why) for wish, why in merged), key=_place)),
+        tuple(sorted((lasting.planned(wish, why) for wish, why in merged), key=_sort_key)),
         targets,
         default_page,
         () if isinstance(hugetlb, Unknown) else _pool_nodes(hugetlb.hugetlb, default_page),
@@ -150,7 +150,7 @@ def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown)
     return (f"this host is too small for them: {sizes}",)
 
 
-def _of_findings(findings: Iterable[Finding]) -> list[Wish]:
+def _wishes_of_findings(findings: Iterable[Finding]) -> list[Wish]:
     """Return a wish for each setting of the findings that fail, warn or are unknown, the worst
     first. Settings of the kind BOOT_SYSCTL are left out: the pool tells whether it lasts."""
     wanting = [f for f in findings if f.status not in (Status.PASS, Status.SKIP)]
@@ -191,7 +191,7 @@ def _merge(wishes: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]
 
 
 def safer(setting_kind: Kind, name: str, first: str, second: str) -> tuple[str, bool]:
-    """Return the value that serves both wishes, and True; ``(first, False)`` if none is known to.
+    """Return the value that serves both wishes, and True; ``(first, False)`` if none is known.
     Lists are joined. Of two amounts it is the larger, but the smaller for the settings of
     ``_LESS``."""
     if first == second:
@@ -218,7 +218,7 @@ def _pool_nodes(hugetlb: HugeTlb, size: int | Unknown) -> tuple[int, ...]:
     return () if isinstance(hugepage_pool, Unknown) else tuple(sorted(hugepage_pool.nodes))
 
 
-def _place(setting: Planned) -> tuple[int, str, list[str | int]]:
+def _sort_key(setting: Planned) -> tuple[int, str, list[str | int]]:
     """Return a key that sorts by scope, kind and name, numbers in names as numbers."""
     parts = re.split(r"(\d+)", setting.setting.name)
     name = [int(part) if at % 2 else part for at, part in enumerate(parts)]
@@ -245,7 +245,8 @@ class _Lasting:
         return Planned(wish.setting, scope, wish.change, reasons, lasts, how)
 
     def _scope(self, setting: Setting) -> Scope:
-        """Return who sets a setting; without containers a limit is the host's."""
+        """Return who makes a setting. Without containers, limits are set by what starts processes
+        (RUNTIME: limits.conf, systemd), and the size of /dev/shm by the host (NODE)."""
         setting_kind, inner = setting.kind, Scope.CONTAINER if self._contained else None
         if setting_kind in (*_OF_A_CONTAINER, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY):
             return Scope.CONTAINER
@@ -259,15 +260,14 @@ class _Lasting:
         return {**scopes, Kind.KERNEL_ARGUMENT: Scope.BOOT}.get(setting_kind, Scope.NODE)
 
     def _lasts(self, wish: Setting, scope: Scope) -> tuple[bool, str]:
-        """Return whether a reboot keeps a setting, and a phrase: by what, or until when it
-        lasts."""
+        """Return whether a reboot keeps a setting, and what keeps it, or how long it lasts."""
         if scope in (Scope.FLAG, Scope.ENVIRONMENT):
             return True, "it is part of the launch"
         if scope is Scope.CONTAINER:
             return True, "it is part of the container's description"
         if wish.name in ORDERS:
             return True, "it is done once, and does not have to last"
-        target = self._target(wish)
+        target = self._pool_of(wish)
         if target is not None:
             return self._pool_lasts(target.page_bytes)
         if wish.kind is Kind.SYSCTL:
@@ -277,7 +277,7 @@ class _Lasting:
             return False, "until the next boot; --format sysctl makes it last"
         return _LASTING[wish.kind]
 
-    def _target(self, wish: Setting) -> PoolTarget | None:
+    def _pool_of(self, wish: Setting) -> PoolTarget | None:
         """Return the pool whose pages the setting sets; None if it sets no pool of the plan."""
         hugetlb = self._hugetlb
         default = 0 if isinstance(hugetlb, Unknown) else hugetlb.hugetlb.default_page_size_bytes
@@ -347,8 +347,8 @@ def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
     return Workload()
 
 
-def unresolved(sizing: LaunchSizing) -> list[Gap]:
-    """Return a gap for each variable of the launch with an unset variable in its value."""
+def unresolved_variables(sizing: LaunchSizing) -> list[Gap]:
+    """Return a gap for each variable that programs read and whose value holds an unset variable."""
     return [
         Gap("environment", f"{name}={word.text}: {', '.join(word.unresolved)} is not set")
         for process in sizing.inputs.processes
@@ -358,7 +358,7 @@ def unresolved(sizing: LaunchSizing) -> list[Gap]:
 
 
 def kept_settings(root: Root) -> dict[str, str]:
-    """Return the settings of our own drop-in, so that a new one lowers none."""
+    """Return the settings of our own sysctl drop-in, which no new plan lowers; {} without one."""
     content = root.text(SYSCTL_FILE)
     if isinstance(content, Unknown) or not is_ours(content):
         return {}

@@ -50,7 +50,7 @@ class Scope(Enum):
 
 
 class Reason(NamedTuple):
-    """Why: the id of the check that asks for it ("" for the launch itself), and a sentence."""
+    """Why somebody asks for a value. check: the check that does; "" for the launch itself."""
 
     check: str
     text: str
@@ -72,12 +72,12 @@ class Planned(NamedTuple):
     change: bool  # the host is known to differ
     reasons: tuple[Reason, ...]
     lasts: bool  # a reboot keeps it
-    how: str  # by what a reboot keeps it
+    how: str  # what keeps it over a reboot, or how long it lasts
 
 
 class PoolTarget(NamedTuple):
-    """A HugeTLB pool, or the share of one NUMA node. pages: the number to set, in which pages that
-    others hold are counted. now_pages: None if the pool was not read."""
+    """A HugeTLB pool, or the share of one NUMA node. pages: the number to set, with the pages that
+    others hold. now_pages: None if the pool was not read."""
 
     page_bytes: int
     node: int | None
@@ -296,7 +296,7 @@ def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds
 
 
 def _binding(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish]:
-    """Yield the capability that binds memory to NUMA nodes, if a process does."""
+    """Yield the capability to bind memory to NUMA nodes, if a process binds its memory."""
     for process in needs.processes:
         binds = process.program == "sglang" and process.node is not None
         splits = splits_segment(process)
@@ -352,7 +352,7 @@ def _devices(
 def _shared_memory(
     needs: LaunchNeeds, facts: Facts, container: ContainerLimits | None
 ) -> Iterator[Wish]:
-    """Yield the size of /dev/shm, or the host's IPC if the container has that. Nothing if the
+    """Yield the size of /dev/shm, or the host's IPC if the container has this. Nothing if the
     launch has no GPU and needs no shared memory, or if a pod has enough."""
     need_bytes = sum(process.shm_bytes for process in needs.processes)
     if not need_bytes and not any(process.gpu is not None for process in needs.processes):

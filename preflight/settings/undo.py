@@ -30,7 +30,7 @@ class Writer:
         return self._prefix + path
 
     def value(self, path: str, text: str) -> None:
-        """Write a kernel file in one piece; one that is not there is not made."""
+        """Write a kernel file in one piece; a missing file is not made."""
         handle = os.open(self.locate(path), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
         try:
             os.write(handle, f"{text}\n".encode())
@@ -60,7 +60,7 @@ class Writer:
         except BaseException:
             os.unlink(part)
             raise
-        _sync(folder)
+        _sync_folder(folder)
 
     def _part(self, path: str) -> str:
         folder, name = os.path.split(self.locate(path))
@@ -76,11 +76,11 @@ class Writer:
         place = self.locate(path)
         os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)
         os.symlink(target, place)
-        _sync(os.path.dirname(place))
+        _sync_folder(os.path.dirname(place))
 
     def remove(self, path: str) -> None:
         os.unlink(self.locate(path))
-        _sync(os.path.dirname(self.locate(path)))
+        _sync_folder(os.path.dirname(self.locate(path)))
 
     def content(self, path: str) -> tuple[str, int] | None:
         """Return a file's whole content and permissions, or None if it does not exist."""
@@ -109,8 +109,8 @@ class Writer:
         return os.access(folder, os.W_OK | os.X_OK)
 
 
-def _sync(folder: str) -> None:
-    """Wait until a renamed file is on the disk."""
+def _sync_folder(folder: str) -> None:
+    """Wait until a change in a folder is on the disk: a file renamed, linked or removed."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -197,7 +197,7 @@ class Journal:
             raise
 
     def replace(self, old: Entry, new: Entry | None) -> None:
-        """Put ``new`` in the place of ``old``, or take it out."""
+        """Replace the entry ``old``, or remove it if ``new`` is None. Raises JournalError."""
         at = max(at for at, entry in enumerate(self.entries) if entry is old)
         self.entries[at : at + 1] = [] if new is None else [new]
         self._save()
@@ -297,9 +297,9 @@ def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[U
     for entry in reversed(journal.entries[since:]):
         try:
             if entry.kind == "value":
-                result = _value(entry, root, writer, boot)
+                result = _restore_value(entry, root, writer, boot)
             else:
-                result = (_link if entry.kind == "link" else _file)(entry, writer)
+                result = (_remove_link if entry.kind == "link" else _restore_file)(entry, writer)
         except OSError as error:
             result = Undone(f"{entry.path}: not put back: {error.strerror}", False, False)
         if result.settled or result.now is not None:
@@ -312,7 +312,7 @@ def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[U
     return results
 
 
-def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
+def _restore_value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
     """Put a kernel file's value back, unless a reboot has undone it or somebody else has changed it
     since."""
     path, before = entry.path, entry.before
@@ -330,7 +330,7 @@ def _value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
         text = f"{path}: left at {current}, which somebody else set since; it was {before}"
         return Undone(text, True, False)
     if path.endswith(_NR):
-        return _pool(entry, int(current), root, writer)
+        return _shrink_pool(entry, int(current), root, writer)
     writer.value(path, before)
     return Undone(f"{path}: {current or 'nothing'} -> {before or 'nothing'}", True, True)
 
@@ -347,7 +347,7 @@ def _still_ours(entry: Entry, current: str) -> bool:
     return current == entry.wanted
 
 
-def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
+def _shrink_pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
     """Shrink a pool to its earlier size, but give up only pages that no process uses or has
     reserved. If not all can go, the entry is not settled, and ``now`` is the size left."""
     path = entry.path
@@ -371,9 +371,9 @@ def _pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
     return Undone(f"{text}them and undo again", False, False, now)
 
 
-def _file(entry: Entry, writer: Writer) -> Undone:
-    """Put a file's content back, or remove a file that is new. It stays if somebody else has
-    changed it."""
+def _restore_file(entry: Entry, writer: Writer) -> Undone:
+    """Put a file's content back, or remove a file that is new. A file that somebody else has
+    changed stays."""
     writer.discard_part(entry.path)
     path, (content, _) = entry.path, writer.content(entry.path) or (None, 0)
     if content == entry.before:
@@ -392,7 +392,7 @@ def _file(entry: Entry, writer: Writer) -> Undone:
     return Undone(f"{path}: as before", True, True)
 
 
-def _link(entry: Entry, writer: Writer) -> Undone:
+def _remove_link(entry: Entry, writer: Writer) -> Undone:
     """Remove a link that apply made, unless it leads elsewhere now."""
     path, target = entry.path, writer.target(entry.path)
     if target is None:

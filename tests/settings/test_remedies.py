@@ -24,7 +24,7 @@ from checks.placement.pci_checks import _redirects
 from checks.software.software_checks import pip_install
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import read_launch
-from preflight.settings.commands import Context, commands, drop_in, takes
+from preflight.settings.commands import Context, commands, conditions_of, drop_in
 from preflight.settings.dialects import ArtefactNames, render
 from tests.builders.plans import environment_plan, of_settings, plain_facts
 from tests.checks.launches import facts_of, findings
@@ -283,7 +283,7 @@ def bash(lines: tuple[str, ...], then: str) -> str:
 def test_a_variable_is_set_where_the_container_gets_it(by: str, wanted: str, line: str) -> None:
     setting = Setting(Kind.ENVIRONMENT, "MC_GID_INDEX", wanted, described_by=by)
     assert [*commands([setting], USER)] == [line]
-    assert takes([setting], USER) == {"": (), "kubernetes": ("in a new pod",)}.get(
+    assert conditions_of([setting], USER) == {"": (), "kubernetes": ("in a new pod",)}.get(
         by, ("in a new container",)
     )
 
@@ -481,4 +481,4 @@ def test_many_devices_of_one_folder_are_given_by_the_folder() -> None:
     ],
 )
 def test_what_it_takes_is_said(setting: Setting, context: Context, said: tuple[str, ...]) -> None:
-    assert takes([setting, setting], context) == said
+    assert conditions_of([setting, setting], context) == said
