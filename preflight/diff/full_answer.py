@@ -25,7 +25,7 @@ from preflight.base.usage_error import UsageError
 from preflight.base.within import within
 from preflight.inputs.host_source import Host, Sized
 from preflight.inputs.launch_words import LaunchWords, Waiver
-from preflight.judging.judge_host import JudgedHost, judge_host, judged_again
+from preflight.judging.judge_host import JudgedHost, judge_again, judge_host
 from preflight.judging.store_keys import launch_keys
 from preflight.mooncake.allocations import Allocation
 from preflight.processes.processes import LaunchProcess
@@ -110,7 +110,7 @@ def answer_of(
     facts = _with_versions(seen.facts, side.versions)
     if facts is not seen.facts:
         seen = seen._replace(facts=facts)
-        seen = seen._replace(of_host=judged_again(seen, checks))
+        seen = seen._replace(of_host=judge_again(seen, checks))
     sized = _sized(seen).sizing
     return full_answer(seen, waivers), (source_name(sized), sentence(sized.inputs.processes))
 

@@ -46,7 +46,8 @@ def judge_host(
     more_topics: Iterable[str] = READERS,
     slow: Callable[[list[str]], None] | None = None,
 ) -> JudgedHost:
-    """Read the topics of ``checks`` and ``more_topics``, and judge. Raises UsageError.
+    """Judge a launch on a host by ``checks``: read their topics and ``more_topics``, run them, and
+    judge the launch itself. Raises UsageError.
 
     root: a path, or a host that is open already, whose facts are not read twice. Without a launch,
     checks that need one are left out. slow: called with the topics that are still being read after
@@ -59,22 +60,22 @@ def judge_host(
     wanted = {topic for check in asked for topic in check.topics}.union(more_topics)
     topics = [topic for topic in READERS if topic in wanted]
     facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
-    of_launch = [_on_host(finding, facts) for finding in _of_launch(read)]
+    of_launch = [_on_host(finding, facts) for finding in _judge_launch(read)]
     seen = JudgedHost(host, read, needs, facts, [], of_launch)
-    return seen._replace(of_host=judged_again(seen, checks))
+    return seen._replace(of_host=judge_again(seen, checks))
 
 
-def judged_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> list[Finding]:
+def judge_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> list[Finding]:
     """Run ``checks`` by the facts of ``seen``, at both bounds of the launch's needs."""
     findings = judge(seen.facts, seen.needs, checks)
     sized = seen.launch
     if isinstance(sized, Sized) and sized.least_needs is not None:
-        findings = between(findings, judge(seen.facts, sized.least_needs, checks))
+        findings = merge_bounds(findings, judge(seen.facts, sized.least_needs, checks))
     return without_refused(findings, seen.of_launch)
 
 
-def between(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> list[Finding]:
-    """Return the findings of both bounds as one list, in the order of those at the upper one."""
+def merge_bounds(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of both bounds as one list. at_most: of the upper one, in this order."""
     lower: dict[str, list[Finding]] = {}
     for finding in at_least:
         lower.setdefault(finding.check, []).append(finding)
@@ -82,11 +83,11 @@ def between(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> list[Fin
     return [
         finding
         for check, upper in groups
-        for finding in _of_check(list(upper), lower.get(check, []))
+        for finding in _merge_check(list(upper), lower.get(check, []))
     ]
 
 
-def _of_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Finding]:
+def _merge_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Finding]:
     """Merge the findings of one check at both bounds: a failure at one bound alone becomes unknown.
     If the upper bound is unknown and the lower one fails, the failures of the lower one stand."""
     below = {finding.subject: finding for finding in lower}
@@ -102,9 +103,9 @@ def _of_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Fi
         other = below.get(finding.subject)
         status = _worst(lower) if other is None else other.status
         if finding.status is Status.FAIL and status not in (Status.FAIL, Status.UNKNOWN):
-            yield _open(finding, other, finding, "fits at the lower one, but at the upper one")
+            yield _undecided(finding, other, finding, "fits at the lower one, but at the upper one")
         elif other is not None and status is Status.FAIL and finding.status is not Status.FAIL:
-            yield _open(finding, other, other, "fits at the upper one, but at the lower one")
+            yield _undecided(finding, other, other, "fits at the upper one, but at the lower one")
         else:
             yield finding
 
@@ -113,8 +114,8 @@ def _worst(findings: Sequence[Finding]) -> Status:
     return min((finding.status for finding in findings), key=_ORDER.index, default=Status.SKIP)
 
 
-def _open(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:
-    """Return ``failed`` as unknown: it holds at one bound of the sizes alone."""
+def _undecided(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:
+    """Return ``failed`` as unknown, since it fails at one bound alone. where: says at which."""
     need = upper.need
     if lower is not None and lower.need and lower.need != need:
         need = f"{lower.need} to {need}"
@@ -123,15 +124,16 @@ def _open(upper: Finding, lower: Finding | None, failed: Finding, where: str) ->
 
 
 def _on_host(finding: Finding, facts: Facts) -> Finding:
-    """Return a finding of the launch as on this host: without RDMA no transfer takes a device."""
+    """Return a launch's finding; ``tcp-takes-rdma`` is a pass on a host without RDMA devices."""
     rdma = facts.topic("rdma")
     if finding.check != "tcp-takes-rdma" or isinstance(rdma, Unknown) or rdma.nics != ():
         return finding
     return passed(finding.subject, "no RDMA device on this host")._replace(check=finding.check)
 
 
-def _of_launch(launch: Sized | Unknown | None) -> list[Finding]:
-    """Judge the launch itself; [] without one. A defect of these checks is one unknown finding."""
+def _judge_launch(launch: Sized | Unknown | None) -> list[Finding]:
+    """Judge the launch itself; [] without one. A launch that was not read, and a defect of these
+    checks, is one unknown finding."""
     if launch is None:
         return []
     from preflight.judging.launch_checks import launch_findings

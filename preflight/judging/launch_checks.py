@@ -8,7 +8,7 @@ from checks.base.units import format_bytes
 from checks.base.unknown import Unknown
 from checks.hugetlb.targets import FIT
 from preflight.judging.pages import ASSUMED, GATE, KEYS, MAPPING, MISREAD, NOT_READ, SIZES, UNUSED
-from preflight.judging.store_keys import Meeting, StoreKeys, compared, launch_keys
+from preflight.judging.store_keys import Meeting, StoreKeys, compare_keys, launch_keys
 from preflight.processes.containers import unknown_settings
 from preflight.processes.host_groups import foreground_server
 from preflight.processes.processes import LaunchProcess
@@ -57,14 +57,14 @@ def launch_findings(sizing: LaunchSizing) -> list[Finding]:
         *_reading(sizing),
         *_behind(sizing),
         *_notes(sizing),
-        *(_rule(finding) for finding in sizing.inputs.findings),
+        *(_as_check_finding(finding) for finding in sizing.inputs.findings),
         *_gate(sizing),
         *key_findings(sizing),
     ]
 
 
-def _rule(finding: RuleFinding) -> Finding:
-    """Turn a rule's finding into one of check."""
+def _as_check_finding(finding: RuleFinding) -> Finding:
+    """Turn a rule's finding into a finding of a check."""
     rule = finding.rule
     origin = "launch" if finding.origin is None else str(finding.origin)
     status, consequence = _STATUS[rule.severity]
@@ -110,7 +110,8 @@ def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield the mappings that Mooncake's allocator refuses whatever pages there are."""
+    """Yield a failure for each mapping that Mooncake refuses with any number of pages, or one pass.
+    Nothing if the sizes are not known."""
     shown = sizing.shown
     if shown is None:
         return
@@ -136,7 +137,7 @@ def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _behind(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield a finding if one engine waits for another that never ends."""
+    """Yield a warning if one engine waits for another without end, and takes its port or GPU."""
     waiting = foreground_server(sizing.whole)
     if waiting is not None and waiting.shared_resources:
         first, second = waiting.first.command.origin, waiting.later[0].command.origin
@@ -240,7 +241,7 @@ def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
         kinds.setdefault(repr((keys.model, *keys[1:])), []).append(keys)
     alike = [(same_keys, same_keys) for same_keys in kinds.values() if len(same_keys) > 1]
     for ours, others in (*alike, *combinations(kinds.values(), 2)):
-        match = compared(ours[0], others[-1])
+        match = compare_keys(ours[0], others[-1])
         status = _MEETING.get(match.verdict)
         if status is None or not match.first.model or match.first.model != match.second.model:
             continue

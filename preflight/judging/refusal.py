@@ -117,8 +117,8 @@ def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ())
 def _explained(
     finding: Finding, refused: Callable[[Setting], bool], advice: str, asks: str = ""
 ) -> Finding:
-    """Remove the settings that ``refused`` tells, and give the finding ``advice`` and ``asks`` in
-    their place. Without such a setting it stays as it is."""
+    """Return the finding with ``advice`` and ``asks`` in place of its ``refused`` settings; as it
+    is without such a setting."""
     kept = tuple(setting for setting in finding.settings if not refused(setting))
     if kept == finding.settings:
         return finding

@@ -58,9 +58,9 @@ class Meeting(str, Enum):
 class StoreKeys(NamedTuple):
     """One process's keys in one store.
 
-    named: what the key's text holds or is hashed from. content: what the bytes behind a key depend
-    on. pattern: a key as written. random: why no two processes agree, or "". store: master, tenant.
-    """
+    family: of programs that name keys alike. named: what the key's text holds or is hashed from.
+    content: what the bytes behind a key depend on. pattern: a key as written. random: why no two
+    processes agree, or "". store: master, tenant."""
 
     process: LaunchProcess
     family: str
@@ -101,13 +101,13 @@ def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
         server, consumer = process.server, process.consumer
         geometry = sizing.inputs.geometry.get(process.number, _NO_MODEL)
         if server is not None and server.store is not None:
-            keys.append(_sglang(process, server, server.store, release, geometry))
+            keys.append(_sglang_keys(process, server, server.store, release, geometry))
         elif consumer is not None:
             for client in consumer.clients:
                 if client.family == "LMCache":
-                    keys.append(_lmcache(process, consumer, client, geometry))
+                    keys.append(_lmcache_keys(process, consumer, client, geometry))
                 elif client.family == VLLM:
-                    keys.append(_vllm(process, consumer, client, geometry))
+                    keys.append(_vllm_keys(process, consumer, client, geometry))
     return tuple(keys)
 
 
@@ -117,11 +117,11 @@ def matches(
     """Compare every two processes of a launch, or each with every process of another launch."""
     pairs = combinations(ours, 2) if others is None else ((a, b) for a in ours for b in others)
     for first, second in pairs:
-        yield compared(first, second)
+        yield compare_keys(first, second)
 
 
-def compared(first: StoreKeys, second: StoreKeys) -> KeyMatch:
-    """Compare the keys of two processes."""
+def compare_keys(first: StoreKeys, second: StoreKeys) -> KeyMatch:
+    """Compare the keys of two processes. A certain difference of names counts before a doubt."""
     apart, unsure = _differences(first.store, second.store)
     if apart:
         return KeyMatch(first, second, Meeting.APART, tuple(apart))
@@ -163,8 +163,8 @@ def _is_mla(geometry: ModelGeometry | Unknown) -> bool | Unknown:
     return geometry if isinstance(geometry, Unknown) else geometry.kind is AttentionKind.MLA
 
 
-def _model(model: Any) -> Any:
-    """Return a model as what its bytes are of; those of a folder may be of any name."""
+def _comparable_model(model: Any) -> Any:
+    """Return the model, to compare bytes by; Unsure for a folder, which may hold any model."""
     if isinstance(model, str) and model.startswith(("/", ".", "~")):
         return Unsure(model, "whether the folder holds the same model is not known")
     return model
@@ -178,14 +178,14 @@ def _master(address: Any, tenant: Any) -> dict[str, Any]:
     return {"master": address, "tenant": tenant}
 
 
-def _sglang(
+def _sglang_keys(
     process: LaunchProcess,
     server: SglangServer,
     store: StoreConfig,
     release: str,
     geometry: ModelGeometry | Unknown,
 ) -> StoreKeys:
-    """Return the keys of SGLang's HiCache."""
+    """Return the keys of SGLang's HiCache, or of its linker. release: "" for the newest known."""
     model = server.value("model_path")
     served = server.value("served_model_name")
     served = model if server.links or served in (None, "") else served
@@ -233,11 +233,11 @@ def _sglang(
         "rank and stage numbers in a key": numbers,
         "place of a stage in a key without a rank": stage_in_keys or mla is not True,
         "key scheme": scheme,
-        "decode context parallel": _context(server, tp, pp, page),
+        "decode context parallel": _dcp_prefix(server, tp, pp, page),
         "SGLang release": Unsure(release, "whether both name their keys alike is not known"),
     }
     same = {
-        "model": _model(model),
+        "model": _comparable_model(model),
         "tensor-parallel shards": shards,
         "pipeline stages": pp,
         "KV dtype": server.value("kv_cache_dtype"),
@@ -256,8 +256,8 @@ def _sglang(
     return StoreKeys(process, family, named, same, pattern, "", where)
 
 
-def _context(server: SglangServer, tp: Any, pp: Any, page: Any) -> Any:
-    """Return the prefix that decode context parallelism gives a key: its whole topology."""
+def _dcp_prefix(server: SglangServer, tp: Any, pp: Any, page: Any) -> Any:
+    """Return the prefix that decode context parallelism gives a key; 1 without it."""
     dcp = server.number("dcp_size") if "dcp_size" in server.arguments.settings else 1
     lost = [value for value in (dcp, tp, pp, page) if isinstance(value, Unknown)]
     if dcp == 1 or lost:
@@ -265,7 +265,7 @@ def _context(server: SglangServer, tp: Any, pp: Any, page: Any) -> Any:
     return f"tp {tp}, dcp {dcp}, page {page}, pp {pp}"
 
 
-def _vllm(
+def _vllm_keys(
     process: LaunchProcess, consumer: Consumer, client: Client, geometry: ModelGeometry | Unknown
 ) -> StoreKeys:
     """Return the keys of vLLM's store connector."""
@@ -297,7 +297,7 @@ def _vllm(
         "vLLM release": _release(consumer, "vllm"),
     }
     same = {
-        "model": _model(model),
+        "model": _comparable_model(model),
         "tensor-parallel shards": shards,
         "prefill context ranks": _as_text(pcp),
         "decode context ranks": _as_text(dcp),
@@ -321,7 +321,7 @@ def _release(consumer: Consumer, product: str) -> Unsure:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value as a key may spell it: 16 and "16" are one."""
+    """Return a value as a key may spell it: 16 and "16" are equal. None is LEFT, the engine's."""
     if value is None:
         return LEFT
     return value if isinstance(value, Unknown) else str(value)
@@ -368,7 +368,7 @@ def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
     return "vLLM's own", ""
 
 
-def _lmcache(
+def _lmcache_keys(
     process: LaunchProcess, consumer: Consumer, client: Client, geometry: ModelGeometry | Unknown
 ) -> StoreKeys:
     """Return the keys of LMCache in vLLM."""

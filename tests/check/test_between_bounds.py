@@ -21,7 +21,7 @@ from checks.memory.judge import regular_bytes
 from checks.run.runner import every_check
 from preflight.inputs.host_source import Sized
 from preflight.inputs.launch_words import LaunchWords
-from preflight.judging.judge_host import JudgedHost, between, judge_host
+from preflight.judging.judge_host import JudgedHost, judge_host, merge_bounds
 from tests.builders.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
 from tests.checks.test_synthetic import FLAGS, NICS, fitted, script
 
@@ -122,7 +122,7 @@ def worst(findings: list[Finding], check: str) -> Status | None:
 @given(FINDINGS, FINDINGS)
 def test_nothing_passes_that_a_bound_refuses(upper: list[Finding], lower: list[Finding]) -> None:
     """Of each check: good only where both are, and a failure only where one is certain of it."""
-    found = between(upper, lower)
+    found = merge_bounds(upper, lower)
     for check in {finding.check for finding in upper}:
         at_most, at_least, told = (worst(each, check) for each in (upper, lower, found))
         if at_most is Status.FAIL or (at_least is Status.FAIL and at_most is Status.UNKNOWN):
@@ -136,4 +136,4 @@ def test_nothing_passes_that_a_bound_refuses(upper: list[Finding], lower: list[F
 
 @given(FINDINGS)
 def test_a_launch_that_is_known_is_judged_as_ever(findings: list[Finding]) -> None:
-    assert between(findings, findings) == findings
+    assert merge_bounds(findings, findings) == findings

@@ -10,7 +10,14 @@ import pytest
 from checks.base.finding import Status
 from preflight.cli.main import run
 from preflight.judging.launch_checks import key_findings
-from preflight.judging.store_keys import KeyMatch, Meeting, Unsure, compared, launch_keys, matches
+from preflight.judging.store_keys import (
+    KeyMatch,
+    Meeting,
+    Unsure,
+    compare_keys,
+    launch_keys,
+    matches,
+)
 from preflight.sizing.launch_sizing import LaunchSizing
 from tests.processes import test_unread
 from tests.processes.test_unread import PLENTY
@@ -148,7 +155,7 @@ PAIRS = [
 def test_two_processes(tmp_path: Path, first: str, second: str, verdict: Meeting, why: str) -> None:
     match = match_of(tmp_path, first, second)
     assert (match.verdict, why in "; ".join(match.reasons)) == (verdict, True), match.reasons
-    assert compared(match.second, match.first).verdict is verdict
+    assert compare_keys(match.second, match.first).verdict is verdict
 
 
 def test_two_releases_may_name_their_keys_each_its_own_way(tmp_path: Path) -> None:
@@ -156,7 +163,7 @@ def test_two_releases_may_name_their_keys_each_its_own_way(tmp_path: Path) -> No
     assert match.verdict is COLLIDE
     older = Unsure("0.5.2", "not known")
     named = {**match.second.named, "SGLang release": older}
-    assert compared(match.first, match.second._replace(named=named)).verdict is UNKNOWN
+    assert compare_keys(match.first, match.second._replace(named=named)).verdict is UNKNOWN
 
 
 def test_a_model_is_that_of_its_folder_or_of_model_config(tmp_path: Path) -> None:
@@ -185,7 +192,7 @@ def test_vllm_draws_its_seed_until_0_28(tmp_path: Path) -> None:
         sized(tmp_path, f"{image}:v0.28.0 {words}", f"{image}:v0.29.0 {words} --port 8001")
     )
     assert str(older.named["vLLM release"]) == "0.28.0"
-    match = compared(older, newer)
+    match = compare_keys(older, newer)
     drawn = "PYTHONHASHSEED is not set, and the seed of vLLM 0.28.0 is drawn at random"
     assert match.verdict is NEVER
     assert any(drawn in reason for reason in match.reasons)

@@ -9,7 +9,7 @@ import pytest
 
 from checks.base.root import Root
 from preflight.cli.main import run
-from preflight.judging.store_keys import Meeting, compared, launch_keys
+from preflight.judging.store_keys import Meeting, compare_keys, launch_keys
 from preflight.launches.shell_script import read_script
 from preflight.processes.image_releases import image_releases
 from preflight.processes.processes import LaunchOptions
@@ -105,8 +105,8 @@ def test_keys_of_two_releases_of_lmcache_are_unknown(tmp_path: Path) -> None:
         launch_keys(sized(tmp_path, install.format(release) + line + "\n"))[0]
         for release in ("0.5.6", "0.5.6", "0.3.9")
     )
-    assert compared(one, same).verdict is Meeting.EQUAL
-    assert compared(one, other).verdict is Meeting.UNKNOWN
+    assert compare_keys(one, same).verdict is Meeting.EQUAL
+    assert compare_keys(one, other).verdict is Meeting.UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from preflight.consumers.lmcache import lmcache_settings, lmcache_values, mooncake_setup, override
-from preflight.judging.store_keys import Meeting, compared, launch_keys
+from preflight.judging.store_keys import Meeting, compare_keys, launch_keys
 from tests.builders.examples import few_changed, seeded
 from tests.consumers.test_store_keys import lmcache, sized
 from tests.real.conftest import cut, install
@@ -205,7 +205,7 @@ def test_keys_meet_as_lmcaches_own_do(tmp_path: Path) -> None:
     theirs = [own(one) for one in engines]
     verdicts = set()
     for first, second in combinations(range(ENGINES), 2):
-        verdict = compared(derived[first], derived[second]).verdict
+        verdict = compare_keys(derived[first], derived[second]).verdict
         equal = theirs[first] == theirs[second]
         assert equal or not theirs[first] & theirs[second]
         expected = Meeting.EQUAL if equal else Meeting.NEVER

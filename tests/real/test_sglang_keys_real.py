@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from preflight.cli.main import run
-from preflight.judging.store_keys import Meeting, compared, launch_keys
+from preflight.judging.store_keys import Meeting, compare_keys, launch_keys
 from tests.builders.examples import few_changed, seeded
 from tests.builders.synthetic import build_host, gpu_host
 from tests.consumers.test_store_keys import sized
@@ -178,7 +178,7 @@ def test_keys_meet_as_sglangs_own_do(tmp_path: Path) -> None:
     assert len(keys) == SERVERS
     met = dict.fromkeys((Meeting.EQUAL, Meeting.COLLIDE, Meeting.NEVER), 0)
     for first, second in combinations(range(SERVERS), 2):
-        found = compared(keys[first], keys[second])
+        found = compare_keys(keys[first], keys[second])
         both = (servers[first], servers[second], found.verdict, found.reasons)
         assert (found.verdict is not Meeting.NEVER) == bool(own[first] & own[second]), both
         assert found.verdict is not Meeting.EQUAL or own[first] == own[second], both

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import pytest
 
 from preflight.consumers.vllm import store_config
-from preflight.judging.store_keys import Meeting, compared, launch_keys
+from preflight.judging.store_keys import Meeting, compare_keys, launch_keys
 from tests.builders.examples import few_changed, seeded
 from tests.consumers.test_store_keys import sized, vllm
 from tests.real.conftest import cut
@@ -146,7 +146,7 @@ def test_keys_meet_as_vllms_own_do(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     theirs = [own(one, monkeypatch) for one in engines]
     met = dict.fromkeys((Meeting.EQUAL, Meeting.COLLIDE, Meeting.NEVER, Meeting.UNKNOWN), 0)
     for first, second in combinations(range(ENGINES), 2):
-        found = compared(derived[first], derived[second])
+        found = compare_keys(derived[first], derived[second])
         both = (engines[first], engines[second], found.verdict, found.reasons)
         # What a model's heads come to is not known of these: the key may meet, the bytes may not.
         assert (found.verdict is not Meeting.NEVER) == bool(theirs[first] & theirs[second]), both

@@ -16,7 +16,7 @@ from checks.base.root import Root
 from checks.base.unknown import Unknown
 from preflight.inputs.written_launch import read_launch, size_written
 from preflight.judging.launch_checks import launch_findings
-from preflight.judging.store_keys import Meeting, compared, launch_keys
+from preflight.judging.store_keys import Meeting, compare_keys, launch_keys
 from preflight.launches.launch_files import read_source
 from preflight.processes.processes import LaunchOptions, ProcessKind
 from preflight.programs.memory_records import MappedProcess, Protocol, StoreClient
@@ -262,5 +262,5 @@ def test_its_keys_meet_no_hicache(tmp_path: Path) -> None:
     lines = [f"{STORE} {SERVER} {words} &\n" for words in (LINKER, f"{LINKER} --port 1", HICACHE)]
     first, second, other = launch_keys(sized(tmp_path, "".join(lines)))
     assert first.pattern == "Qwen-Qwen3-14B_<sha256 of a page>_tp<rank>_cp<rank>_pp<stage>_k"
-    assert compared(first, second).verdict is Meeting.EQUAL
-    assert compared(first, other).verdict is Meeting.NEVER
+    assert compare_keys(first, second).verdict is Meeting.EQUAL
+    assert compare_keys(first, other).verdict is Meeting.NEVER
