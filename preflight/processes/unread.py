@@ -44,7 +44,7 @@ from preflight.processes.processes import (
     with_router,
 )
 from preflight.programs.mooncake_flags import flags_of, read_flags
-from preflight.programs.sglang_arguments import is_own_argument, operators_in, unresolved
+from preflight.programs.sglang_arguments import is_own_argument, operator_variables, unresolved
 
 
 class NameRow(NamedTuple):
@@ -232,7 +232,7 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         in_pod = container is not None and container.engine == "kubernetes"
         for word in process.arguments:
             flag = word.flag or before
-            if in_pod and operators_in(word):
+            if in_pod and operator_variables(word):
                 continue  # its operator gives it to each pod
             for name in word.unresolved:
                 variable = process.command.environment.get(name)

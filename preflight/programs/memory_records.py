@@ -21,7 +21,8 @@ class Protocol(Enum):
 
 
 class HotCache(NamedTuple):
-    """Mooncake's local hot cache: whole blocks of ``bytes``; shared memory, or plain malloc."""
+    """Mooncake's local hot cache: the whole blocks that fit in ``bytes``. shared_memory: False if
+    malloc gives the memory."""
 
     bytes: int
     block_bytes: int
@@ -33,9 +34,9 @@ DEFAULT_ARENA_BYTES = 8 * GIB
 
 
 class ArenaFlags(NamedTuple):
-    """What ``--use_mmap_arena_allocator`` and ``--mmap_arena_pool_size`` say, which
-    mooncake_client takes: MC_MMAP_ARENA_POOL_SIZE goes before them, and an unreadable one leaves
-    their size (utils.cpp; seen on 0.3.13.post1 and 0.3.14)."""
+    """The arena by mooncake_client's flags ``--use_mmap_arena_allocator`` (``on``) and
+    ``--mmap_arena_pool_size``. A readable MC_MMAP_ARENA_POOL_SIZE wins over the flags, an
+    unreadable one leaves their size (utils.cpp; seen on 0.3.13.post1 and 0.3.14)."""
 
     on: bool = False
     pool_bytes: int = DEFAULT_ARENA_BYTES
@@ -45,7 +46,8 @@ NO_ARENA_FLAGS = ArenaFlags()
 
 
 class StoreSettings(NamedTuple):
-    """What an environment asks of Mooncake; whether a release honours it, the replay says."""
+    """The memory settings that an environment gives Mooncake. The replay tells which of these a
+    release follows."""
 
     hugepages: bool
     hugepage_bytes: int
@@ -60,8 +62,8 @@ class StoreClient(NamedTuple):
 
     dummy: its segment lives in a ``mooncake_client`` process; it maps only a local buffer, as
     shared memory. nic_nodes: the NUMA nodes of this client's NICs; None if they are the launch's.
-    offload_buffer_bytes: as Mooncake reads it, 0 or less included. offload_folder: the folder to
-    offload to, or "" if no other client can have the same."""
+    offload_buffer_bytes: as Mooncake reads the number, even if it is 0 or less; None without
+    offload. offload_folder: tells if two clients offload to the same folder; "" if not known."""
 
     segment_bytes: int
     local_buffer_bytes: int
@@ -104,8 +106,8 @@ class MappedProcess(NamedTuple):
     under ``numactl --membind`` with its GPU's node), or None. among: the NUMA nodes of its memory,
     if several and not all. own_allocator: of the host pools; None if Mooncake's allocator maps
     them, as shared memory. metadata_bytes: plain memory that prefill/decode transfer registers with
-    the NICs. split_pools: for each host pool, whether SGLang hands over K and V apart; others are
-    handed over whole. own_pools: mapped before the clients."""
+    the NICs. split_pools: for each host pool, True if SGLang registers K and V as two halves; a
+    pool beyond the end is registered whole. own_pools: mapped before the clients."""
 
     name: str
     settings: StoreSettings
@@ -122,10 +124,10 @@ class MappedProcess(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """All processes of one host, and what of the host decides how they map memory.
+    """All processes of one host, and the facts of the host that decide how they map memory.
 
-    nic_nodes: the NUMA nodes that the NICs in use sit on; empty if they have none. A client that
-    uses other NICs says so itself. default_page_bytes: the kernel's default huge page size."""
+    nic_nodes: the NUMA nodes of the NICs in use, () if they have none; a client's ``nic_nodes``
+    replaces them. default_page_bytes: the kernel's default huge page size."""
 
     processes: tuple[MappedProcess, ...]
     release: MooncakeRelease

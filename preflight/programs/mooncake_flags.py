@@ -34,8 +34,9 @@ class Flag(NamedTuple):
 class FlagRead(NamedTuple):
     """One flag of a command line, as gflags reads it.
 
-    value: None if an open variable decides it. problem: the program's message before it ends, or
-    "". passed_over: the word behind a switch that looks like a value."""
+    value: None if a variable that is not set decides it. problem: the message with which the
+    program ends, or "". flag: None if the program has no such flag. passed_over: the word behind a
+    switch, such as ``false``, that gflags does not take for its value."""
 
     name: str
     value: str | None
@@ -46,7 +47,8 @@ class FlagRead(NamedTuple):
 
 
 class FlagTable(NamedTuple):
-    """releases: whose flags are known, the oldest first. programs: the flags of each, by name."""
+    """The flags of each program, by program and name. releases: those whose flags are known, the
+    oldest first."""
 
     releases: tuple[str, ...]
     programs: Mapping[str, Mapping[str, Flag]]
@@ -54,8 +56,7 @@ class FlagTable(NamedTuple):
 
 @cache
 def flag_table() -> FlagTable:
-    """Return the flags of Mooncake's programs by program and name, and the releases whose flags are
-    known."""
+    """Read the flags of Mooncake's programs, and how a program ends on an empty value."""
     programs: dict[str, dict[str, Flag]] = {}
     releases: tuple[str, ...] = ()
     with open(data_file("mooncake_flags.txt"), encoding="utf-8") as file:
@@ -78,7 +79,8 @@ def flag_table() -> FlagTable:
 
 @cache
 def empty_values() -> tuple[tuple[str, ...], ...]:
-    """Return the measured rows: program, flag, value ("" or " "), exit code or "runs", message."""
+    """Return a row for each flag that was tried with an empty value, by running the program:
+    program, flag, value ("" or " "), exit code or "runs", message."""
     with open(data_file("mooncake_empty_values.txt"), encoding="utf-8") as file:
         rows = [line.rstrip("\n").split("|") for line in file if not line.startswith("#")]
     return tuple((*names.split(), value, code, says) for names, value, code, says in rows)
@@ -128,10 +130,10 @@ def read_flags(arguments: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterat
 
 
 def value_of(arguments: tuple[Word, ...], name: str) -> Word | None:
-    """Return the value of a flag, the last one counting, as gflags and argparse read it.
+    """Return the value of the flag ``name``, written with underscores; the last one counts.
 
-    It is written ``--name=value``, ``-name value`` or ``--na-me``; its text is empty if the flag
-    stands alone. None without the flag."""
+    The flag may stand as ``--a_b=value``, ``-a_b value`` or ``--a-b value``, as gflags and argparse
+    read it. None without the flag; a word with empty text if no value follows."""
     result = None
     for index, word in enumerate(arguments):
         flag, equals, value = word.text.lstrip("-").partition("=")
@@ -148,7 +150,8 @@ def value_of(arguments: tuple[Word, ...], name: str) -> Word | None:
 
 
 def is_on(arguments: tuple[Word, ...], program: str, name: str) -> bool | None:
-    """Return whether a switch is on, None if unknown; ``--name false`` turns it on in gflags."""
+    """Return whether the switch ``name`` of ``program`` is on: False without the flag, None if a
+    variable decides. ``--name false`` turns it on in gflags."""
     on: bool | None = False
     for flag in read_flags(arguments, flags_of(program)):
         if flag.name == name:
@@ -201,12 +204,12 @@ def as_double(value: str) -> float | None:
 def with_config_file(
     arguments: tuple[Word, ...], read_file: ReadFile
 ) -> tuple[tuple[Word, ...], Unknown | None]:
-    """Return the flags, with those of ``--config_path FILE`` in front, and None or why the file is
-    not read.
+    """Return a master's flags, with those of ``--config_path FILE`` (YAML or JSON) in front: later
+    flags win.
 
-    Later flags win. The file is YAML or JSON. A key that is no flag is passed over, as the master
-    does. In Mooncake 0.3.13 ``mooncake-store/src/master.cpp``, ``InitMasterConf`` reads the file,
-    then ``LoadConfigFromCmdline`` takes each flag that was given."""
+    The second value is None, or the reason if the file cannot be read; the flags are then returned
+    alone. A key that is no flag is skipped, as the master does: in Mooncake 0.3.13, by
+    ``InitMasterConf`` and ``LoadConfigFromCmdline`` (``mooncake-store/src/master.cpp``)."""
     path = value_of(arguments, "config_path")
     if path is None or not path.text:
         return arguments, None

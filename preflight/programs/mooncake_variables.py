@@ -37,11 +37,11 @@ class Reader(Enum):
 class Number(NamedTuple):
     """A variable that holds a number.
 
-    default: the effect without it, in words. least, most: the bounds of a number that is taken, or
-    None. values: the only numbers that are taken. beyond: the effect of any other number, in words;
-    "" if the default holds. refused: the end of the process, if that is the effect. nonzero: any
-    number but 0 is taken. negative_wraps: -1 is read as 2^64 - 1. unless: the variable that
-    precedes it."""
+    default: the effect without the variable, in words. least, most: the bounds of a number that is
+    taken, or None. values: the only numbers that are taken. beyond: the effect of any other number,
+    in words; "" if the default holds. refused: the error, if such a number ends the process.
+    nonzero: any number but 0 is taken. negative_wraps: -1 is read as 2^64 - 1. unless: a variable
+    that replaces this one if it is set."""
 
     name: str
     reader: Reader
@@ -86,7 +86,7 @@ class Switch(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A variable that holds one of a few words; any other word is taken for ``otherwise``."""
+    """A variable that holds one of the words ``taken``; any other word counts as ``otherwise``."""
 
     name: str
     taken: tuple[str, ...]
@@ -97,7 +97,8 @@ class Choice(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """A variable that holds a share in (0, 1]; else the default stays, without a message."""
+    """A variable that holds a share in (0, 1]; any other text leaves the default, without a
+    message. unless: as in ``Number``."""
 
     name: str
     default: float
@@ -122,7 +123,7 @@ EPHEMERAL_PORTS = (32768, 60999)
 
 
 def _rows(row_type: type[Row], rows: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
-    """Return the rows of one row_type: lists are tuples, a reader is named."""
+    """Build the rows of one table; lists become tuples, and a reader's name a ``Reader``."""
     result = []
     for row in rows:
         fields = {name: tuple(v) if isinstance(v, list) else v for name, v in row.items()}
@@ -154,8 +155,8 @@ _MOST_DIGITS = 40
 
 
 class NumberRead(NamedTuple):
-    """What a text comes to. value: None if the code keeps its default. cut: the text is more
-    than a number, or none at all."""
+    """The number that is read from a text. value: None if the code keeps its default. cut: True if
+    the text is more than a number, or has none."""
 
     value: int | None
     cut: bool
@@ -178,15 +179,16 @@ def read_number(reader: Reader, text: str) -> NumberRead:
     return NumberRead(value, cut)
 
 
-def becomes(row: Number, value: int) -> str:
-    """Return in words the value that Mooncake uses in place of a number that it does not take."""
+def effect_of(row: Number, value: int) -> str:
+    """Return in words the effect of a number that Mooncake does not take: another value is used, or
+    the process ends."""
     if row.negative_wraps and value < 0:
         return f"read as {value + 2**64}"
     return row.refused or row.beyond or f"{row.default} is used"
 
 
 def read_switch(row: Switch, text: str) -> bool | None:
-    """Return on or off for a word; None if the default holds."""
+    """Return whether a text turns the switch on; None if the default holds."""
     word = text if row.exact else text.strip(STRTOD_BLANKS).lower()
     if word in row.on:
         return True
@@ -194,7 +196,7 @@ def read_switch(row: Switch, text: str) -> bool | None:
 
 
 def takes_word(row: Choice, text: str) -> bool:
-    """Tell whether ``text`` is one of the words."""
+    """Tell whether ``text`` is one of the words that the variable takes."""
     return (text.lower() if row.any_case else text) in row.taken
 
 
@@ -209,7 +211,6 @@ def read_ratio(text: str) -> float | None:
 
 def usable_ports(least: int, most: int) -> bool:
     """Tell whether Mooncake takes a range of ports."""
-
     first, last = EPHEMERAL_PORTS
     ephemeral = any(first <= port <= last for port in (least, most))
     return PORTS[0] <= least <= most <= PORTS[1] and not ephemeral

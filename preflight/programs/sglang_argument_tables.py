@@ -44,7 +44,7 @@ def known_releases() -> tuple[str, ...]:
 
 
 def releases_with(flag: str) -> tuple[tuple[str, str], ...]:
-    """Return first and last known release of each span that has ``flag``."""
+    """Return the (first, last) release of each run of known releases that have ``flag``."""
     known = _data()["versions"]
     has = [any(flag in row["flags"] for row in _table(i, True).rows) for i in range(len(known))]
     runs = (list(run) for present, run in groupby(range(len(known)), has.__getitem__) if present)
@@ -61,7 +61,8 @@ def _data() -> dict[str, Any]:
 
 @cache
 def _table(index: int, exact: bool) -> ArgumentTable:
-    """Return the full rows of the release at ``index``."""
+    """Build the table of the release at ``index``; flags and choices that its rows leave out are
+    filled in."""
     data = _data()
     rows = []
     for row in data["arguments"]:
@@ -84,7 +85,7 @@ def argument_flags() -> Iterator[str]:
 
 
 def _flags(row: Mapping[str, Any]) -> list[str]:
-    """Return an argument's flags; the file leaves out a flag that is its name."""
+    """Return an argument's flags: the row's, else the argument's name with dashes."""
     return row.get("flags") or ["--" + row["name"].replace("_", "-")]
 
 
@@ -100,7 +101,8 @@ def _json(text: str) -> Any:
 
 
 def _json_list(text: str) -> Any:
-    """Return any JSON value; bad JSON is refused as SGLang's ``json_list_type`` refuses it."""
+    """Return any JSON value. Raises ArgumentTypeError for bad JSON, as SGLang's
+    ``json_list_type``."""
     try:
         return _json(text)
     except ValueError:
@@ -110,7 +112,7 @@ def _json_list(text: str) -> Any:
 
 
 def _cuda_graph_config(text: str) -> Any:
-    """Return a JSON object, refused in the words of SGLang's own converter."""
+    """Return a JSON object. Raises ArgumentTypeError, in SGLang's words, for any other text."""
     try:
         value = _json(text)
     except ValueError as error:

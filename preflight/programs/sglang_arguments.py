@@ -35,10 +35,11 @@ from preflight.programs.sglang_argument_tables import (
 
 
 class SettingValue(NamedTuple):
-    """A value as its consumer reads it, with the origin; Unknown if an open variable is part.
+    """A value as the program reads it, and its origin.
 
-    given: False for a default, or for an argument that the release lacks. written_as: the flag or
-    variable of the value; "" if a file sets it or nobody does."""
+    value: Unknown if it depends on a variable that is not set. given: False for a default, or for
+    an argument that the release lacks. written_as: the flag or variable that sets the value; "" if
+    a file or nobody does."""
 
     value: Any
     origin: str
@@ -54,9 +55,9 @@ class ParsedArguments(NamedTuple):
     error: str | None  # SGLang's own words, without "sglang serve: error: "
     unrecognized: tuple[Word, ...]
     version: str  # of SGLang, whose arguments these are
-    # Whether ``version`` is the release asked for: what it refuses, that server refuses.
+    # Whether ``version`` is the release asked for: then the real server refuses the same.
     exact: bool
-    # Why there may be arguments that are not here; None where all are.
+    # Why there may be arguments that are not here; None if all are.
     unread: Unknown | None = None
     argv: tuple[Word, ...] = ()  # all that were read, those of a configuration file in front
     refused: tuple[Word, ...] = ()  # the flag that ``error`` is about, and its values
@@ -78,15 +79,14 @@ class _Parser(argparse.ArgumentParser):
 def parse_sglang_arguments(argv: Sequence[Word], version: str | None = None) -> ParsedArguments:
     """Read the words after ``sglang.launch_server``; a refusal is in ``error``.
 
-    version: of the SGLang that reads them; None if not known: then the newest known release is
-    taken. A release without a table has that of the newest known one before it. Raises ValueError
-    as ``parse_version`` does."""
+    version: of the SGLang that reads them; None takes the newest known release. A release without
+    a table has that of the newest known one before it. Raises ValueError if it is no version."""
     return _parsed(tuple(argv), version)
 
 
 @lru_cache(maxsize=64)  # who looks for a size asks many times, and changes one word or none
 def _parsed(argv: tuple[Word, ...], version: str | None) -> ParsedArguments:
-    """Return all arguments as the release reads them, with the message of a refusal."""
+    """Do the work of ``parse_sglang_arguments``, whose arguments have to be hashable here."""
     table = argument_table(version)
     texts = [_text(word.text, word) for word in argv]
     flags = {str(text.partition("=")[0]) for text in texts if text.startswith("-")}
@@ -99,7 +99,7 @@ def _parsed(argv: tuple[Word, ...], version: str | None) -> ParsedArguments:
         namespace, unrecognized = parser.parse_known_args(texts, namespace)
     except RefusedError as refusal:
         error = str(refusal)
-        namespace, unrecognized, refused = _without_what_is_refused(parser, texts)
+        namespace, unrecognized, refused = _parse_flag_by_flag(parser, texts)
     left = tuple(_word(text) for text in unrecognized)
     settings = {**_defaults(table.version)}
     settings |= {name: _setting(stored) for name, stored in vars(namespace).items()}
@@ -158,12 +158,13 @@ _OWN_ARGUMENT = regex(r"\$?\{?(?:[@*]|[1-9]\d*)\}?")
 
 
 def is_own_argument(name: str) -> bool:
-    """Return whether an unknown name is an argument of the script itself: $@, $1."""
+    """Tell whether a name without a value is an argument of the script: $@ or $1."""
     return _OWN_ARGUMENT.fullmatch(name) is not None
 
 
-def operators_in(word: Word) -> list[str]:
-    """Return the operator's variables in $(...), which Kubernetes fills in before a shell runs."""
+def operator_variables(word: Word) -> list[str]:
+    """Return the names in $(...) that a Kubernetes operator sets in each pod; [] if ``word`` has
+    another open name."""
     if not all(map(is_output, word.unresolved)):
         return []
     names = _SUBSTITUTION.findall(word.text)
@@ -171,14 +172,13 @@ def operators_in(word: Word) -> list[str]:
 
 
 def unresolved(word: Word) -> Unknown:
-    """Return why a word's text is not known, with advice on how to give its variables. The word has
-    to be one that is not known."""
+    """Return why the text of a word with open names is not known, and advice on how to set them."""
     if all(map(is_own_argument, word.unresolved)):
         reason = f"the script's own arguments are not given: {word.text!r} ({word.origin})"
         advice = "name them, if it is given any, behind it: -- bash SCRIPT ARGUMENTS"
         return Unknown(reason, advice=advice)
     shown = list(dict.fromkeys(open_name(word, name) for name in word.unresolved))
-    given_in_pod = operators_in(word)
+    given_in_pod = operator_variables(word)
     if given_in_pod:
         names = ", ".join(given_in_pod)
         reason = f"{names} is not set where {word.text!r} stands ({word.origin})"
@@ -227,6 +227,8 @@ def port_value(text: str, what: str) -> int | Unknown:
 
 
 class _Given(NamedTuple):
+    """The converted value of one word."""
+
     value: Any
     word: Word | None
 
@@ -238,14 +240,14 @@ class _Given(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """What an argument stores, and the flag by which its origin is called."""
+    """A value in argparse's namespace, and the flag to name as its origin."""
 
     value: Any
     flag: str
 
 
 class _Choices(list[Any]):
-    """Choices that hold for what a converter yields; an unknown value may be any choice."""
+    """Choices for converted values; an unknown value is always accepted."""
 
     def __contains__(self, item: object) -> bool:
         value = item.value if isinstance(item, _Given) else item
@@ -286,10 +288,10 @@ _BARE = frozenset({"help", "refused", "ignored", "switch", "constant"})
 _CONSTANT = frozenset({"constant", "constant_of"})
 
 
-def _eligible(
+def _possible_rows(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows that a word may mean, by a flag or its beginning."""
+    """Yield the rows of arguments that ``texts`` may name, by a flag or its beginning."""
     starts = tuple({text.partition("=")[0] for text in texts if text.startswith("-")})
     for row in rows:
         named = any(flag.startswith(start) for flag in row["flags"] for start in starts)
@@ -299,11 +301,11 @@ def _eligible(
 
 @lru_cache(maxsize=64)  # the servers of a manifest have the same flags
 def _parser(version: str | None, flags: tuple[str, ...]) -> _Parser:
-    return _build(_eligible(argument_table(version).rows, flags))
+    return _build(_possible_rows(argument_table(version).rows, flags))
 
 
 def _build(rows: Iterator[Mapping[str, Any]]) -> _Parser:
-    """Return argparse's parser of these rows."""
+    """Build an argparse parser with an argument for each row."""
     # With a width: else argparse asks the terminal, and imports shutil, for every argument.
     formatter = partial(argparse.HelpFormatter, width=80)
     parser = _Parser(prog="sglang serve", add_help=False, formatter_class=formatter)
@@ -319,13 +321,13 @@ def _build(rows: Iterator[Mapping[str, Any]]) -> _Parser:
     return parser
 
 
-def _without_what_is_refused(
+def _parse_flag_by_flag(
     parser: _Parser, texts: list[_Text]
 ) -> tuple[argparse.Namespace, list[str], list[_Text]]:
-    """Return the settings that are not refused, the words left over, and the refused words.
+    """Parse one flag after another, so that one refused value does not hide the other findings.
 
-    It goes flag by flag, so that one bad value does not hide every other finding. The refused words
-    are the first flag that is refused, with its values."""
+    Return the settings of the flags that are taken, the words left over, and the first refused flag
+    with its values."""
     namespace, unrecognized = argparse.Namespace(), []
     refused: list[_Text] = []
     start = 0
@@ -344,7 +346,7 @@ def _without_what_is_refused(
 
 @lru_cache(maxsize=8)
 def _defaults(version: str) -> Mapping[str, SettingValue]:
-    """Return every argument's setting if nobody gives it."""
+    """Return every argument's default; None for those that the release lacks."""
     absent = SettingValue(None, f"absent from SGLang {version}", False)
     settings = dict.fromkeys(argument_names(), absent)
     origin = Default(f"default of SGLang {version}")
@@ -356,7 +358,7 @@ def _defaults(version: str) -> Mapping[str, SettingValue]:
 
 
 def _setting(stored: _Stored) -> SettingValue:
-    """Return a parsed value with its origin; Unknown if a word of it is open."""
+    """Return a parsed value as a setting; Unknown if one of its words is not known."""
     value, flag = stored
     if isinstance(value, list):
         unknown = next((item.value for item in value if isinstance(item.value, Unknown)), None)
@@ -393,7 +395,7 @@ def merged_words(
 ) -> tuple[Word, ...] | Unknown:
     """Return ``argv`` without ``--config FILE``, and with the file's settings as flags in front.
 
-    ``argv`` has to have the flag. Unknown if the file's name or text is not known; raises
+    ``argv`` must have the flag. Unknown if the file's name or text is not known. Raises
     RefusedError, with SGLang's words, if SGLang refuses the file."""
     place, *others = [index for index, word in enumerate(argv) if word.text == _FLAG]
     if others:

@@ -19,8 +19,8 @@ from preflight.programs.sglang_arguments import ParsedArguments
 
 
 class Values:
-    """The values of arguments; None for one that nobody wrote and that has no default. Raises
-    UnknownFactError if a variable decides. An argument that the release lacks is None."""
+    """The values of arguments as attributes; None for one that the release lacks, or that nobody
+    wrote and that has no default. Reading a value that is not known raises UnknownFactError."""
 
     def __init__(self, arguments: ParsedArguments) -> None:
         self._arguments = arguments
@@ -160,8 +160,9 @@ _BROKEN: Mapping[str, Callable[[Values], Any]] = {
 
 
 class ValueRefusal(NamedTuple):
-    """says: what SGLang prints, with values in braces. since, until: its first and last release, or
-    "". broken: whether values are so refused."""
+    """One reason for which the server refuses values. says: the text that SGLang prints, with
+    values in braces. since, until: the first and last release that refuses, or "". broken: tells if
+    values are refused."""
 
     says: str
     since: str
@@ -181,7 +182,8 @@ def refusal_rows() -> tuple[ValueRefusal, ...]:
 
 
 def refusals(arguments: ParsedArguments, version: str) -> Iterator[str]:
-    """Yield the message of each row that the values break; an unknown value breaks none."""
+    """Yield each message with which SGLang ``version`` refuses the values. A condition on a value
+    that is not known does not hold."""
     values = Values(arguments)
     numbers = parse_version(version)
     for row in refusal_rows():
@@ -192,7 +194,7 @@ def refusals(arguments: ParsedArguments, version: str) -> Iterator[str]:
 
 
 def every_release_refuses(arguments: ParsedArguments) -> bool:
-    """Tell whether each known release of SGLang refuses these values, for whatever reason."""
+    """Tell whether each known release of SGLang refuses the values, for any reason."""
     return all(any(refusals(arguments, version)) for version in known_releases())
 
 

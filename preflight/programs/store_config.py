@@ -30,8 +30,8 @@ class Source(Enum):
 
 
 class ConfigKey(NamedTuple):
-    """A key of the JSON. variable: the one with the same meaning. default: if neither is set. read:
-    turns the variable's text into a value; ValueError means the default."""
+    """A key of the JSON, and the environment variable with the same meaning. default: the value if
+    it is not set. read: turns the variable's text into a value; a ValueError means the default."""
 
     variable: str
     default: Any
@@ -39,7 +39,7 @@ class ConfigKey(NamedTuple):
 
 
 def sglang_env_bool(text: str) -> bool:
-    """Return the boolean that ``EnvBool`` reads. Raises ValueError if the default is used."""
+    """Return the boolean that SGLang's ``EnvBool`` reads. Raises ValueError for any other text."""
     value = text.lower()
     if value in ("true", "1", "yes", "y"):
         return True
@@ -82,7 +82,8 @@ class StoreEdit(NamedTuple):
 
 
 class StoreConfig(NamedTuple):
-    """What a store is set up with, and what is unused; ``edit`` mends ``error`` if one can tell."""
+    """The settings of a store by key, and those that are not used. edit: mends ``error``; None if
+    no such edit is known."""
 
     source: Source | Unknown
     settings: Mapping[str, SettingValue]
@@ -114,7 +115,7 @@ def read_store_config(
     if error or isinstance(extra, Unknown):
         source: Source | Unknown = extra if isinstance(extra, Unknown) else Source.EXTRA_CONFIG
         return StoreConfig(source, _unread(source), {}, (), (), error)
-    wrong = misused(extra, reader.typed)
+    wrong = wrong_type(extra, reader.typed)
     path = environment.get("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH")
     if any(extra.get(key) is not None for key in reader.addresses):
         where = extra_config.origin
@@ -126,17 +127,17 @@ def read_store_config(
     config = config._replace(gigabytes=reader.gigabytes)
     if wrong is not None:
         key, error = wrong
-        return config._replace(error=error, edit=_typed(key, extra[key]))
+        return config._replace(error=error, edit=_type_edit(key, extra[key]))
     if config.error:
         return config
-    error = _no_segment(config, reader)
+    error = _segment_error(config, reader)
     edit = None if error is None else segment_edit(config, environment)
     return config._replace(error=error, edit=edit)
 
 
-def _no_segment(config: StoreConfig, reader: StoreReader) -> str | None:
-    """Return the error with which this release ends because of the text of its segment size; None
-    if it reads the size."""
+def _segment_error(config: StoreConfig, reader: StoreReader) -> str | None:
+    """Return the error with which this SGLang ends because it cannot read the segment size; None if
+    it can."""
     size = config.value("global_segment_size")
     if reader.gigabytes or not isinstance(size, str):
         return None
@@ -167,8 +168,9 @@ def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreE
     return StoreEdit(f"{key}{size}", key + json.dumps(setting.value))
 
 
-def _typed(key: str, value: Any) -> StoreEdit | None:
-    """Return the edit that gives a value the type of its key, or None if it has none."""
+def _type_edit(key: str, value: Any) -> StoreEdit | None:
+    """Return the edit that writes a text as the type that its key must have: ``"8"`` as 8. None if
+    the text is no such value."""
     try:
         meant = json.loads(value)
     except (ValueError, TypeError, RecursionError):
@@ -188,8 +190,8 @@ def _from_json(
 ) -> StoreConfig:
     """Return the configuration of a JSON object, ``config``: of the extra config, or of a file.
 
-    where: the object's place, for origins. extra: the whole extra config. Mooncake variables that
-    are set otherwise and not read are in ``unused``."""
+    where: the object's place, for origins. extra: the whole extra config. A variable that is not
+    read, and differs from the key's value, is in ``unused``."""
     default = Default(f"default of SGLang: not in {source.value}")
     settings = {key: SettingValue(_default(key, reader), default) for key in KEYS}
     stated = KEYS.keys() & config.keys()
@@ -271,7 +273,7 @@ def _from_file(
     if not path.text:
         return unread._replace(error=f"{failed}: no path")
     text = file_text(path, read_file)
-    partly = _partly(text) if isinstance(text, PartlyKnown) else None
+    partly = _known_parts(text) if isinstance(text, PartlyKnown) else None
     if partly is not None:
         return _from_json(Source.FILE, partly, path.text, extra, environment, reader)
     if isinstance(text, NoFile):
@@ -286,8 +288,8 @@ def _from_file(
     return store_config._replace(unused=(*ignored, *store_config.unused))
 
 
-def _partly(text: PartlyKnown) -> dict[str, Any] | None:
-    """Return the settings of a file in which some text is not known; each value with such a text is
+def _known_parts(text: PartlyKnown) -> dict[str, Any] | None:
+    """Return the settings of a file of which a part is not known; each value with such a part is
     Unknown.
 
     None if the text is no JSON, if a key is not known, or if no value shows which part is not
@@ -306,8 +308,8 @@ def _partly(text: PartlyKnown) -> dict[str, Any] | None:
 def _from_environment(
     extra: Mapping[str, Any], where: str, environment: Mapping[str, Word], reader: StoreReader
 ) -> StoreConfig:
-    """Return the configuration of the MOONCAKE_... variables. extra, where: the extra config and
-    its origin; its store keys are unused then."""
+    """Return the configuration of the MOONCAKE_... variables. extra, where: the extra config, whose
+    store keys are not used then, and its place."""
     keys = [key for key in KEYS if key not in reader.absent]
     settings = {key: _absent(key) for key in KEYS}
     settings |= {key: _from_variable(key, environment, reader) for key in keys}
@@ -338,8 +340,8 @@ def _from_environment(
 
 
 def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReader) -> SettingValue:
-    """Return the setting of one key by its variable; the default if that is not set, or SGLang
-    cannot read it."""
+    """Return the setting of one key by its variable; the default if the variable is not set, or
+    SGLang cannot read it."""
     entry = KEYS[key]
     word = environment.get(entry.variable)
     if word is None:
@@ -413,8 +415,9 @@ def read_extra_config(
     return parsed, None
 
 
-def misused(extra: Mapping[str, Any], typed: Collection[str]) -> tuple[str, str] | None:
-    """Return the first ``typed`` key with a value of another type, and HiCache's message."""
+def wrong_type(extra: Mapping[str, Any], typed: Collection[str]) -> tuple[str, str] | None:
+    """Return the first key whose value has the wrong type, and HiCache's message; None if all are
+    right. typed: the keys whose types this SGLang checks."""
     for key, (kinds, wanted) in _HICACHE_TYPES.items():
         value = extra.get(key)
         if key in extra and key in typed and not isinstance(value, kinds):

@@ -35,7 +35,7 @@ def byte_size(text: str, negative_wraps: bool = False) -> int | None:
     """Return a size in bytes, or None if the library rejects it. Units are powers of 1024.
 
     ``MiB`` and ``GiB`` are rejected; ``1.5gb``, ``1e9``, ``0x10`` and ``infinite`` are not.
-    negative_wraps: as ``Release.negative_sizes_wrap`` says; -5 is then 2^64 - 5."""
+    negative_wraps: -5 is 2^64 - 5, as in releases with ``negative_sizes_wrap``."""
     stripped = text.strip(_BLANKS)
     if stripped == "infinite":
         return UINT64_MAX
@@ -54,8 +54,7 @@ def leading_digits(text: str) -> int | None:
     """Return the number that ``std::stoull`` reads: the leading digits (``4GB`` is 4).
 
     None if the library warns and keeps its default: no digit first, zero, or a minus sign as the
-    first character. Behind a blank nothing looks for the sign, and `` -4`` is 2^64 - 4.
-    """
+    first character. A minus sign behind a blank is not noticed: `` -4`` is 2^64 - 4."""
     match = re.match(r"[ \t\n\v\f\r]*([+-]?)(\d+)", text, re.ASCII)
     if match is None or text.startswith("-"):
         return None
@@ -66,7 +65,8 @@ def leading_digits(text: str) -> int | None:
 
 
 def boolean(text: str, common_reader: bool = True) -> bool | None:
-    """Return the boolean that ``TryParseBool`` reads, or None; old releases know eight words."""
+    """Return the boolean that ``TryParseBool`` reads; None for any other text. common_reader: False
+    for old releases, which do not know enable and disable."""
     word = text.strip(STRTOD_BLANKS if common_reader else _BLANKS).lower()
     if word in ("1", "true", "yes", "on") or (common_reader and word == "enable"):
         return True
@@ -106,7 +106,7 @@ _HCA_SEGMENTS = ("MC_STORE_HCA_AFFINITY", "MC_STORE_HCA_NUMA_SEGMENTS")
 
 
 class Note(NamedTuple):
-    """Something the user should hear that changes no number: a stable id, and a sentence."""
+    """A sentence for the user on a value that Mooncake reads otherwise than written. id: stable."""
 
     id: str
     text: str
@@ -130,7 +130,8 @@ def read_store_settings(
 
 
 def _hugepages(environment: Mapping[str, str], notes: list[Note]) -> bool:
-    """Return whether huge pages are on: MC_STORE_USE_HUGEPAGE is set, whatever its value."""
+    """Return whether huge pages are on: MC_STORE_USE_HUGEPAGE is set, whatever its value. Adds a
+    note if the value does not say so."""
     value = environment.get("MC_STORE_USE_HUGEPAGE")
     if value is None:
         return False
@@ -183,7 +184,8 @@ def _arena_bytes(
 def _arena_disabled(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> bool:
-    """Return whether MC_DISABLE_MMAP_ARENA turns the arena off."""
+    """Return whether MC_DISABLE_MMAP_ARENA turns the arena off. Adds a note for an unreadable
+    text."""
     text = environment.get("MC_DISABLE_MMAP_ARENA", "")
     disabled = boolean(text, release.common_reader)
     if text and disabled is None:
@@ -195,8 +197,8 @@ def _arena_disabled(
 def _hot_cache(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> HotCache | None:
-    """Return the local hot cache that the MC_STORE_LOCAL_HOT_... variables ask for; None if they
-    ask for none, or Mooncake keeps none. Adds a note for a size that it reads otherwise."""
+    """Return the local hot cache that the MC_STORE_LOCAL_HOT_... variables ask for; None if
+    Mooncake keeps no hot cache. Adds a note for a size that Mooncake reads otherwise."""
     text = environment.get("MC_STORE_LOCAL_HOT_CACHE_SIZE")
     if text is None or not release.hot_cache:
         return None

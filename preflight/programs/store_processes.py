@@ -41,7 +41,7 @@ class StoreProcess(NamedTuple):
     offload: to SSD. offload_path: the folder for that, empty if the process names none. port: of
     the store service's HTTP server. file: the JSON file with the settings, or "". hostname: the
     name under which the process registers, "" for the default. protocol: as written, or "" if only
-    the client's is known, which decides the registered memory."""
+    ``client`` has it."""
 
     client: StoreClient | Unknown
     refused: tuple[str, ...] = ()  # the program's own errors: it will not start
@@ -63,8 +63,8 @@ class StoreProcess(NamedTuple):
 def read_store_service(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> StoreProcess:
-    """Return a store service as its arguments set it up, with its file or else its environment. If
-    the file cannot be read here, everything that depends on it is Unknown."""
+    """Return a store service, set up by its arguments and its file, or without a file by its
+    environment. If the file cannot be read here, everything that depends on it is Unknown."""
     config = read_service_config(arguments, environment, read_file)
     if isinstance(config, Unknown):
         unread = StoreProcess(config, (), (), config, config, config, config, metadata=config)
@@ -149,10 +149,10 @@ def read_mooncake_client(
 def offload_buffer_bytes(
     environment: Mapping[str, Word], mooncake: MooncakeRelease | None = None
 ) -> int:
-    """Return the bytes of MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES, else the default.
+    """Return the bytes of MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES; the default if that is not set,
+    not known or no number.
 
-    0 or less ends setup. mooncake: None for the newest. Before 0.3.13 leading digits were enough:
-    20GB was 20 bytes."""
+    0 or less ends setup. mooncake: None for the newest. Before 0.3.13, 20GB was 20 bytes."""
     word = environment.get("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES")
     if word is None or word.unresolved:
         return OFFLOAD_BUFFER_BYTES
@@ -178,10 +178,10 @@ def _client(
     offload: bool | Unknown,
     environment: Mapping[str, Word],
 ) -> StoreClient | Unknown:
-    """Return the memory of a store client, sizes in bytes; Unknown if one of them is. local: the
-    size of the local buffer. Without a known protocol it is sized as RDMA."""
+    """Return the memory of a store client; Unknown if ``segment`` or ``local`` (bytes of the
+    segment and the local buffer) is. A protocol that is not known counts as RDMA."""
     segment, local = known(segment), known(local)
-    # A protocol that decides nothing about memory is sized as RDMA, which registers the most.
+    # So does any protocol but tcp: RDMA registers the most.
     transport = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
     buffer = offload_buffer_bytes(environment) if offload is True else None
     return StoreClient(segment, local, transport, buffer)

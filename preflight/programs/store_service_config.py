@@ -32,8 +32,8 @@ _SETUP = "setup ends with -600 (INVALID_PARAMS), and is tried again until --max-
 
 
 def sglang_segment_bytes(value: Any) -> int:
-    """Return bytes as SGLang's ``_parse_global_segment_size``: ``4gb`` is 4 GiB, no unit bytes.
-    Raises ValueError for any other unit or text."""
+    """Return a size in bytes as SGLang's ``_parse_global_segment_size`` reads it: ``4gb`` is 4 GiB;
+    gb is the only unit. Raises ValueError for any other text."""
     if isinstance(value, int):
         return int(value)  # a JSON true is 1
     if isinstance(value, str):
@@ -48,8 +48,8 @@ def sglang_segment_bytes(value: Any) -> int:
 
 
 def store_segment_bytes(value: Any) -> int:
-    """Return bytes as Mooncake's ``_parse_segment_size`` since 0.3.12: floats, and units from b to
-    tb, powers of 1024. Raises ValueError for any other text."""
+    """Return a size in bytes as Mooncake's ``_parse_segment_size`` reads it since 0.3.12: also
+    floats, and units from b to tb (powers of 1024). Raises ValueError for any other text."""
     if isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -67,7 +67,8 @@ def store_segment_bytes(value: Any) -> int:
 
 
 def store_bool(value: Any) -> bool:
-    """Return the boolean that Mooncake's ``_parse_bool`` reads, in JSON and environment alike."""
+    """Return the boolean that Mooncake's ``_parse_bool`` reads, in JSON and in the environment.
+    Raises ValueError for a text that is none."""
     if isinstance(value, int | float | None):
         return bool(value)
     text = str(value).strip().lower()
@@ -105,7 +106,9 @@ class ServiceArguments(NamedTuple):
 
 
 class ServiceConfig(NamedTuple):
-    """What a service sets its client up with; refused_by_older: by releases that read gb alone."""
+    """The settings of a service by key; Unknown if not known or refused. refused: the errors with
+    which the service fails. misread: settings that it reads otherwise than written.
+    refused_by_older: further errors, of releases that know no unit but gb."""
 
     values: Mapping[str, Any]
     refused: tuple[str, ...]
@@ -159,8 +162,8 @@ _REQUIRED = ("local_hostname", "metadata_server", "master_server_address")
 def read_service_config(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> ServiceConfig | Unknown:
-    """Return the settings of one service; Unknown if its file cannot be read here. If the service
-    ends before it has settings, they are all Unknown and ``refused`` says why."""
+    """Return the settings of one service; Unknown if its file cannot be read here. If an error ends
+    the service before it has settings, all are Unknown, and ``refused`` is that error."""
     options = service_arguments(arguments)
     if options.error:
         return ServiceConfig(_unknown(options.error), (options.error,), (), (), options.port)
@@ -200,8 +203,8 @@ def read_service_config(
 
 
 def service_arguments(argv: tuple[Word, ...]) -> ServiceArguments:
-    """Read --config, -D, --define, --port, --max-wait-time, or the beginning of one, up to the
-    first error."""
+    """Read the options --config, -D, --define, --port and --max-wait-time, also if shortened, up to
+    the first error."""
     config, port = None, Word(str(SERVICE_PORT), argv[0].origin) if argv else None
     overrides: list[Word] = []
     error = None
@@ -232,7 +235,8 @@ def service_arguments(argv: tuple[Word, ...]) -> ServiceArguments:
 
 
 def _option(name: str) -> str | None:
-    """Return the option that a name, or an unmistakable start of one, means; None if none."""
+    """Return the option that ``name`` is, or is the start of; None if that is no option, or may be
+    several."""
     if name == "-D":
         return "-D/--define"
     options = {name: name for name in ("--config", "--port", "--max-wait-time")}
@@ -260,11 +264,12 @@ def _unknown(reason: str) -> dict[str, Any]:
 
 
 def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
-    """Return the file's object, or the error with which the service ends."""
+    """Return the file's object; a text if the service ends with that error; Unknown if the file
+    cannot be read here."""
     text = file_text(path, read_file)
     if isinstance(text, Unknown):
-        folder = isinstance(text, NoFile)
-        return f"Configuration load failed: {text.reason}" if folder else text
+        missing_file = isinstance(text, NoFile)
+        return f"Configuration load failed: {text.reason}" if missing_file else text
     config = json_object(text)
     if isinstance(config, str):
         return f"Configuration load failed: {path.text}: {config}"
@@ -273,8 +278,8 @@ def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
 
 
 def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
-    """Return the settings that MOONCAKE_... variables give, by key; the error that ends the service
-    as a text. Values that are not known are Unknown."""
+    """Return the settings that MOONCAKE_... variables give, by key; a text if the service ends with
+    that error. Values that are not known are Unknown."""
     config: dict[str, Any] = {}
     for key, entry in KEYS.items():
         word = environment.get(entry.variable)
@@ -287,8 +292,8 @@ def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
 
 
 def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) -> Any:
-    """Return a value as ``read`` converts it; if that refuses it, the error is added to ``refused``
-    and the value is Unknown. A negative size is refused too."""
+    """Return a value as ``read`` converts it. If ``read`` refuses it, or a size is negative, the
+    error is added to ``refused`` and Unknown is returned."""
     if isinstance(value, Unknown):
         return value
     try:

@@ -32,7 +32,7 @@ from preflight.programs.mooncake_variables import (
     Number,
     NumberRead,
     Reader,
-    becomes,
+    effect_of,
     read_number,
     read_ratio,
     read_switch,
@@ -121,7 +121,7 @@ def _leading_digits_text(row: Number, text: str, read: NumberRead) -> str | None
     """Say that Mooncake reads only the digits at the beginning of a number."""
     if row.reader not in _LEADING or not read.cut or read.value is None:
         return None
-    beyond = "" if row.takes(read.value) else f", not {row.range}: {becomes(row, read.value)}"
+    beyond = "" if row.takes(read.value) else f", not {row.range}: {effect_of(row, read.value)}"
     return f"{row.name}={text}: Mooncake reads {read.value}{beyond}"
 
 
@@ -130,7 +130,7 @@ def _range_text(row: Number, text: str, read: NumberRead) -> str | None:
     if read.value is None or row.takes(read.value) or (read.cut and not row.refused):
         return None
     value = f"{read.value}, " if row.refused else ""
-    return f"{row.name}={text}: {value}not {row.range}: {row.refused or becomes(row, read.value)}"
+    return f"{row.name}={text}: {value}not {row.range}: {row.refused or effect_of(row, read.value)}"
 
 
 @keep_last

@@ -19,7 +19,7 @@ from preflight.programs.mooncake_variables import (
     RATIOS,
     SWITCHES,
     Reader,
-    becomes,
+    effect_of,
     read_number,
     read_ratio,
     read_switch,
@@ -95,7 +95,7 @@ def test_what_a_number_becomes(name: str, value: int, what: str) -> None:
     """Where it is not taken as it is."""
     row = EVERY_NUMBER[name]
     assert not row.takes(value)
-    assert becomes(row, value) == what
+    assert effect_of(row, value) == what
 
 
 @each_row(

@@ -220,7 +220,7 @@ def test_arguments_left_out_change_nothing(line: list[str], version: str) -> Non
         except RefusedError as refusal:
             return str(refusal)
 
-    assert outcome(sglang_arguments._eligible(rows, texts)) == outcome(iter(rows))
+    assert outcome(sglang_arguments._possible_rows(rows, texts)) == outcome(iter(rows))
 
 
 def test_the_table_is_what_its_generator_writes() -> None:
