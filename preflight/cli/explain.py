@@ -280,10 +280,10 @@ def list_text(rows: list[dict[str, str]], width: int) -> str:
 
 def print_index(as_json: bool) -> int:
     """Print every known line with its cause."""
-    from preflight.logs.by_words import About, about_object, index_rows, index_text
+    from preflight.logs.by_words import QueryAnswer, answer_object, index_rows, index_text
 
     if as_json:
-        say_object(0, about_object(About("--index", index_rows(), [])), None)
+        say_object(0, answer_object(QueryAnswer("--index", index_rows(), [])), None)
     else:
         say(index_text(index_rows(), columns()))
     return 0
@@ -325,10 +325,10 @@ def explain_words(
     """Print the known lines, checks and rules like ``query``, with the findings made at ``at``;
     return 0. Raises UsageError if none is alike."""
     from preflight.check.answer import nearest
-    from preflight.logs.by_words import about, about_object, about_text, shown_lines
+    from preflight.logs.by_words import answer_object, answer_query, answer_text, shown_lines
 
     rows = {row["check"]: row["asks"] for row in list_rows(every)}
-    matches = about(query, rows)
+    matches = answer_query(query, rows)
     if not (matches.lines or matches.ids):
         if len(query.split()) > 1:
             raise UsageError(
@@ -344,9 +344,9 @@ def explain_words(
     ids = ids or [id_ for id_, _ in matches.ids]
     report = checked_at(ids, at)
     if as_json:
-        say_object(0, about_object(matches), report)
+        say_object(0, answer_object(matches), report)
     else:
-        text = about_text(matches, painter(color), columns(), here_of(report))
+        text = answer_text(matches, painter(color), columns(), here_of(report))
         say(with_report(text, report, color, 0))
     return 0
 

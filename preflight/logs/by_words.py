@@ -10,9 +10,9 @@ from typing import Any
 from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from preflight.logs.explain import (
-    NOWHERE,
+    NO_OUTCOMES,
     Explanation,
-    Here,
+    Outcomes,
     Paint,
     explanation_object,
     explanation_text,
@@ -49,7 +49,7 @@ _WHOLE_LOG = "A whole log tells more than one line of it:\n  mooncake-preflight 
 MOST_WHOLE, MOST_SIMILAR, MOST_IDS, MOST_RANKED = 3, 2, 6, 8
 
 
-class About(NamedTuple):
+class QueryAnswer(NamedTuple):
     """The answer to ``query``: known lines, then checks and rules, the likeliest first.
 
     lines: first the explained lines that match the query, with the query as ``excerpt`` (an example
@@ -61,7 +61,7 @@ class About(NamedTuple):
     ids: list[tuple[str, str]]
 
 
-def about(quoted: str, asks: Mapping[str, str]) -> About:
+def answer_query(quoted: str, asks: Mapping[str, str]) -> QueryAnswer:
     """Find the known lines that a text matches or resembles, and the checks and rules about its
     words.
 
@@ -69,33 +69,35 @@ def about(quoted: str, asks: Mapping[str, str]) -> About:
     check or rule, by id."""
     patterns = read_patterns()
     if any(each.id == quoted and each.cause for each in patterns):
-        return About(quoted, _of_example(patterns, quoted), [])
+        return QueryAnswer(quoted, _explain_example(patterns, quoted), [])
     reading = read_log([quoted], alone=True)
     lines = [*reading.explanations, *reading.harmless]
     # A line that is known needs no others that are like it.
-    like = [] if lines else ranked(quoted, line_texts(patterns))
+    like = [] if lines else rank_by_words(quoted, line_texts(patterns))
     # Of lines that have the words alike, what names its cause tells more than what has several.
     stages = {each.id: each.stage for each in patterns}
     like.sort(key=lambda row: (-round(row[1], 3), stages[row[0]] > Stage.CAUSE))
     if not lines and (not like or like[0][1] < QUOTED_SHARE):
         shares = dict(like)
-        for id_, share in meant(quoted, patterns):
+        for id_, share in rank_by_meaning(quoted, patterns):
             shares[id_] = max(share, shares.get(id_, 0.0))
         like = sorted(shares.items(), key=lambda row: -round(row[1], 2))
     for id_, _ in like[:MOST_RANKED]:
-        lines += [each._replace(stage=Stage.SIMILAR) for each in _of_example(patterns, id_)]
-    near = ranked(quoted, {id_: [f"{id_} {text}"] for id_, text in asks.items()}, in_order=False)
-    return About(quoted, lines, [(id_, asks[id_]) for id_, _ in near[:MOST_IDS]])
+        lines += [each._replace(stage=Stage.SIMILAR) for each in _explain_example(patterns, id_)]
+    questions = {id_: [f"{id_} {text}"] for id_, text in asks.items()}
+    near = rank_by_words(quoted, questions, in_order=False)
+    return QueryAnswer(quoted, lines, [(id_, asks[id_]) for id_, _ in near[:MOST_IDS]])
 
 
-def _of_example(patterns: Iterable[Pattern], id_: str) -> list[Explanation]:
-    """Return a line as its example explains it, whose own numbers say nothing of this case."""
+def _explain_example(patterns: Iterable[Pattern], id_: str) -> list[Explanation]:
+    """Explain the known line ``id_`` by its example, without the numbers and names that only the
+    example has."""
     reading = read_log([next(each.example for each in patterns if each.id == id_)], alone=True)
     every = [*reading.explanations, *reading.harmless]
     return [each._replace(sums="", names=(), decided="") for each in every if each.pattern == id_]
 
 
-def ranked(
+def rank_by_words(
     query: str, texts: Mapping[str, Sequence[str]], *, in_order: bool = True
 ) -> list[tuple[str, float]]:
     """Return (id, share) of the texts that have most of the query's words, the best first.
@@ -122,15 +124,15 @@ def ranked(
 
 
 def line_texts(patterns: Iterable[Pattern]) -> dict[str, list[str]]:
-    """Return the texts by id that ``ranked`` compares: example and search texts of each known line.
+    """Return the example and the search texts of each known line, by id, for ``rank_by_words``.
     Patterns without a cause are left out."""
     every = sorted((each for each in patterns if each.cause), key=lambda each: each.stage)
     return {each.id: [each.example, *each.find] for each in every}
 
 
-def meant(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
-    """Return (id, share) of the known lines that a person's own words likely mean, as patterns are
-    sorted.
+def rank_by_meaning(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
+    """Return (id, share) of the known lines that a person's own words likely mean, in the order of
+    ``patterns``.
 
     A share can be above 1: words in an id count most. Ids with less than ``LEAST_SHARE``, or far
     less than the best, are left out."""
@@ -160,20 +162,22 @@ def meant(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, float]]:
 
 @lru_cache(maxsize=8192)
 def _words(text: str) -> list[str]:
-    """Return the words that tell lines apart, without what differs from line to line."""
+    """Return the words that tell lines apart: without addresses and long numbers, which differ from
+    line to line, and without a plural s."""
     plain = _HUGE_PAGE.sub("hugepage", _HEX.sub(" ", text.lower()))
     return [word.rstrip("s") or word for word in _WORD.findall(plain)]
 
 
 def _weight(run: Sequence[str], weights: Mapping[str, float], in_order: bool) -> float:
-    """Return the weight of words; in order, a run weighs more than its words one by one."""
+    """Return the weight of words together. in_order: they stand one after the other in a text, so
+    they weigh more than one by one."""
     return sum(weights[word] for word in run) * (math.sqrt(len(run)) if in_order else 1)
 
 
 def _weight_in(
     asked: Sequence[str], text: Sequence[str], weights: Mapping[str, float], in_order: bool
 ) -> float:
-    """Return the weight of those asked words that a text has; 0 if none."""
+    """Return the weight of those ``asked`` words that ``text`` has; 0 if it has none."""
     if not in_order:
         return _weight([word for word in asked if word in text], weights, in_order)
     if not set(asked).intersection(text):
@@ -208,7 +212,7 @@ def index_text(rows: Iterable[Explanation], width: int) -> str:
     return "\n".join(lines)
 
 
-def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) -> str:
+def answer_text(answer: QueryAnswer, paint: Paint, width: int, here: Outcomes = NO_OUTCOMES) -> str:
     """Write the answer for a terminal ``width`` columns wide, without a final newline. here: what
     each check found on this host, by check id; empty if no check ran."""
     parts = []
@@ -240,15 +244,16 @@ def about_text(answer: About, paint: Paint, width: int, here: Here = NOWHERE) ->
     return "\n\n".join(parts)
 
 
-def shown_lines(answer: About) -> list[Explanation]:
-    """Return the lines that are the words, and the first of those that are similar."""
+def shown_lines(answer: QueryAnswer) -> list[Explanation]:
+    """Return the lines to show: the first that match the query, then the first similar ones. For
+    ``--index`` all that match."""
     known = [each for each in answer.lines if each.stage is not Stage.SIMILAR]
     if answer.query == "--index":
         return known
     return [*known[:MOST_WHOLE], *answer.lines[len(known) :][:MOST_SIMILAR]]
 
 
-def about_object(answer: About) -> dict[str, Any]:
+def answer_object(answer: QueryAnswer) -> dict[str, Any]:
     """Return the answer as JSON data of ``schemas/explain-log-v1.schema.json``."""
     return {
         "words": answer.query,

@@ -66,7 +66,7 @@ def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Compute the room left in the arena, and the size that it would need."""
+    """Compute the room left in the arena, and the least size that would have been enough."""
     asked, offset, size = (number(groups, name) for name in ("asked", "offset", "size"))
     if asked is None or offset is None or size is None:
         return {}
@@ -111,7 +111,7 @@ def _pinned_pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Compute how many of the wanted things did not come."""
+    """Compute the difference between the number that was wanted and the number that came."""
     wanted, got = ("wanted", "joined") if "wanted" in groups else ("asked", "got")
     most, least = number(groups, wanted), number(groups, got)
     if most is None or least is None:
@@ -164,9 +164,9 @@ _NONE = (
     "that it does not know. The kernel log is often where the reason stands: dmesg -T."
 )
 Paint = Callable[[str, str], str]
-# By id, what a check found of a launch on a host ("fail"); empty where none was asked.
-Here = Mapping[str, str]
-NOWHERE: Here = {}
+# By id, what a check found of a launch on a host ("fail"); empty if no check ran.
+Outcomes = Mapping[str, str]
+NO_OUTCOMES: Outcomes = {}
 _COLOURS = {Stage.KERNEL: "red", Stage.CAUSE: "red", Stage.SYMPTOM: "magenta"}
 _COLOURS |= {Stage.WARNING: "yellow", Stage.HARMLESS: "green"}
 _COLOURS |= dict.fromkeys((Stage.CONSEQUENCE, Stage.SIMILAR), "cyan")
@@ -195,9 +195,9 @@ class LogReading(NamedTuple):
     """The result of reading logs: the number of lines, and explanations, the likely root cause
     first.
 
-    unknown: errors that no pattern knows: exceptions first, the latest first. ends: the last line
-    of each process. harmless: explanations of lines that mean no problem. whole: False if a log was
-    too long and only the beginning was read."""
+    unknown: errors that no pattern knows; exceptions come first, later errors before earlier ones.
+    ends: the last line of each process. harmless: explanations of lines that mean no problem.
+    whole: False if a log was too long and only the beginning was read."""
 
     lines: int
     explanations: list[Explanation]
@@ -208,7 +208,7 @@ class LogReading(NamedTuple):
 
     @property
     def causes(self) -> list[Explanation]:
-        """What explains a failure, and not one of hours before or of an earlier start."""
+        """The explanations of a failure, without those that are marked ``earlier``."""
         return [each for each in self.explanations if each.stage in CAUSES and not each.earlier]
 
     @property
@@ -222,15 +222,16 @@ class LogReading(NamedTuple):
 
 
 def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
-    """Explain the lines of a log. alone: one quoted line, for which no other line decides."""
+    """Explain the known lines of a log. alone: the log is one quoted line."""
     return read_logs([("", lines)], alone)
 
 
 def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) -> LogReading:
     """Explain the known lines of several logs, given as (file name, lines).
 
-    Lines of the kernel and of containers count for every process, other lines for one process only.
-    alone: for one quoted line, so other lines decide nothing."""
+    The meaning of a line may depend on other lines: those of the same process, and those of the
+    kernel or a container, which count for every process. alone: the log is one quoted line, so
+    cases that depend on other lines are left out."""
     searches: dict[LogProcess, Search] = {}
     for file, lines in logs:
         for process, block, numbers in parts(blocks(lines)):
@@ -246,10 +247,10 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
     explanations: list[Explanation] = []
     harmless: list[Explanation] = []
     for place, mine in hits.items():
-        of_place = _explained(place, {**every, **mine}, mine, alone)
+        of_place = _explanations_of(place, {**every, **mine}, mine, alone)
         harmless += [each for each in of_place if each.stage is Stage.HARMLESS]
         of_place = [each for each in of_place if each.stage is not Stage.HARMLESS]
-        explanations += of_place if alone else _timed(of_place, mine, searches[place].end[0])
+        explanations += of_place if alone else _mark_earlier(of_place, mine, searches[place].end[0])
     files = list(dict.fromkeys(place.file for place in searches))
     # Of several processes what came first may have ended the others.
     first = len(searches) > 1
@@ -276,12 +277,14 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
     return LogReading(count, explanations, unknown, ends, harmless)
 
 
-def _explained(place: LogProcess, seen: Hits, own_hits: Hits, alone: bool) -> list[Explanation]:
-    """Explain each pattern with a cause that one process printed.
+def _explanations_of(
+    place: LogProcess, seen: Hits, own_hits: Hits, alone: bool
+) -> list[Explanation]:
+    """Explain each pattern with a cause that one process printed. A pattern is left out if a better
+    one (``unless``) is in the log.
 
-    A pattern that a better one silences (``unless``) is left out. own_hits: lines of this process.
-    seen: these and the lines that count for every process. alone: a single quoted line, for which
-    no other line decides."""
+    own_hits: lines of this process. seen: these and the lines that count for every process. alone:
+    cases that depend on other lines are left out."""
     return [
         explanation(pattern, seen, alone)._replace(file=place.file, source=place.process)
         for pattern in read_patterns()
@@ -289,11 +292,11 @@ def _explained(place: LogProcess, seen: Hits, own_hits: Hits, alone: bool) -> li
     ]
 
 
-def _timed(
+def _mark_earlier(
     explanations: list[Explanation], hits: Hits, end_seconds: float | None
 ) -> list[Explanation]:
-    """Mark each explanation that belongs to an earlier time than the end of the process
-    (``earlier``).
+    """Mark the explanations (``earlier``) that cannot explain the end of the process: of an earlier
+    start, from before it was ready, or long before the end.
 
     Without any line about a start or readiness, nothing is marked if that would leave no cause.
     end_seconds: the last time in the log, None if not known."""
@@ -320,7 +323,11 @@ def _timed(
 
 
 def explanations_text(
-    reading: LogReading, paint: Paint, width: int, here: Here = NOWHERE, verbose: bool = False
+    reading: LogReading,
+    paint: Paint,
+    width: int,
+    here: Outcomes = NO_OUTCOMES,
+    verbose: bool = False,
 ) -> str:
     """Write the answer for a terminal, without a final newline.
 
@@ -423,7 +430,7 @@ def _where(each: Explanation) -> str:
     return ", ".join(part for part in [*parts_, each.earlier] if part)
 
 
-def _one(number: int, each: Explanation, paint: Paint, width: int, here: Here) -> str:
+def _one(number: int, each: Explanation, paint: Paint, width: int, here: Outcomes) -> str:
     of_itself = each.ranks or each.process == each.printer
     who = each.printer if of_itself else f"{each.printer} {each.process}"
     head = f"{number}. {heading(each, paint)} ({who}, {_where(each)})"
@@ -432,18 +439,18 @@ def _one(number: int, each: Explanation, paint: Paint, width: int, here: Here) -
 
 
 def heading(each: Explanation, paint: Paint) -> str:
-    """Return how near to the root cause the line stands, in its colour, and its id."""
+    """Return the stage of an explanation, in colour, and the id of its pattern."""
     return f"{paint(each.stage.word, _COLOURS[each.stage])}: {each.pattern}"
 
 
 def explanation_text(
-    head: str, each: Explanation, width: int, here: Here, decided_by: str = "This log"
+    head: str, each: Explanation, width: int, here: Outcomes, decided_by: str = "This log"
 ) -> str:
     """Return ``head``, the line of the log, and below it the cause, the numbers, the remedy and
     checks.
 
-    here: what each check found on this host, by check id. decided_by: the label of what is certain.
-    """
+    here: what each check found on this host, by check id. decided_by: the label in front of
+    ``decided``."""
     more = " and others" if len(each.names) == MOST_NAMES else ""
     here = {id_: here[id_] for id_ in each.checks if id_ in here}
     judged = ", ".join(f"{id_} {outcome}" for id_, outcome in here.items())
@@ -543,8 +550,8 @@ class Explanation(NamedTuple):
     the line, the best first.
 
     file, source: the log's name, and the process by its lines' prefix. process: the process by
-    source file or rank. first_time, last_time: as the lines have them. earlier: why it is not the
-    end of the process, or ""."""
+    source file or rank. first_time, last_time: as they stand in the lines. earlier: why it cannot
+    explain the end of the process, or ""."""
 
     pattern: str
     printer: str
@@ -578,9 +585,9 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
     if pattern.compute:
         values.update(COMPUTE[pattern.compute](hit.first, seen))
     for each in pattern.cases:
-        with_others = {**values, **_of_others(each, seen)}
-        by_itself = each.is_ or each.begins or each.has or each.above
-        if (by_itself or not alone) and _holds(each, with_others, seen, hit):
+        with_others = {**values, **_values_of_other_line(each, seen)}
+        by_own_line = each.is_ or each.begins or each.has or each.above
+        if (by_own_line or not alone) and _holds(each, with_others, seen, hit):
             case, values = each, with_others
             break
     printing = (record.check for record in advisories() if pattern.id in record.log)
@@ -600,15 +607,17 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
         apart=_filled(pattern.apart, values),
         remedy=_filled(case.remedy or pattern.remedy, values),
         checks=(*(pattern.checks if case.checks is None else case.checks), *printing),
-        process=speaker_of(hit.speaker, pattern.process or pattern.printer),
+        process=speaker_of(hit.first_text, pattern.process or pattern.printer),
         last_line=hit.last_line,
         first_time=hit.first_time[1],
         last_time=hit.last_time[1],
     )
 
 
-def _of_others(case: Case, seen: Hits) -> Values:
-    """Return the groups of the first of the case's other lines that is in the log."""
+def _values_of_other_line(case: Case, seen: Hits) -> Values:
+    """Return the named values of another line on which a case depends: ``seen.NAME`` of the first
+    such line, ``last.NAME`` of the last. They are of the first id in ``case.seen`` that the log
+    has; {} if it has none."""
     for other in (seen[id_] for id_ in case.seen if id_ in seen):
         sides = (("seen", other.first), ("last", other.last))
         return {f"{side}.{name}": value for side, of in sides for name, value in of.items()}

@@ -55,8 +55,8 @@ class PatternHit(NamedTuple):
     """What a log holds of one pattern: how often, from which line on, the first and last match.
 
     names: distinct devices, addresses, variables or keys (the group ``name``), a few. first_time,
-    last_time: as the lines have it, in seconds and in words; None, "" without one. speaker: which
-    process printed it, by source file or rank; ranks: those of SGLang that did."""
+    last_time: in seconds and as a text; None, "" if the line has none. first_text: the text of the
+    first match, which may name its process. ranks: of SGLang, those that printed the line."""
 
     times: int
     line: int
@@ -67,7 +67,7 @@ class PatternHit(NamedTuple):
     last_line: int = 0
     first_time: tuple[float | None, str] = (None, "")
     last_time: tuple[float | None, str] = (None, "")
-    speaker: str = ""
+    first_text: str = ""
     ranks: tuple[str, ...] = ()
 
 
@@ -135,8 +135,8 @@ class Pattern(NamedTuple):
 
 @lru_cache(maxsize=1)
 def read_patterns() -> tuple[Pattern, ...]:
-    """Return all patterns in the order in which a line is compared with them. First those of the
-    tables, then of the families, then of known problems that no pattern names."""
+    """Return all patterns in the order in which a line is compared: first those of the tables, then
+    of the families, then of known problems that no other pattern names."""
     patterns: list[Pattern] = []
     for name in TABLES:
         table = _table(name)
@@ -261,7 +261,7 @@ def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:
 
 
 def _texts(value: list[str], shared: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a list of texts; an entry of [shared] is replaced by its texts."""
+    """Return texts as a tuple; ``<<word>>`` is replaced by the texts of that entry of [shared]."""
     every: list[str] = []
     for each in value:
         match = _SHARED.fullmatch(each)

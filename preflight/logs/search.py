@@ -30,15 +30,16 @@ _CONTROL = regex(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 class Search:
-    """Finds the patterns in block after block of one process, and the errors that none knows."""
+    """Searches the log of one process, block by block, for the patterns and for error lines that no
+    pattern knows."""
 
     def __init__(self) -> None:
-        """Begin with no line read."""
+        """Begin with no line read. last: the last line with text. end: the last time in the log."""
         self.lines = 0
         self.last = UnknownText("line", "", 0)
         self.end: tuple[float | None, str] = (None, "")
         self._characters = 0
-        self._found: dict[str, _Found] = {}
+        self._found: dict[str, _Matches] = {}
         self._unknown: OrderedDict[str, UnknownText] = OrderedDict()
 
     @property
@@ -52,7 +53,7 @@ class Search:
 
     def add(self, block: str, numbers: Sequence[int] | None = None) -> None:
         """Search a block of whole lines. numbers: the number of each line in the log; None if the
-        block follows the last one."""
+        block comes right behind the one before."""
         # Most words of the patterns are in no block of a log: that is quicker told by its
         # distinct words than by looking for nearly 900 literals in all of it. Digits make most of
         # them distinct, and tell nothing apart.
@@ -76,7 +77,7 @@ class Search:
             if group.inner <= vocabulary_words and all(map(in_vocabulary, group.outer)):
                 self._add_group(group, block, counted, known, explained, line_of)
         for matches in self._found.values():
-            matches.settle(self._characters)
+            matches.number_last_line(self._characters)
         heads = {head for errors in _GLOG_ERRORS for head in errors.findall(block)}
         needles = (*heads, *filter(in_vocabulary, _FAULT_WORDS))
         self._add_unknown(block, needles, known, line_of)
@@ -123,7 +124,7 @@ class Search:
                     counted.add((pattern.id, start))
                 matches = self._found.get(pattern.id)
                 if matches is None:
-                    matches = self._found[pattern.id] = _Found(match)
+                    matches = self._found[pattern.id] = _Matches(match)
                 position = self._characters + at
                 if position < matches.first_at:
                     matches.first_at, matches.first = position, match
@@ -242,7 +243,8 @@ _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
 def time_of(line: str) -> tuple[float | None, str]:
-    """Return a line's time: seconds of a year of months of 31 days, and in words; (None, "")."""
+    """Return the time that stands in a line: seconds since New Year (each month counts as 31 days),
+    and a text such as ``08-22 10:11:12``. (None, "") if the line has no time."""
     match = _TIME.search(line, 0, 120)
     if match is None:
         return None, ""
@@ -270,7 +272,8 @@ _SPEAKERS = (
 
 
 def speaker_of(line: str, otherwise: str) -> str:
-    """Name the process that prints a line: its rank, or the program of its source file."""
+    """Name the process that prints a line: its rank, or the program of its source file;
+    ``otherwise`` if neither stands in the line."""
     head = _GLOG_HEAD.search(line, 0, 300)
     if head is not None:
         file = head[2].rsplit("/", 1)[-1]
@@ -279,7 +282,7 @@ def speaker_of(line: str, otherwise: str) -> str:
     return rank[0] if rank is not None else otherwise
 
 
-class _Found:
+class _Matches:
     """All matches of one pattern so far. Within a block they may come out of order."""
 
     def __init__(self, match: re.Match[str]) -> None:
@@ -295,7 +298,8 @@ class _Found:
         self._named = [key for key in match.re.groupindex if key.rstrip(_DIGITS) == "name"]
 
     def add(self, position: int, match: re.Match[str], line_of: Callable[[int], int]) -> None:
-        """Count a match; remember the first, the last, its names and ranks."""
+        """Count a match, and collect its rank and name. position: of the match in the log. line_of:
+        the line number of a position in the block."""
         self.times += 1
         if position > self.last_at:
             self.last_at, self.last, self._line_of = position, match, line_of
@@ -306,8 +310,9 @@ class _Found:
             if name:
                 self.names[name] = min(position, self.names.get(name, position))
 
-    def settle(self, block_at: int) -> None:
-        """Count the last one's line, once a block."""
+    def number_last_line(self, block_at: int) -> None:
+        """Work out the line number of the last match, once a block. block_at: the block's place in
+        the log."""
         if self._line_of is not None:
             self.last_line = self._line_of(self.last_at - block_at)
             self._line_of = None
@@ -322,13 +327,14 @@ class _Found:
 
 
 class _Group:
-    """The patterns of one literal, and what tells quickly that it is not in a block.
+    """The patterns of one literal, and the words by which a block without the literal is skipped.
 
     inner: the literal's words with a space on both sides, which stand in a block as they are.
-    outer: the others, which may be parts of longer words."""
+    outer: its first and last word, which may be parts of longer words."""
 
     def __init__(self, literal: str, patterns: tuple[Pattern, ...]) -> None:
-        """Prepare the words of the literal that a quick look for the literal needs."""
+        """Take the literal apart into words without digits. patterns: all are of families, or
+        none."""
         self.literal = literal
         self.patterns = patterns
         self.of_family = bool(patterns[0].process)
@@ -367,7 +373,8 @@ def _line_around(block: str, at: int) -> tuple[int, int]:
 
 
 def _groups(match: re.Match[str]) -> dict[str, str]:
-    """Return the named groups that matched; ``name2`` is ``name`` in another branch."""
+    """Return the named groups that matched, made fit to print: control characters become spaces,
+    long values are cut, a port that is a single byte becomes a number. ``name2`` is ``name``."""
     groups = {}
     for key, value in match.groupdict().items():
         if value is not None:

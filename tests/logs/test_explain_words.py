@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from preflight.cli.main import run
-from preflight.logs.by_words import About, about, line_texts, ranked
+from preflight.logs.by_words import QueryAnswer, answer_query, line_texts, rank_by_words
 from preflight.logs.explain import LogReading, explanations_object, explanations_text, read_log
 from preflight.logs.patterns import Stage, read_patterns
 from preflight.logs.search import Bounded, read_blocks
@@ -30,13 +30,13 @@ KNOWN = [each for each in read_patterns() if each.cause]
 SCHEMA = json.loads((ROOT / "preflight/schemas/explain-log-v1.schema.json").read_text())
 
 
-def first(found: About) -> str:
+def first(found: QueryAnswer) -> str:
     return found.lines[0].pattern if found.lines else ""
 
 
 @pytest.mark.slow
 def test_a_known_line_alone_is_found() -> None:
-    found = {pattern.id: first(about(pattern.example, {})) for pattern in KNOWN}
+    found = {pattern.id: first(answer_query(pattern.example, {})) for pattern in KNOWN}
     assert {asked: answer for asked, answer in found.items() if asked != answer} == {}
 
 
@@ -53,11 +53,11 @@ def test_four_words_of_a_line_are_enough() -> None:
         count = draw.randint(4, max(4, min(8, len(words))))
         start = draw.randint(0, max(0, len(words) - count))
         part = " ".join(words[start : start + count])
-        whole = [id_ for id_, share in ranked(part, texts) if share > 0.999]
+        whole = [id_ for id_, share in rank_by_words(part, texts) if share > 0.999]
         assert pattern.id in whole, part
         if len(whole) > 1:
             continue
-        if first(about(part, {})) == pattern.id:
+        if first(answer_query(part, {})) == pattern.id:
             right += 1
         else:
             wrong += 1
@@ -96,27 +96,29 @@ def test_a_line_is_found_in_the_log_around_it() -> None:
     ],
 )
 def test_a_symptom_in_plain_words_is_found(words: str, expected: str) -> None:
-    assert expected in [each.pattern for each in about(words, {}).lines[:3]]
+    assert expected in [each.pattern for each in answer_query(words, {}).lines[:3]]
 
 
 def test_a_status_that_is_asked_for_is_the_one_that_is_explained() -> None:
     # Too little memlock is what mostly stops a registration.
-    assert first(about("Failed to register memory", {})) == "mooncake.register-enomem"
-    assert first(about("HTTP 404", {})) == "mooncake.metadata-path"
-    assert first(about("HTTP 502", {})) == "mooncake.metadata-http"
+    assert first(answer_query("Failed to register memory", {})) == "mooncake.register-enomem"
+    assert first(answer_query("HTTP 404", {})) == "mooncake.metadata-path"
+    assert first(answer_query("HTTP 502", {})) == "mooncake.metadata-http"
 
 
 def test_numbers_of_an_example_are_not_said_of_the_users_case() -> None:
     for pattern in [each for each in KNOWN if each.sums][::3]:
         part = " ".join(pattern.example.split()[:3])
-        assert not [each for each in about(part, {}).lines if each.sums and each.excerpt != part]
+        assert not [
+            each for each in answer_query(part, {}).lines if each.sums and each.excerpt != part
+        ]
 
 
 def test_a_quoted_line_says_nothing_of_the_log_that_it_stood_in() -> None:
-    bus_error = about("Bus error", {}).lines[0]
+    bus_error = answer_query("Bus error", {}).lines[0]
     assert (bus_error.pattern, bus_error.decided) == ("process.sigbus", "")
     assert read_log(["Bus error"]).explanations[0].decided  # of a whole log it does
-    own = about(
+    own = answer_query(
         "E1121 07:41:24.1 4907 a.cpp:1] Failed to create QP: Cannot allocate memory [12]", {}
     )
     assert own.lines[0].decided.startswith("errno 12")  # that is in the line

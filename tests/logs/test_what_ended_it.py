@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
-from preflight.logs.by_words import about, about_text, shown_lines
+from preflight.logs.by_words import answer_query, answer_text, shown_lines
 from preflight.logs.explain import (
     LogReading,
     explanations_object,
@@ -152,13 +152,13 @@ def test_the_law_no_answer_by_words_is_a_cause() -> None:
         at = draw.randrange(len(words))
         part = " ".join([*words[:at], *words[at + 1 :]])
         matched = {each.pattern for each in read_log([part], alone=True).explanations}
-        found = about(part, {})
+        found = answer_query(part, {})
         lines = shown_lines(found)
         similar = [each for each in lines if each.pattern not in matched]
         assert all(each.stage in (Stage.SIMILAR, Stage.HARMLESS) for each in similar), part
         assert sum(each.stage is Stage.SIMILAR for each in lines) <= 2
         if not matched:
-            assert "root cause" not in about_text(found, plain, 100)
+            assert "root cause" not in answer_text(found, plain, 100)
 
 
 def test_a_year_in_the_time_of_glog_is_read() -> None:
