@@ -48,7 +48,8 @@ def findings(
 
 
 def _of_server(server: RunningServer) -> Iterator[Finding]:
-    """Yield the findings of one program; one unknown alone if a process's memory cannot be read."""
+    """Yield the findings of one program; a single unknown finding if the memory of one of its
+    processes cannot be read."""
     subject = Subject(server.name, "process")
     memories = []
     for holding in server.holdings:
@@ -72,9 +73,7 @@ def _huge_pages(
     server: RunningServer, subject: Subject, memories: tuple[HeldMemory, ...]
 ) -> Iterator[Finding]:
     """Compare the huge pages that a program holds with those predicted: a finding for each page
-    size.
-
-    Where the counts agree, the NUMA nodes are judged, too. Unknown if nothing can be predicted."""
+    size, unknown if nothing can be predicted. If the counts agree, the NUMA nodes are judged."""
     predicted = server.predicted_pages
     mapped, on_node = pages_by_size(memories)
     if isinstance(predicted, Unknown):
@@ -108,14 +107,15 @@ def _huge_pages(
                 )
             else:
                 text = f"{missing} are not mapped: it has not set up all of it, or has given it up"
-            text += _of_others(server, size, have, need)
+            text += _why_too_few(server, size, have, need)
             yield finding.warned(
                 text, "Compare with check of the same launch; pages are taken at a start alone."
             )
 
 
-def _of_others(server: RunningServer, size: int, have: int, need: int) -> str:
-    """Say why the host's pool could not give ``need`` pages; "" if it could by now."""
+def _why_too_few(server: RunningServer, size: int, have: int, need: int) -> str:
+    """Return a clause on why the host cannot give ``need`` pages of ``size`` bytes; "" if it can by
+    now, or if that is not known. have: the pages that the program holds."""
     assert not isinstance(server.sizing, Unknown)
     shown = server.sizing.shown
     of_host = None if shown is None else shown.host.hugetlb.pool(size)
@@ -232,7 +232,8 @@ def _registered(
 
 
 def _uses(process: ProcessNeeds, device: str) -> bool:
-    """Tell whether a process registers with a device, as far as its launch names some."""
+    """Tell whether a process registers with a device. True if its launch names no device, or if
+    ``device`` is "" (any)."""
     names = () if process.rdma is None else process.rdma.devices
     return not device or isinstance(names, Unknown) or not names or device in names
 
@@ -295,7 +296,8 @@ def _joins(server: RunningServer, port: int | Unknown | None) -> bool:
 
 
 def _fixed_names(server: RunningServer) -> Iterator[str]:
-    """Yield the names of stores at a metadata server; none with P2PHANDSHAKE: a free port."""
+    """Yield the HOST:PORT under which each store of a program is known to a metadata server. A
+    store with P2PHANDSHAKE has none, as it takes a free port."""
     processes = () if isinstance(server.sizing, Unknown) else server.sizing.inputs.processes
     for store in (store for process in processes for store in process.stores):
         named = isinstance(store.hostname, str) and ":" in store.hostname
@@ -351,7 +353,8 @@ def gpu_findings(
 
 
 def _share(server: RunningServer) -> float | None:
-    """Return the fraction of each GPU that a server is told to take; None if it takes none."""
+    """Return the fraction of each GPU that a server is to take; None if it takes no GPU memory, or
+    that is not known."""
     if isinstance(server.needs, Unknown):
         return None
     shares = (process.gpu_share for process in server.needs.processes)

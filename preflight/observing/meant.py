@@ -50,15 +50,15 @@ class Difference(NamedTuple):
     origin: str
 
 
-class Compared(NamedTuple):
-    """How a running program differs from a process of the launch.
+class ProcessComparison(NamedTuple):
+    """The differences between a running program and a process of the launch.
 
-    left_open: settings whose value in the launch is not known. apart: they cannot be the same
-    process, as no setting that tells processes apart agrees."""
+    left_open: settings whose value in the launch is not known. is_another: the program cannot be
+    this process, as they differ in all settings that tell processes apart, such as ports."""
 
     differences: tuple[Difference, ...]
     left_open: tuple[str, ...]
-    apart: bool
+    is_another: bool
 
 
 def launch_findings(
@@ -66,9 +66,9 @@ def launch_findings(
 ) -> Iterator[tuple[RunningServer | None, Finding]]:
     """Yield for each process of ``launch`` whether it runs, and which settings differ.
 
-    A finding comes with its program, None for a process that does not run. Programs that are not of
-    the launch are skipped. first_process: the text of /proc/1/stat, Unknown if /proc hides
-    processes of other users (hidepid)."""
+    A finding comes with its program, None for a process that does not run. A program that is not of
+    the launch gets a skipped finding. first_process: the text of /proc/1/stat, Unknown if /proc
+    hides processes of other users (hidepid)."""
     numbers = {process.number for process in launch.inputs.processes}
     meant = [
         MeantProcess(*both)
@@ -82,12 +82,12 @@ def launch_findings(
         for place, process in enumerate(meant)
         for server in servers
         if server.program is process.launched.kind
-        for compared in (_compared(process, server, running[server.pid]),)
+        for compared in (_compare(process, server, running[server.pid]),)
     ]
     free = {place: max(1, process.launched.command.copies) for place, process in enumerate(meant)}
     matched: set[int] = set()
     for _, place, server, compared in sorted(pairs, key=lambda pair: pair[:2]):
-        if compared.apart or not free[place] or server.pid in matched:
+        if compared.is_another or not free[place] or server.pid in matched:
             continue
         free[place] -= 1
         matched.add(server.pid)
@@ -103,20 +103,20 @@ def launch_findings(
 
 
 def _settings_of(server: RunningServer) -> ProcessReading | None:
-    """Return how the command line of a program that runs is understood; None if not readable."""
+    """Return the settings of a program that runs; None if its command line is not readable."""
     if isinstance(server.sizing, Unknown):
         return None
     processes = reading_of(server.sizing, server.name).processes
     return next((each for each in processes if each.title == server.program.value), None)
 
 
-def _compared(
+def _compare(
     meant: MeantProcess, server: RunningServer, running: ProcessReading | None
-) -> Compared:
-    """Compare a running program with a process of the launch. running: the program's settings, None
-    if not readable: then nothing differs."""
+) -> ProcessComparison:
+    """Compare a running program with a process of the launch. running: the program's settings; if
+    they are not readable (None), no difference is returned."""
     if running is None:
-        return Compared((), (), False)
+        return ProcessComparison((), (), False)
     wanted = meant.settings
     telling = [_same(_value(wanted, name), _value(running, name)) for name in _TELLING]
     known = [same for same in telling if same is not None]
@@ -134,7 +134,8 @@ def _compared(
             differences.append(Difference(name, _shown(theirs), _shown(mine), origin))
     # A variable that differs says why a setting of the store does.
     plain = [each for each in differences if not each.name.startswith("store.")]
-    return Compared(tuple(plain or differences), tuple(left_open), bool(known) and not any(known))
+    is_another = bool(known) and not any(known)
+    return ProcessComparison(tuple(plain or differences), tuple(left_open), is_another)
 
 
 def _value(process: ProcessReading, name: str) -> Value | None:
@@ -161,7 +162,7 @@ def _variables(
     """Yield (name, value in the launch, value in the running program) of environment variables.
 
     These are all that the launch itself sets, and those (MC_, SGLANG_ and the like) that only the
-    program has. For a container the latter are left out, as its image sets some."""
+    program has. The second are left out in a container, whose image sets some."""
     origins, wanted = meant.launched.command.environment, meant.settings.environment
     for name, value in wanted.items():
         if origins[name].origin != _CALLERS:
@@ -172,12 +173,12 @@ def _variables(
 
 
 def _of_match(
-    meant: MeantProcess, server: RunningServer, compared: Compared, launch: LaunchSizing
+    meant: MeantProcess, server: RunningServer, compared: ProcessComparison, launch: LaunchSizing
 ) -> Iterator[tuple[RunningServer, Finding]]:
     """Yield the findings of a program that runs as a process of the launch.
 
-    First one for each setting that differs, or one that it runs as meant or is not readable. Then
-    those on releases and NUMA nodes."""
+    First a warning for each setting that differs, or one finding: that none does, or that its
+    settings are not readable. Then the findings on releases and NUMA nodes."""
     subject = Subject(server.name, "process")
     as_meant = f"running as {meant.launched.command.origin} says"
     finding = Finding(LAUNCH, Status.PASS, subject, "running", as_meant)
@@ -198,10 +199,9 @@ def _of_match(
 def _nodes(
     meant: MeantProcess, server: RunningServer, launch: LaunchSizing, subject: Subject
 ) -> Iterator[Finding]:
-    """Judge whether a program's huge pages are on the NUMA nodes to which the launch binds it.
-
-    Only if a command in front (numactl) binds it, which no running process shows. A binding in the
-    command line of the program itself is judged elsewhere."""
+    """Judge whether a program's huge pages are on the NUMA nodes to which the launch binds it by a
+    command in front (numactl), which no running process shows. If the program's own command line
+    binds it, nothing is yielded here: ``comparison`` judges that."""
     predicted = server.predicted_pages
     if isinstance(predicted, Unknown) or any(spot.node is not None for spot in predicted):
         return
@@ -231,7 +231,9 @@ def _releases(server: RunningServer, launch: LaunchSizing, subject: Subject) -> 
 
 
 def _of_missing(
-    meant: MeantProcess, near: tuple[RunningServer, Compared] | None, first_process: str | Unknown
+    meant: MeantProcess,
+    near: tuple[RunningServer, ProcessComparison] | None,
+    first_process: str | Unknown,
 ) -> Finding:
     """Return the finding on a process of the launch that does not run; unknown if /proc hides
     processes. near: a program of the same kind, with its differences, to name; None without one."""

@@ -62,8 +62,8 @@ class RunningServer(NamedTuple):
 
     sizing, needs: by its command line, environment and release; Unknown if these cannot be read.
     releases: name and version of the distributions from which it runs, () if not known. replaced:
-    mapped files of these that were replaced or removed since. registered: with RDMA devices, () if
-    it has none open."""
+    mapped files of these that were replaced or removed since. registered: the memory registered
+    with each RDMA device, () if the program has no device open."""
 
     pid: int
     program: ProcessKind
@@ -86,7 +86,8 @@ class RunningServer(NamedTuple):
     @property
     @or_unknown
     def predicted_pages(self) -> dict[Spot, int] | Unknown:
-        """Return the huge pages that it should hold, by page size and node."""
+        """The huge pages that the program should hold, by page size and NUMA node; Unknown if they
+        are not known exactly."""
         most, least = self.sized(), known(self.sizing).least
         if least is not None and least.asked != most.asked:
             return Unknown("its sizes are known between two bounds alone")
@@ -98,7 +99,8 @@ class RunningServer(NamedTuple):
     @property
     @or_unknown
     def segment_bytes(self) -> int | Unknown:
-        """The bytes of all global segments that the program registers with its master."""
+        """The bytes of all segments that the program registers with its master; Unknown if its size
+        is not known."""
         return sum(
             max(allocation.bytes, allocation.mapped_bytes)  # whole pages are mounted
             for replayed in self.sized().asked
@@ -117,10 +119,10 @@ def running_servers(
 
     A pid belongs to a program if it is one of its processes, or started it. options: facts on the
     programs beside their command lines. of_anybody: kinds of programs that others run too (etcd,
-    Redis), to include.
+    Redis), to include. Raises UsageError if /proc cannot be read, or a pid belongs to no program.
 
-    A wrapper (``timeout``, a shell) that waits for a known program is not one itself; the forks of
-    a program are part of that program. Raises UsageError."""
+    A wrapper (``timeout``, a shell) that waits for a known program is left out; the forks of a
+    program are part of that program."""
     processes = read_processes(root)
     if isinstance(processes, Unknown):
         raise UsageError(f"the processes cannot be read: {processes.reason}")
@@ -136,7 +138,7 @@ def running_servers(
     }
     servers, about = [], set()
     for pid, (process, program) in programs.items():
-        tree, above = tree_of(pid, processes), tuple(_above(process, by_pid))
+        tree, above = tree_of(pid, processes), tuple(_ancestors(process, by_pid))
         parents = [programs[p][0] for p in above if p in programs]
         if any(parent.words == process.words for parent in parents):
             continue  # a fork of it
@@ -151,7 +153,7 @@ def running_servers(
     return tuple(servers)
 
 
-def _above(process: RunningProcess, by_pid: Mapping[int, RunningProcess]) -> Iterator[int]:
+def _ancestors(process: RunningProcess, by_pid: Mapping[int, RunningProcess]) -> Iterator[int]:
     """Yield the pids of the parent, its parent and so on; without pid 1."""
     above = by_pid.get(process.parent)
     while above is not None and above.pid > 1:

@@ -24,7 +24,7 @@ class RunningRecord(NamedTuple):
     """The record of the programs that run, for a capture.
 
     answers: the parts of /proc that ``observe`` reads, without secrets. argv: the words of each
-    command line, by pid. hosts: that the launches name for services."""
+    command line, by pid. hosts: those of the services that the launches name."""
 
     answers: Answers
     argv: dict[str, list[str]]
@@ -42,7 +42,7 @@ def record_running(root: Root) -> RunningRecord:
     kept = {"1", *(str(holding.pid) for holding in holdings)}
     read = seen.answers
     texts = {
-        name: _needed(name, text, read.texts)
+        name: _needed_lines(name, text, read.texts)
         for name, text in read.texts.items()
         if _pid(name) in kept and name.rpartition("/")[2] not in ("cmdline", "environ")
     }
@@ -77,7 +77,9 @@ def _pid(name: str) -> str:
     return pid if top == "proc" and pid.isdecimal() else ""
 
 
-def _needed(name: str, text: str | Unknown, texts: Mapping[str, str | Unknown]) -> str | Unknown:
+def _needed_lines(
+    name: str, text: str | Unknown, texts: Mapping[str, str | Unknown]
+) -> str | Unknown:
     """Shorten the text of a process's maps or numa_maps to the lines that ``observe`` reads. Any
     other text is returned unchanged. name: the path; texts: all texts by path."""
     pid, what = _pid(name), name.rpartition("/")[2]

@@ -41,7 +41,8 @@ class Metrics(NamedTuple):
     samples: Mapping[str, tuple[tuple[Mapping[str, str], float], ...]]
 
     def amount(self, name: str, **labels: str) -> int:
-        """Return the sum of a metric's series, ranks counted once; 0 before it first counts."""
+        """Return the sum of a metric's series that have ``labels``; 0 if none is served yet. The
+        ranks of an engine count once: of series that differ by rank alone, the largest."""
         largest: dict[tuple[tuple[str, str], ...], float] = {}
         for series, value in self.samples.get(name, ()):
             if labels.items() <= series.items():
@@ -56,8 +57,8 @@ class Metrics(NamedTuple):
 
     @property
     def segments(self) -> dict[str, int]:
-        """The capacity of each segment in bytes, by name, from a master's metrics; without those of
-        0 bytes. Mooncake 0.3.13.post1 serves them."""
+        """The capacity of each segment in bytes, by name, as a master of Mooncake 0.3.13.post1
+        serves it; segments of 0 bytes are left out."""
         sizes = self.by_label("segment_total_capacity_bytes", "segment")
         return {name: size for name, size in sizes.items() if size}
 
@@ -187,7 +188,8 @@ def tier_findings(server: RunningServer, metrics: Metrics | Unknown) -> Iterator
 
 
 def _evicted(server: SglangServer, metrics: Metrics) -> int:
-    """Return the tokens that L1 gave up; releases that name no rank count them once a rank."""
+    """Return the tokens that L1 gave up. Releases without rank labels count each token once for
+    each rank; the sum is then divided by the ranks."""
     name = "sglang:evicted_tokens_total"
     named = any("tp_rank" in labels for labels, _ in metrics.samples.get(name, ()))
     sizes = (1,) if named else (server.number("tp_size"), server.number("pp_size"))
@@ -206,13 +208,13 @@ def _too_early(metrics: Metrics, evicted: int) -> str:
 
 
 def _hits(metrics: Metrics) -> dict[str, int]:
-    """Return the prompt tokens that each tier gave: device, host, storage."""
+    """Return the prompt tokens that each tier gave: device (L1), host (L2), storage (L3)."""
     return metrics.by_label("sglang:cached_tokens_total", "cache_source")
 
 
 def _l2(finding: Finding, metrics: Metrics, early: str, evicted: int) -> Finding:
-    """Judge whether prompts find in L2 or L3 what L1 gave up; skipped, with the reason, if too
-    early."""
+    """Judge whether prompts find in L2 or L3 the tokens that L1 gave up (``evicted``). early: why
+    this cannot be told yet, which skips it; "" if it can."""
     hits, prompts = _hits(metrics), metrics.amount("sglang:prompt_tokens_total")
     below_l1 = hits.get("host", 0) + hits.get("storage", 0)
     finding = finding._replace(have=_tokens(below_l1, f"{{}} of {prompts} tokens of prompts"))
@@ -229,7 +231,7 @@ def _l2(finding: Finding, metrics: Metrics, early: str, evicted: int) -> Finding
 
 
 def _l3(finding: Finding, metrics: Metrics, early: str) -> Finding:
-    """Judge whether L3 is written, is read, and gives the tokens it has; skipped if too early."""
+    """Judge whether L3 is written, is read, and gives the tokens it has. early: as for ``_l2``."""
     hits, l2 = _hits(metrics), metrics.amount("sglang:hicache_host_total_tokens")
     written, read, offered = (
         metrics.amount(f"sglang:{name}_tokens_total")
