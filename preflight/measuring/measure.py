@@ -46,7 +46,7 @@ from preflight.probes.registration import Sizes, ceiling_lines, ceiling_object, 
 from preflight.reading.understood import about
 from preflight.rehearsal.programs import RehearsalError, StoppedError
 from preflight.rehearsal.records import find_library
-from preflight.rehearsal.run import MemoryWatch, settle
+from preflight.rehearsal.run import MemoryWatch, wait_for_pools
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import filled, headed, table
 from preflight.sizing.launch_needs import source_name
@@ -73,7 +73,7 @@ def measure(
         measured = measuring.run(parts or PARTS, here, peer, progress.show)
         measured = measured._replace(tokens_per_second=tokens_per_second)
     finally:
-        settle(Root())  # who comes next counts no page of this as another's
+        wait_for_pools(Root())  # who comes next counts no page of this as another's
         progress.clear()
     judged = findings(measured, wanted)
     return MeasureAnswer(measured, tuple(judged), tuple(consequences(measured, wanted)))

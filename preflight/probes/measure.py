@@ -36,7 +36,7 @@ from preflight.probes.limits import (
     limit_met,
     use_of,
 )
-from preflight.rehearsal.child import become
+from preflight.rehearsal.child import prepare_process
 from preflight.rehearsal.run import MemoryWatch
 from preflight.verbs.objects import RegisteredRegion, open_device
 
@@ -227,7 +227,7 @@ def child(order: Order, parent: int, say: Say) -> int:
 
     parent: the process id of the command, with which the child ends. say: sends each event to the
     parent; an OSError becomes the event ``error``."""
-    become({"parent": parent, "node": None})
+    prepare_process({"parent": parent, "node": None})
     try:
         _measure(order, say)
     except OSError as error:

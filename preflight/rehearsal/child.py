@@ -27,7 +27,7 @@ _MAP_POPULATE, _MAP_HUGETLB, _SIZE_SHIFT = 0x08000, 0x40000, 26
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
 
 
-def become(order: dict[str, Any]) -> None:
+def prepare_process(order: dict[str, Any]) -> None:
     """Prepare this process: it ends with its parent, and is killed first if memory runs out.
 
     Binds it to the order's NUMA node, if one is named. Exits at once if the parent is gone. Raises
@@ -79,7 +79,7 @@ class Player:
     """Carries out orders, one after another; all memory stays allocated until the process ends."""
 
     def __init__(self, more: dict[str, Callable[..., Any]]) -> None:
-        """Take orders. more: further ones by name, each a function of this player and an order."""
+        """Begin without memory. more: further orders by name, each a function (player, order)."""
         self._more = more
         self._kept: list[Any] = []
         self._pools: list[int] = []
@@ -168,25 +168,28 @@ class Player:
         return f"register_buffer of {order['bytes']} bytes returns {code}" if code else ""
 
     def _put(self, order: dict[str, Any]) -> str:
-        code = self._store.put(order["key"], value_of(order))
+        code = self._store.put(order["key"], bytes_of_key(order))
         return f"put of {order['bytes']} bytes returns {code}" if code else ""
 
     def _get(self, order: dict[str, Any]) -> str:
         value = self._store.get(order["key"])
-        if value == value_of(order):
+        if value == bytes_of_key(order):
             return ""
         return f"get returns {len(value)} bytes, and not the {order['bytes']} that were put"
 
 
-def value_of(order: dict[str, Any]) -> bytes:
-    """Return the value to put, the same in each process."""
+def bytes_of_key(order: dict[str, Any]) -> bytes:
+    """Return the value to put: random bytes that depend on the key alone, so that each process
+    knows them."""
     import random
 
     return random.Random(order["key"]).randbytes(order["bytes"])
 
 
 def play(orders: int, answers: int, more: str) -> None:
-    """Answer each order (a line of JSON) until the end. more: a file of further orders, or ""."""
+    """Carry out orders, each a line of JSON, and write the replies until the input ends.
+
+    orders, answers: descriptors. more: a Python file of further orders, or ""."""
     player = Player(runpy.run_path(more) if more else {})
     with os.fdopen(orders, encoding="utf-8") as lines:
         for line in lines:
@@ -199,7 +202,7 @@ def main() -> None:
     del sys.path[0]  # this file's own folder, which is no place to import from
     order = json.loads(sys.argv[1])
     try:
-        become(order)
+        prepare_process(order)
         if order["program"]:
             os.execvp(order["program"][0], order["program"])
         play(order["orders"], order["answers"], order["more"])

@@ -173,8 +173,9 @@ def _without_pages(mapped: Allocation) -> Allocation:
     return mapped._replace(backing=Backing.NONE, pages=0)
 
 
-def scaled(size_bytes: int, scale: int, page_bytes: int) -> int:
-    """Return ``size_bytes`` divided by ``scale``: in whole pages, and the same bytes past them."""
+def scaled_bytes(size_bytes: int, scale: int, page_bytes: int) -> int:
+    """Return ``size_bytes`` with the number of whole pages divided by ``scale``, rounded up. Bytes
+    beyond the last whole page are kept."""
     whole, beyond = divmod(size_bytes, page_bytes)
     return -(-whole // scale) * page_bytes + beyond
 
@@ -188,7 +189,8 @@ def scaled_launch(launch: Launch, scale: int) -> Launch:
 
 
 def changed_by_scale(launch: Launch, small: Launch) -> list[str]:
-    """Return a sentence for each mapping that is another in the smaller launch, as of an arena."""
+    """Return a sentence for each mapping that the smaller launch takes from elsewhere, such as from
+    huge pages in place of an arena."""
     changed: dict[str, None] = {}
     both = zip(replay(launch, EndlessPools()), replay(small, EndlessPools()), strict=True)
     for large, little in both:
@@ -209,37 +211,39 @@ def _process(process: MappedProcess, launch: Launch, scale: int) -> MappedProces
     arena = settings.arena_bytes
     return process._replace(
         settings=settings._replace(
-            arena_bytes=None if arena is None else scaled(arena, scale, page),
+            arena_bytes=None if arena is None else scaled_bytes(arena, scale, page),
             hot_cache=None if cache is None else _hot_cache(cache, scale),
         ),
-        host_pools_bytes=tuple(scaled(size, scale, pool_page) for size in process.host_pools_bytes),
+        host_pools_bytes=tuple(
+            scaled_bytes(size, scale, pool_page) for size in process.host_pools_bytes
+        ),
         clients=tuple(_client(client, scale, page, huge) for client in process.clients),
-        metadata_bytes=scaled(process.metadata_bytes, scale, REGULAR_PAGE_BYTES),
+        metadata_bytes=scaled_bytes(process.metadata_bytes, scale, REGULAR_PAGE_BYTES),
     )
 
 
 def _client(client: StoreClient, scale: int, page_bytes: int, huge: bool) -> StoreClient:
     """Return the store client scaled down, but not below the smallest segment that is accepted."""
-    segment = scaled(client.segment_bytes, scale, page_bytes)
+    segment = scaled_bytes(client.segment_bytes, scale, page_bytes)
     if not huge and client.segment_bytes >= SLAB_BYTES:
         segment = max(segment, SLAB_BYTES)  # a smaller one is refused
     offload = client.offload_buffer_bytes
     return client._replace(
         segment_bytes=segment,
-        local_buffer_bytes=scaled(client.local_buffer_bytes, scale, page_bytes),
-        offload_buffer_bytes=offload and scaled(offload, scale, REGULAR_PAGE_BYTES),
+        local_buffer_bytes=scaled_bytes(client.local_buffer_bytes, scale, page_bytes),
+        offload_buffer_bytes=offload and scaled_bytes(offload, scale, REGULAR_PAGE_BYTES),
     )
 
 
 def _hot_cache(cache: HotCache, scale: int) -> HotCache:
     """Return a cache with as many blocks as before, each smaller."""
     blocks = cache.bytes // cache.block_bytes if cache.block_bytes else 0
-    block = max(1, scaled(cache.block_bytes, scale, REGULAR_PAGE_BYTES))
+    block = max(1, scaled_bytes(cache.block_bytes, scale, REGULAR_PAGE_BYTES))
     return cache._replace(bytes=blocks * block, block_bytes=block)
 
 
 def scaled_environment(process: MappedProcess) -> dict[str, str]:
-    """Return the environment variables by which Mooncake reads the sizes of a scaled process."""
+    """Return the environment variables that give Mooncake the sizes of a scaled process."""
     variables: dict[str, str] = {}
     settings = process.settings
     if settings.arena_bytes is not None:

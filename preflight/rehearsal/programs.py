@@ -101,7 +101,8 @@ class Running:
     def ask(
         self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look
     ) -> ProgramReply:
-        """Do one thing and return the reply. look: called meanwhile; raises StoppedError."""
+        """Send an order and return the reply. look: called again and again meanwhile. Raises
+        StoppedError after ``limit_seconds``, or if ``look`` does."""
         self.order(order)
         return self.answer(limit_seconds, look)
 
@@ -145,7 +146,8 @@ class Running:
             time.sleep(LOOK_SECONDS)
 
     def _ended_reply(self, began: float) -> ProgramReply:
-        """Return how it ended: ``SIGBUS (exit code 135)``, or ``exit code 1``."""
+        """Wait for the end of the process, and return a reply with the error ``exit code 1``, or
+        ``SIGBUS (exit code 135)``. began: when the wait began, in monotonic seconds."""
         code, seconds = self._process.wait(), time.monotonic() - began
         if code >= 0:
             return ProgramReply(f"exit code {code}", seconds, code)
@@ -155,8 +157,8 @@ class Running:
         return ProgramReply(f"{name} (exit code {128 - code})", seconds, code)
 
     def last_lines(self) -> tuple[str, ...]:
-        """Return the lines of the log that best say why the process failed, at most four. As
-        ``worst_lines`` picks them; () if the log cannot be read."""
+        """Return the lines of the log that best say why the process failed, at most four; () if the
+        log cannot be read."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _LOG_BYTES))
@@ -214,7 +216,8 @@ class Programs:
         self._base = {name: os.environ[name] for name in BASE_VARIABLES if name in os.environ}
 
     @contextlib.contextmanager
-    def ended(self) -> Iterator[None]:
+    def ended_at_exit(self) -> Iterator[None]:
+        """End all processes at the end of the ``with`` block."""
         try:
             yield
         finally:
@@ -222,7 +225,8 @@ class Programs:
                 process.end()
 
     def begin(self) -> None:
-        """Start what needs nothing of the host yet, all at once: loading takes longer than most."""
+        """Start the master, and each member but a mooncake_client, all at once: loading the library
+        takes long, and no memory."""
         if any(member.process.clients for member in self._plan.members):
             self._start_master()
         for member in self._plan.members:
@@ -288,7 +292,7 @@ class Programs:
         Raises StoppedError after the limit of a step."""
         client = member.process.clients[0]
         address = f"127.0.0.1:{free_port()}"
-        arguments = [*member.arguments, *self._where(address)]
+        arguments = [*member.arguments, *self._address_flags(address)]
         if any("enable_http_server" in word for word in member.arguments):
             arguments.append("--enable_http_server=false")
         if self._plan.scale > 1:
@@ -300,24 +304,27 @@ class Programs:
         self._client_address = address
         return answer
 
-    def need_client(self, member: Member) -> None:
-        """Start a ``mooncake_client`` without memory, if the launch's own is elsewhere."""
+    def ensure_client(self, member: Member) -> None:
+        """Start a ``mooncake_client`` without memory for a dummy client, unless the rehearsal has
+        one of the launch."""
         if self._client_address:
             return
         address = f"127.0.0.1:{free_port()}"
-        arguments = [*self._where(address), "--global_segment_size=0", "--local_buffer_size=0"]
+        addresses = self._address_flags(address)
+        arguments = [*addresses, "--global_segment_size=0", "--local_buffer_size=0"]
         arguments.append(f"--protocol={member.process.clients[0].protocol.value}")
         program = (self._plan.library.program("mooncake_client"), *arguments)
         await_answer(self._start(self._base, None, program), "mooncake_client", address)
         self._client_address = address
 
-    def _where(self, address: str) -> tuple[str, ...]:
+    def _address_flags(self, address: str) -> tuple[str, ...]:
         """Return the flags that give a mooncake_client its address and that of the master."""
         port, master = address.rpartition(":")[2], f"--master_server_address={self._master_address}"
         return "--host=127.0.0.1", f"--port={port}", "--metadata_server=P2PHANDSHAKE", master
 
-    def placed(self, order: Mapping[str, Any], member: Member) -> dict[str, Any]:
-        """Return the order with the addresses and folders of this rehearsal, if it needs any."""
+    def with_addresses(self, order: Mapping[str, Any], member: Member) -> dict[str, Any]:
+        """Return the order, with the addresses and the folder of this rehearsal if it sets up a
+        store client."""
         if order["do"] == "dummy":
             return {**order, "client": self._client_address}
         if order["do"] != "setup":
@@ -330,7 +337,8 @@ class Programs:
 
 
 def await_answer(started: Running, name: str, address: str) -> None:
-    """Wait until a program answers at ``address``. Raises RehearsalError with its last words."""
+    """Wait until a program answers at ``address``. Raises RehearsalError, with the last lines of
+    its log, if it ends before; StoppedError after 60 s."""
     reply = started.wait_until(lambda: _answers(address), _START_SECONDS)
     if reply.error:
         why = " / ".join(started.last_lines())

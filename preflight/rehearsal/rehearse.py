@@ -35,7 +35,7 @@ from preflight.rehearsal.records import (
     StepResult,
     find_library,
 )
-from preflight.rehearsal.run import others, run
+from preflight.rehearsal.run import pages_of_others, run
 from preflight.render.plain_data import fields, plain
 from preflight.render.text import fitted
 from preflight.sizing.launch_needs import launch_needs
@@ -56,11 +56,11 @@ def rehearse(
     step_seconds: the limit of each step. Raises UsageError."""
     if not launch.words:
         raise UsageError("give the launch: a script, or a command after --")
-    prepared = _prepared(launch, python, scale)
+    prepared = _prepare_launch(launch, python, scale)
     if isinstance(prepared, Unknown):
         return RehearsalAnswer("unknown", prepared.reason)
     root, plan, progress = Root(), prepared.plan, Progress()
-    warnings = others(root)
+    warnings = pages_of_others(root)
     try:
         done = run(plan, root, step_seconds, progress.show)
     except (RehearsalError, OSError) as error:
@@ -70,7 +70,7 @@ def rehearse(
     return answer_of(prepared, done, warnings)
 
 
-class Prepared(NamedTuple):
+class Preparation(NamedTuple):
     """A plan that is ready to run. needs, facts: of the launch that is run and of the host, for the
     checks' findings; facts are None without RDMA."""
 
@@ -80,7 +80,7 @@ class Prepared(NamedTuple):
 
 
 @or_unknown
-def _prepared(launch: LaunchWords, python: str | None, scale: int) -> Prepared | Unknown:
+def _prepare_launch(launch: LaunchWords, python: str | None, scale: int) -> Preparation | Unknown:
     """Size the launch for the installed library and plan the rehearsal; Unknown if that fails."""
     library = known(find_library(python))
     try:
@@ -94,7 +94,7 @@ def _prepared(launch: LaunchWords, python: str | None, scale: int) -> Prepared |
     return prepare(sized, host, library, scale)
 
 
-def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared | Unknown:
+def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Preparation | Unknown:
     """Plan the rehearsal of a sized launch; Unknown, with the reason, if it cannot be rehearsed.
     scale: divides every size; 1 for full size."""
     written = sized.sizing
@@ -118,18 +118,18 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Prepared 
         if isinstance(rdma, Unknown):
             return Unknown(f"the RDMA devices cannot be read: {rdma.reason}")
     plan = make_plan(written, small, needs, facts, library, scale)
-    return Prepared(plan, needs, facts)
+    return Preparation(plan, needs, facts)
 
 
 def answer_of(
-    prepared: Prepared, done: RehearsalRun, warnings: Iterable[str] = ()
+    prepared: Preparation, done: RehearsalRun, warnings: Iterable[str] = ()
 ) -> RehearsalAnswer:
     """Judge a rehearsal that has run; if it failed, the answer has the checks' findings too."""
-    checked = _checked(prepared) if failed_step(done) else ()
+    checked = _check_failures(prepared) if failed_step(done) else ()
     return judge(prepared.plan, done, warnings, checked)
 
 
-def _checked(prepared: Prepared) -> tuple[str, ...]:
+def _check_failures(prepared: Preparation) -> tuple[str, ...]:
     """Return the failures that the checks on memlock and RDMA find in facts read before the run. ()
     without RDMA. A failure that the plan itself predicts is left out."""
     if prepared.facts is None or prepared.needs is None:
@@ -289,7 +289,7 @@ def _error(step: RehearsalStep) -> str:
 
 
 def same_error(foretold: Allocation, failed: StepResult) -> bool:
-    """Return whether a step failed as predicted: by a bus error, or with the same words."""
+    """Tell whether a step failed as predicted: by a bus error, or with the same message."""
     dies = foretold.on_shortage is OnShortage.BUS_ERROR
     if failed.ended == -signal.SIGBUS:
         return dies or foretold.may_die
@@ -299,7 +299,7 @@ def same_error(foretold: Allocation, failed: StepResult) -> bool:
 
 
 def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
-    """Return the pages by size over all nodes, and for each node those that are bound to it."""
+    """Return the pages of each size: all under node None, and under a node those bound to it."""
     pages: Counter[Spot] = Counter()
     for spot, count in pages_by_spot(allocations).items():
         if count:
@@ -373,7 +373,7 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
 
 
 def _predicted(step: RehearsalStep) -> str:
-    """Describe the memory that a step is predicted to take, as ``48 x 2 MiB, then a failure``."""
+    """Describe the memory that a step is predicted to take: ``48 x 2 MiB, then a failure``."""
     if step.taken is None:
         return "not reached"
     text = pages_text(predicted_pages(step.taken))

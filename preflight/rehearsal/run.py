@@ -44,7 +44,7 @@ def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -
     programs = Programs(plan, folder, limit_seconds)
     stage = _Stage(plan, root, programs, tell)
     try:
-        with programs.ended():
+        with programs.ended_at_exit():
             stage.play()
     finally:
         left = _left(root, stage.before)
@@ -64,7 +64,8 @@ def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
 
 
 def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
-    """Return the bytes of regular memory by the node it is bound to; None: all together."""
+    """Return the bytes of regular memory that the steps take: in all under None, and under a NUMA
+    node those bound to it."""
     need: dict[int | None, int] = {None: 0}
     for each in (each for step in steps for each in step.asked if each.backing is Backing.REGULAR):
         size = each.pages * each.page_size_bytes
@@ -74,7 +75,7 @@ def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
 
 
 class _Stage:
-    """The plan as it is run, and the results of the steps so far."""
+    """Runs the steps of a plan, and collects their results."""
 
     def __init__(self, plan: RehearsalPlan, root: Root, programs: Programs, tell: Progress) -> None:
         """Note which huge pages are in use before anything is started."""
@@ -106,14 +107,14 @@ class _Stage:
                 self._done.append(self._step(step))
                 if self._done[-1].error:
                     break
-            self._look_back()
+            self._record_memory()
             if not (self._done and self._done[-1].error):
                 self._transfer = self._put_and_get()
         except StoppedError as stopped:
             self._stopped = str(stopped)
-            self._look_back()
+            self._record_memory()
 
-    def _look_back(self) -> None:
+    def _record_memory(self) -> None:
         """Record the pages taken so far, and the memory of each process."""
         self._pages = taken_since(self._root, self.before)
         for member in self._plan.members:
@@ -132,7 +133,7 @@ class _Stage:
         if step.action in ("setup", "dummy", "program"):
             self._programs.await_master()
         if step.action == "dummy":
-            self._programs.need_client(member)
+            self._programs.ensure_client(member)
         before = pages_in_use(self._root)
         began = time.monotonic()
         rises = StepTimes(self._root, before, began)
@@ -149,7 +150,7 @@ class _Stage:
             if player is None:
                 answer = self._programs.start_client(member, look)
             else:
-                order = self._programs.placed(step.order, member)
+                order = self._programs.with_addresses(step.order, member)
                 answer = player.ask(order, self._limit_seconds, look)
         except StoppedError as stopped:
             raise StoppedError(f"{member.name}, {step.what}: {stopped}") from None
@@ -167,13 +168,13 @@ class _Stage:
         return result._replace(pinned_bytes=pinned, ended=answer.ended, huge_bytes=huge_bytes)
 
     def _sum(self, name: str) -> int:
-        """Add up a size of /proc/PID/status, as ``VmPin``, over all processes of the launch."""
+        """Add up a size of /proc/PID/status, such as ``VmPin``, over the launch's processes."""
         return sum(status_bytes(each.pid).get(name, 0) for each in self._programs.players.values())
 
     def _refuse_too_large(self, steps: Sequence[RehearsalStep], what: str) -> None:
         """Raise StoppedError if the steps, which have not begun, need more regular memory than is
         free. what: the name of these steps, for the message."""
-        short = self._watch.too_small(_regular_bytes(steps))
+        short = self._watch.first_shortage(_regular_bytes(steps))
         if short is None:
             return
         need, room = short
@@ -245,7 +246,8 @@ class StepTimes:
 
     @property
     def times(self) -> tuple[float | None, float | None]:
-        """Return seconds until the last page, and then (or from the first pin) to the last pin."""
+        """Two spans in seconds: until the last huge page was mapped, and from then to the last pin;
+        from the first pin if that came earlier. None without a page, or without a pin."""
         since = self._populated[-1] if self._populated else self._began
         populated = since - self._began if self._populated else None
         if not self._pinned:
@@ -276,14 +278,16 @@ class MemoryWatch:
         self.lowest_bytes: int | None = None
 
     def room(self) -> Room:
-        """Return the room that is smallest now. If the host or cgroup cannot be read, below 0."""
+        """Return the room that is smallest now; with bytes below 0 if the host or the cgroup cannot
+        be read."""
         tightest = min(self._rooms(), key=lambda room: room.bytes)
         if self.lowest_bytes is None or tightest.bytes < self.lowest_bytes:
             self.lowest_bytes = tightest.bytes
         return tightest
 
-    def too_small(self, need_bytes: Mapping[int | None, int]) -> tuple[int, Room] | None:
-        """Return the first need that exceeds its room, and that room; None if all fit."""
+    def first_shortage(self, need_bytes: Mapping[int | None, int]) -> tuple[int, Room] | None:
+        """Return the first need that exceeds its room, and that room; None if all fit. need_bytes:
+        by NUMA node; under None those of the host and the cgroup."""
         rooms = ((need_bytes.get(room.numa_node, 0), room) for room in self._rooms())
         return next((row for row in rooms if row[0] > row[1].bytes), None)
 
@@ -349,9 +353,9 @@ def pages_in_use(root: Root) -> dict[Spot, int]:
     return used
 
 
-def settle(root: Root) -> dict[int, Pool]:
-    """Wait until the counts of huge pages stay the same for 0.5 s (10 s at most); return the pools.
-    The pools are by page size in bytes. Does not wait if nobody holds pages."""
+def wait_for_pools(root: Root) -> dict[int, Pool]:
+    """Wait until the counts of huge pages stay the same for 0.5 s (10 s at most); return the pools
+    by page size in bytes. Does not wait if nobody holds pages."""
     since, pools = time.monotonic(), _pools(root)
     until = since + _BACK_SECONDS
     while any(counts.held_pages for counts in pools.values()):
@@ -364,19 +368,21 @@ def settle(root: Root) -> dict[int, Pool]:
     return pools
 
 
-def others(root: Root) -> list[str]:
-    """Return which pages others have, or are promised: what they do meanwhile is not rehearsed."""
+def pages_of_others(root: Root) -> list[str]:
+    """Return a warning for each page size of which other programs have pages, or are promised
+    some: pages that they take or give back would be counted as the rehearsal's."""
     return [
         f"others use {counts.total_pages - counts.free_pages} pages of {format_bytes(size)} and "
         f"{counts.reserved_pages} more are promised to them: pages that they take or give back "
         "meanwhile are counted here too"
-        for size, counts in settle(root).items()
+        for size, counts in wait_for_pools(root).items()
         if counts.held_pages
     ]
 
 
 def taken_since(root: Root, before: Mapping[Spot, int]) -> dict[Spot, int]:
-    """Return pages more than before, by size and node, without those that are as before."""
+    """Return how many huge pages are in use more than ``before``, by size and node; below 0 if
+    fewer. Counts that did not change are left out."""
     more = {spot: pages - before.get(spot, 0) for spot, pages in pages_in_use(root).items()}
     return {spot: pages for spot, pages in more.items() if pages}
 

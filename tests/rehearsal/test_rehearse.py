@@ -34,7 +34,7 @@ from preflight.rehearsal.child import cpus_of
 from preflight.rehearsal.plan import (
     changed_by_scale,
     plan_members,
-    scaled,
+    scaled_bytes,
     scaled_environment,
     scaled_launch,
 )
@@ -56,7 +56,7 @@ from preflight.rehearsal.rehearse import (
     predicted_pages,
     same_error,
 )
-from preflight.rehearsal.run import MemoryWatch, others, pages_in_use
+from preflight.rehearsal.run import MemoryWatch, pages_in_use, pages_of_others
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.paths import ROOT
 from tests.tables import each_row
@@ -76,7 +76,7 @@ PAGES = st.sampled_from([4096, 2 * MIB, GIB])
 @given(SIZES, SCALES, PAGES)
 def test_a_scaled_size_keeps_what_it_is_in_pages(size: int, scale: int, page: int) -> None:
     """Whole pages stay whole, what lies beyond them stays, and nothing is scaled to nothing."""
-    small = scaled(size, scale, page)
+    small = scaled_bytes(size, scale, page)
     assert small % page == size % page
     assert small <= size
     assert small * scale >= size - size % page
@@ -324,8 +324,8 @@ def test_what_is_bound_to_a_node_needs_room_there(tmp_path: Path) -> None:
     (node / "meminfo").write_text(text)
     watch = MemoryWatch(Root(str(tmp_path)), (1,))
     assert watch.room().bytes == 200 * 1024
-    assert watch.too_small({None: 1 << 20, 1: 200 * 1024}) is None
-    found = watch.too_small({None: 1 << 20, 1: 200 * 1024 + 1})
+    assert watch.first_shortage({None: 1 << 20, 1: 200 * 1024}) is None
+    found = watch.first_shortage({None: 1 << 20, 1: 200 * 1024 + 1})
     assert found is not None
     assert (found[0], found[1].numa_node) == (200 * 1024 + 1, 1)
     assert MemoryWatch(Root(str(tmp_path)), ()).room().bytes == 8000 * 1024
@@ -337,9 +337,9 @@ def test_others_pages_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     pool = HostPool(total=10, free=6, reserved=2)
     root = Root(str(Host(pools={2 * MIB: pool}).write(tmp_path)))
     assert pages_in_use(root)[ANYWHERE] == 4
-    assert others(root)[0].startswith("others use 4 pages of 2.00 MiB and 2 more")
+    assert pages_of_others(root)[0].startswith("others use 4 pages of 2.00 MiB and 2 more")
     quiet = Root(str(Host(pools={2 * MIB: HostPool(total=10)}).write(tmp_path / "quiet")))
-    assert others(quiet) == []
+    assert pages_of_others(quiet) == []
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_what_is_given_back_is_waited_for(tmp_path: Path) -> None:
     rest = threading.Timer(0.1, lambda: (pool / "free_hugepages").write_text("10\n"))
     back.start()
     rest.start()
-    assert others(root) == []
+    assert pages_of_others(root) == []
 
 
 @pytest.fixture
