@@ -151,10 +151,10 @@ def capacity(
     )
     computed = capacity_of(launch, root, timeout_seconds, asked)
     if measured is not None and not isinstance(computed, Unknown):
-        from preflight.measuring.findings import worth_notes
+        from preflight.measuring.findings import tier_notes
 
         sizes = [(server.subject, server.capacity.bytes_per_token) for server in computed.servers]
-        values = worth_notes(measured, sizes, prefill_tokens_per_second)
+        values = tier_notes(measured, sizes, prefill_tokens_per_second)
         computed = computed._replace(notes=(*computed.notes, *values))
     if isinstance(computed, Unknown):
         say(f"mooncake-preflight capacity: {computed.reason}", err=True)

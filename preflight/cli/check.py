@@ -162,14 +162,14 @@ def _measured(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
         return lambda _: []
     from checks.base.unknown import Unknown
     from preflight.measuring.findings import findings
-    from preflight.measuring.records import read_measured, wanted_of
+    from preflight.measuring.records import launch_wish, read_measured
 
     rates = read_measured(path)
 
     def judge(seen: JudgedHost) -> list[Finding]:
         if seen.launch is None or isinstance(seen.launch, Unknown):
             return []
-        return findings(rates, wanted_of(seen.launch, seen.host))
+        return findings(rates, launch_wish(seen.launch, seen.host))
 
     return judge
 

@@ -173,12 +173,12 @@ def fit(
     if measured is not None and any(process.server for process in answer.processes):
         from preflight.capacity.answer import CapacityRequest, compute_capacity
         from preflight.capacity.deployment import Cluster
-        from preflight.measuring.findings import worth_notes
+        from preflight.measuring.findings import tier_notes
 
         request, inputs = CapacityRequest(Cluster(), numbers), answer.answer.least.sizing.inputs
         capacity = compute_capacity(inputs, answer.state.options, host.root, request, {})
         sizes = [(each.subject, each.capacity.bytes_per_token) for each in capacity.servers]
-        answer = answer._replace(hints=(*answer.hints, *worth_notes(measured, sizes, None)))
+        answer = answer._replace(hints=(*answer.hints, *tier_notes(measured, sizes, None)))
     save = None
     if first is not None:
         answer = with_first_launch(answer, first, path)

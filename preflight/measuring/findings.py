@@ -12,11 +12,11 @@ from checks.base.units import GIGABYTE, Quantity, format_bytes
 from checks.base.unknown import Unknown
 from preflight.measuring.records import (
     ALL_NICS,
+    EngineUse,
     LaunchWish,
     MeasuredRun,
     ProcessStart,
     Rate,
-    Used,
     pages_text,
     read_measured,
 )
@@ -58,11 +58,11 @@ def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
 
 
 def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
-    """Judge whether the engines use RDMA and open the launch's devices; alike engines are judged
-    together. Yields nothing unless the launch asks for RDMA."""
+    """Judge whether the engines use RDMA and open the launch's devices: one finding for all engines
+    that use the same. Nothing unless the launch asks for RDMA."""
     if wanted.protocol != "rdma":
         return
-    sides: dict[Used, list[str]] = {}
+    sides: dict[EngineUse, list[str]] = {}
     for part in measured.parts:
         for used, where in ((part.used, ""), (part.other, " (the other side)")):
             if used is not None:
@@ -87,7 +87,7 @@ def _nics(measured: MeasuredRun) -> Iterator[Finding]:
     """Judge each NIC that was measured alone: half the speed of its link and of the other NICs is
     enough.
 
-    Unknown if it did not answer in time. A failed transfer over all NICs at once is judged, too."""
+    Unknown if a transfer was not done in time. A failed transfer over all NICs is judged, too."""
     part = measured.part("transfer")
     each = {single.nic: single.bytes_per_second for single in part.rates if single.nic}
     for rate in (single for single in part.rates if single.nic):
@@ -147,11 +147,9 @@ def _slowest(rates: Iterable[Rate], field: str) -> dict[Any, float]:
 def ready_seconds(
     start: ProcessStart, measured: MeasuredRun, wanted: LaunchWish
 ) -> tuple[float, str]:
-    """Return the seconds that a process needs at start for its memory and its store client, and
-    gaps.
-
-    The memory is populated and registered. The second value names the parts that were not measured
-    and are not in the sum; "" if none."""
+    """Return the seconds that a process needs at start to populate and register its memory and to
+    set up its store client. The second value names the parts that were not measured and are not in
+    the sum; "" if none."""
     rates = (rate for rate in measured.part("memory").rates if rate.op == "populate")
     speeds = _slowest(rates, "page_bytes")
     seconds, missing = 0.0, []
@@ -172,8 +170,8 @@ def ready_seconds(
     return seconds + (0.0 if setup is None else setup.seconds), "; ".join(missing)
 
 
-def hits(measured: MeasuredRun, token_bytes: int) -> Iterator[tuple[str, float]]:
-    """Yield the seconds that 1000 tokens take to read from each tier that was measured."""
+def read_seconds(measured: MeasuredRun, token_bytes: int) -> Iterator[tuple[str, float]]:
+    """Yield (tier, seconds to read 1000 tokens from it) for each tier that was measured."""
     l2 = "copy-to-gpu" if measured.part("memory").best("copy-to-gpu") else "copy"
     sources = ("L2", "memory", l2), ("L3", "store", "get"), ("SSD", "storage", "read")
     for tier, part, op in sources:
@@ -194,7 +192,7 @@ def _against_prefill(
         text = "the pool fills faster than the folder takes what is offloaded"
         yield judged if have >= need else judged.warned(text)
     least = TOKENS / tokens_per_second
-    for tier, took in hits(measured, token_bytes):
+    for tier, took in read_seconds(measured, token_bytes):
         if tier == "L2" and not measured.part("memory").best("copy-to-gpu"):
             continue
         have_text, need_text = seconds_text(took), seconds_text(least)
@@ -220,14 +218,17 @@ def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
         sentences.append(f"all of them, one after the other: {seconds_text(every)}")
     if not isinstance(wanted.objects, Unknown):
         size = wanted.objects.token_bytes
-        if any(True for _ in hits(measured, size)):
-            sentences.append(worth(measured, size))
+        if any(True for _ in read_seconds(measured, size)):
+            sentences.append(tier_sentence(measured, size))
     return sentences
 
 
-def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | None = None) -> str:
-    """Compare, in a sentence, the time to read 1000 tokens from each tier and to compute them."""
-    took = {tier: seconds_text(seconds) for tier, seconds in hits(measured, token_bytes)}
+def tier_sentence(
+    measured: MeasuredRun, token_bytes: int, tokens_per_second: float | None = None
+) -> str:
+    """Compare, in a sentence, the time to read 1000 tokens from each tier and to compute them.
+    tokens_per_second: the prefill rate; None takes that of ``measured``, if any."""
+    took = {tier: seconds_text(seconds) for tier, seconds in read_seconds(measured, token_bytes)}
     speed = tokens_per_second or measured.tokens_per_second
     each = ", ".join(f"{tier} {took.get(tier, 'was not measured')}" for tier in ("L2", "L3", "SSD"))
     computed = "" if speed is None else f"; computing them takes {seconds_text(TOKENS / speed)}"
@@ -237,10 +238,11 @@ def worth(measured: MeasuredRun, token_bytes: int, tokens_per_second: float | No
     return f"{TOKENS} tokens come out of {each} ({about}){computed}"
 
 
-def worth_notes(
+def tier_notes(
     path: str, token_bytes: Iterable[tuple[str, int | Unknown]], tokens_per_second: float | None
 ) -> tuple[str, ...]:
-    """Return the sentence of ``worth`` for each server, from a file of ``measure --save``."""
+    """Return the sentence of ``tier_sentence`` for each server, from a file of ``measure --save``.
+    token_bytes: (server, bytes of a token); a server of Unknown is left out."""
     rates = read_measured(path)
     known = [(name, size) for name, size in token_bytes if not isinstance(size, Unknown)]
-    return tuple(f"{name}: {worth(rates, size, tokens_per_second)}" for name, size in known)
+    return tuple(f"{name}: {tier_sentence(rates, size, tokens_per_second)}" for name, size in known)

@@ -167,7 +167,7 @@ class Killing(Measuring):
             else:
                 self._program(killed)
             late = ""
-            if (works := self._works_again(witness, began)) is not None:
+            if (works := self._wait_until_works(witness, began)) is not None:
                 back, late = works
                 lost = OBJECTS - self._readable(witness, "object")
                 fate = fate._replace(back_seconds=back, lost=lost)
@@ -228,7 +228,7 @@ class Killing(Measuring):
     def _client(self, address: str) -> Running:
         """Start a new client that joins the store as HOST:PORT. Raises MeasureError if it is
         refused."""
-        (process,) = self._loaded(1)
+        (process,) = self._start_loaded(1)
         where = f"http://{LOOPBACK}:{self._ports['http']}/metadata"
         order = {
             "host": address,
@@ -244,7 +244,8 @@ class Killing(Measuring):
         return process
 
     def _call(self, process: Running, do: str, key: str) -> tuple[bool, float]:
-        """Return whether a put or get succeeded, and the seconds that it took."""
+        """Return whether a put or get succeeded, and the seconds that it took. Raises MeasureError
+        if the process has ended."""
         reply = process.ask({"do": do, "key": key, "bytes": _OBJECT_BYTES}, _CALL_SECONDS)
         if reply.ended is not None:
             raise MeasureError(f"the client that lived on ended: {reply.error}")
@@ -254,12 +255,12 @@ class Killing(Measuring):
         return sum(self._call(process, "get", f"{name}-{n}")[0] for n in range(OBJECTS))
 
     def _while_gone(self, killed: str, witness: Running, address: str) -> Survival:
-        """Put and get by the witness, in turn, while the killed process is gone; return counts and
+        """Put and get by the witness, in turn, while the killed process is gone; count calls and
         failures.
 
         Lasts 4 s. After a killed client it lasts longer, until the master has dropped the segment
-        at ``address``, but not without end. After a killed metadata server, a new client then tries
-        to join."""
+        at ``address``, but at most 20 s more. After a killed metadata server, a new client then
+        tries to join."""
         ttls = (word.partition("--client_ttl=")[2] for word in self._wanted.master_words)
         ttl = float(next(filter(None, ttls), _CLIENT_TTL_SECONDS))
         seconds = _AFTER_SECONDS + (ttl if killed == "client" else 0)
@@ -274,7 +275,7 @@ class Killing(Measuring):
                 tried[do] += 1
                 failed[do] += not fine
                 slowest = max(slowest, took)
-            if killed == "client" and dropped is None and not self._segment(address):
+            if killed == "client" and dropped is None and not self._has_segment(address):
                 dropped = time.monotonic() - began
             number += 1
             time.sleep(0.2)
@@ -285,14 +286,18 @@ class Killing(Measuring):
         numbers = (tried["put"], failed["put"], tried["get"], failed["get"], slowest)
         return Survival(killed, "", "", *numbers, refused, dropped)
 
-    def _segment(self, address: str) -> bool:
-        """Return whether the master still has a segment: one that it dropped has 0 bytes."""
+    def _has_segment(self, address: str) -> bool:
+        """Tell whether the master still has the segment of the client at ``address``; True if the
+        master does not answer. A segment that was dropped has 0 bytes."""
         body = http(LOOPBACK, self._ports["metrics"], "/metrics", 1 << 20).get("body", "")
         rest = body.partition(f'segment_total_capacity_bytes{{segment="{address}"}} ')[2]
         return not body or rest[:1] not in ("", "0")
 
-    def _works_again(self, witness: Running, began: float) -> tuple[float, str] | None:
-        """Return (seconds after ``began``, name) of a round that succeeds; None if none does."""
+    def _wait_until_works(self, witness: Running, began: float) -> tuple[float, str] | None:
+        """Put and get ``OBJECTS`` new objects, again and again, until all calls of a round succeed.
+
+        Return the seconds from ``began`` to that round, and the first part of its keys; None if no
+        round succeeds in 20 s."""
         for number in count():
             at, name = time.monotonic() - began, f"late-{number}"
             if at > _JOIN_SECONDS:
@@ -305,7 +310,8 @@ class Killing(Measuring):
 
 
 def _messages(log: str) -> tuple[str, ...]:
-    """Return the first errors of a log, without time and thread, one of each line of the source."""
+    """Return the first errors of a log, without time and thread; of those that the same line of
+    source code writes, the first."""
     texts: dict[str, str] = {}
     for line in log.splitlines():
         if is_error(line):

@@ -39,7 +39,7 @@ from preflight.measuring.records import (
     MeasuredPart,
     MeasuredRun,
     Rate,
-    wanted_of,
+    launch_wish,
 )
 from preflight.measuring.run import LOOPBACK, MeasureError, Measuring, SkippedError
 from preflight.probes.registration import Sizes, ceiling_lines, ceiling_object, registration_ceiling
@@ -80,7 +80,8 @@ def measure(
 
 
 def kill(killing: Killing, killed: str) -> Survival | Unknown:
-    """Kill one process of a small store; return the effects, or why none. Raises UsageError."""
+    """Kill one process of a small store and return the effects; Unknown if that cannot be done.
+    killed: client, master or metadata. Raises UsageError if the launch has no such process."""
     progress = Progress()
     try:
         progress.show(f"a store of this launch's kind, whose {killed} is killed")
@@ -141,7 +142,7 @@ def prepare(
         if isinstance(sized, Unknown):
             raise UsageError(sized.reason)
         if sized is not None:
-            wanted = within(limit, "the launch", lambda: wanted_of(sized, host))
+            wanted = within(limit, "the launch", lambda: launch_wish(sized, host))
             called = about(source_name(sized.sizing), sized.sizing.inputs.processes)
             needs = sized.needs
     library = find_library(python or wanted.python)
@@ -252,7 +253,7 @@ def _part_lines(part: MeasuredPart, width: int) -> Iterator[str]:
 
 
 def _row(row: Rate) -> Sequence[str]:
-    """Return a line of the table; a time is that of one call."""
+    """Return the cells of a rate's row in the table; times are those of one call."""
     objects = row.bytes / row.size_bytes / row.seconds if row.p50_seconds and row.bytes else 0.0
     times = map(seconds_text, (row.p50_seconds, row.p99_seconds)) if row.p50_seconds else ("", "")
     size: str = format_bytes(row.size_bytes)

@@ -57,9 +57,9 @@ class Rate(NamedTuple):
         return self.bytes / self.seconds if self.seconds > 0 else 0.0
 
 
-class Used(NamedTuple):
-    """What an engine's log says that it uses: transport, devices and the last RDMA warning or
-    error. transport: rdma, tcp, or "" if the log names none. error: "" without one."""
+class EngineUse(NamedTuple):
+    """The transport and devices that an engine uses, and its last RDMA warning or error, by its
+    log. transport: rdma, tcp, or "" if the log names none. error: "" without one."""
 
     transport: str
     devices: tuple[str, ...]
@@ -79,11 +79,13 @@ ALL_NICS = "all NICs at once"
 _FAILED = regex(r"^[WE]\d{4} .*?\] (.*(?:RDMA|RNIC|GID|device|topology).*)$", re.M)
 
 
-def used_of(log: str) -> Used:
+def engine_use(log: str) -> EngineUse:
     """Read from an engine's log which transport and devices it uses, and the last RDMA error."""
     devices = tuple(dict.fromkeys(_OPENED.findall(log)))
     last = _FAILED.findall(log)[-1:]
-    return Used("rdma" if devices else "tcp" if _TCP in log else "", devices, "".join(last)[:200])
+    return EngineUse(
+        "rdma" if devices else "tcp" if _TCP in log else "", devices, "".join(last)[:200]
+    )
 
 
 class MeasuredPart(NamedTuple):
@@ -98,8 +100,8 @@ class MeasuredPart(NamedTuple):
     rates: tuple[Rate, ...] = ()
     skipped: str = ""
     failed: str = ""
-    used: Used | None = None
-    other: Used | None = None
+    used: EngineUse | None = None
+    other: EngineUse | None = None
     notes: tuple[str, ...] = ()
     ceiling: CeilingAnswer | None = None
 
@@ -131,8 +133,8 @@ class MeasuredRun(NamedTuple):
 def read_measured(path: str) -> MeasuredRun:
     """Read the parts and the prefill rate from a file of ``measure --save`` or ``--json``.
 
-    The library, budget and peer are not read and stay empty. Raises UsageError if it is no such
-    file."""
+    The library, budget and peer are not read and stay empty. Raises UsageError if the file cannot
+    be read, or is another."""
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -155,9 +157,9 @@ def read_measured(path: str) -> MeasuredRun:
 def _part_of(part: Mapping[str, Any]) -> MeasuredPart:
     """Build one part from saved JSON: only its name, rates, transports and notes."""
 
-    def used(name: str) -> Used | None:
+    def used(name: str) -> EngineUse | None:
         side = part[name]
-        return side and Used(side["transport"], tuple(side["devices"]), side["error"])
+        return side and EngineUse(side["transport"], tuple(side["devices"]), side["error"])
 
     rates = tuple(Rate(*(rate[name] for name in Rate._fields)) for rate in part["rates"])
     notes = tuple(part["notes"])
@@ -209,7 +211,7 @@ def pages_text(page_bytes: int) -> str:
     return f"{format_page_size(page_bytes) if page_bytes else 'regular'} pages"
 
 
-def populating(
+def plan_populating(
     free_bytes: Mapping[tuple[int, int | None], int], spend_bytes: int
 ) -> list[Populating]:
     """Choose what to populate for each page size and node: at most ``spend_bytes`` each.
@@ -302,7 +304,7 @@ class LaunchWish(NamedTuple):
         return None if isinstance(self.objects, Unknown) else max(self.objects.whole)
 
 
-def wanted_of(sized: Sized, host: Host) -> LaunchWish:
+def launch_wish(sized: Sized, host: Host) -> LaunchWish:
     """Read from a sized launch all that ``measure`` needs to know. A field that the launch does not
     tell is Unknown, None or empty."""
     needs, most = sized.needs, sized.sizing.inputs.most
@@ -342,7 +344,7 @@ def _master_words(sized: Sized) -> tuple[str, ...]:
 
 
 def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
-    """Return the objects of the first server's page."""
+    """Return the store's objects of one cache page, by the first server of the launch."""
     try:
         servers = deployments(sized.sizing.inputs, sized.options, root, Cluster())
     except UsageError as error:

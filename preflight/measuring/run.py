@@ -23,19 +23,19 @@ from preflight.measuring.records import (
     LOCAL_BUFFER_BYTES,
     MOST_CALLS,
     USUAL_OBJECT_BYTES,
+    EngineUse,
     LaunchWish,
     MeasuredPart,
     MeasuredRun,
     Rate,
-    Used,
     deadlines,
+    engine_use,
     pages_text,
-    populating,
+    plan_populating,
     slice_seconds,
     store_plan,
     transfer_buffer_bytes,
     transfer_sizes,
-    used_of,
 )
 from preflight.probes.measure import PATIENCE_SECONDS
 from preflight.probes.registration import CeilingAnswer
@@ -119,7 +119,7 @@ class Measuring:
             tell(name)
             try:
                 with ExitStack() as self._stack:
-                    if self._left < 0:
+                    if self._left_seconds < 0:
                         raise SkippedError("--budget was over before it began")
                     part = ways[name]()
                     done = part.rates or part.ceiling
@@ -133,21 +133,23 @@ class Measuring:
         return MeasuredRun(library, self._budget_seconds, self._spend_bytes, peer, tuple(measured))
 
     def serve(self, stack: ExitStack, host: str) -> int:
-        """Offer memory at ``host`` until ``stack`` closes; return the port. Raises OSError, too."""
+        """Offer memory at ``host`` until ``stack`` closes; return the port. Raises MeasureError,
+        SkippedError, StoppedError or OSError if it cannot be offered."""
         self._stack = stack
-        (process,) = self._loaded(1)
-        return self._served(process, host)
+        (process,) = self._start_loaded(1)
+        return self._offer_memory(process, host)
 
     @property
-    def _left(self) -> float:
+    def _left_seconds(self) -> float:
         return self._until - time.monotonic()
 
     @property
-    def _patience(self) -> float:
+    def _patience_seconds(self) -> float:
         return max(0.0, self._end - time.monotonic()) + PATIENCE_SECONDS
 
     def _start(self, numa_node: int | None = None, program: tuple[str, ...] = ()) -> Running:
-        """Start a process; what it writes is kept in memory and goes with this command."""
+        """Start a process with its log in memory; both end with the stack. program: run in place of
+        the Python that takes orders."""
         library = self._library
         python = sys.executable if isinstance(library, Unknown) else library.python
         log = os.memfd_create("log")
@@ -157,7 +159,7 @@ class Measuring:
         self._stack.callback(started.end)
         return started
 
-    def _loaded(self, count: int) -> list[Running]:
+    def _start_loaded(self, count: int) -> list[Running]:
         """Start ``count`` processes and have all load the library at the same time. Raises
         SkippedError without a library or for a transport that is not measured."""
         if isinstance(self._library, Unknown):
@@ -169,24 +171,26 @@ class Measuring:
         for process in started:
             process.order({"do": "load", "folder": self._library.folder})
         for process in started:
-            _checked(process, process.answer(self._patience))
+            _result_of(process, process.answer(self._patience_seconds))
         return started
 
     def _ask(
         self, process: Running, do: str, at_most: float = math.inf, **order: Any
     ) -> Mapping[str, Any]:
         """Give an order and return its result. Raises MeasureError with the library's errors."""
-        return _checked(process, process.ask({"do": do, **order}, min(at_most, self._patience)))
+        return _result_of(
+            process, process.ask({"do": do, **order}, min(at_most, self._patience_seconds))
+        )
 
     def _memory(self) -> MeasuredPart:
         """Measure populating memory, by page size and NUMA node, and copying it. Copying to a GPU
         is measured, too, if all GPUs are idle."""
-        asked, rates = populating(_free_bytes(), self._spend_bytes), []
+        asked, rates = plan_populating(_free_bytes(), self._spend_bytes), []
         players: dict[int | None, Running] = {}
         for number, spot in enumerate(asked):
             at = spot.numa_node
             players[at] = player = players.get(at) or self._start(at)
-            seconds = slice_seconds(self._left, len(asked) - number)
+            seconds = slice_seconds(self._left_seconds, len(asked) - number)
             # A virtual machine may get memory when it is first touched, at a tenth of the speed.
             fresh = spot._replace(chunk_bytes=min(spot.bytes, 4 * spot.chunk_bytes))
             first = self._ask(player, "populate", seconds=0.0, **fresh._asdict())
@@ -198,7 +202,7 @@ class Measuring:
         if 0 in there and (chunk := min(64 * MIB, self._spend_bytes // 2)):
             player = next(iter(players.values()))
             gpu, notes = self._idle_gpu("copying to a GPU")
-            order = {"seconds": slice_seconds(self._left, 1 + gpu), "bytes": chunk}
+            order = {"seconds": slice_seconds(self._left_seconds, 1 + gpu), "bytes": chunk}
             rates.append(Rate("copy", "regular pages", chunk, **self._ask(player, "copy", **order)))
             if gpu:
                 copies = self._ask(player, "copy_to_gpu", **order)
@@ -208,16 +212,19 @@ class Measuring:
         did = f"one thread populated up to {format_bytes(self._spend_bytes)}, and gave it back"
         return MeasuredPart("memory", did, tuple(rates), notes=tuple(notes))
 
-    def _engine(self, process: Running, host: str, size: int, **more: Any) -> tuple[int, Used]:
-        """Start an engine with memory; returns its port, and what its log says that it uses."""
+    def _start_engine(
+        self, process: Running, host: str, size: int, **more: Any
+    ) -> tuple[int, EngineUse]:
+        """Start an engine with ``size`` bytes of memory; return its port, and what it uses by its
+        log. more: fields of the order, in place of the launch's."""
         wanted = {"protocol": self._wanted.protocol or "rdma", "devices": self._wanted.devices}
         started = self._ask(process, "engine", host=host, bytes=size, **{**wanted, **more})
-        return int(started["port"]), used_of(process.log.read_text(errors="replace"))
+        return int(started["port"]), engine_use(process.log.read_text(errors="replace"))
 
-    def _served(self, process: Running, host: str, **more: Any) -> int:
+    def _offer_memory(self, process: Running, host: str, **more: Any) -> int:
         """Have a process offer memory to the other side's engine at ``host``; return the port."""
         size = transfer_buffer_bytes(self._sizes, self._spend_bytes)
-        port, used = self._engine(process, host, size, **more)
+        port, used = self._start_engine(process, host, size, **more)
         self._ask(process, "announce", own=f"{host}:{port}", about=used._asdict())
         return port
 
@@ -226,19 +233,21 @@ class Measuring:
         measured alone, too; if all GPUs are idle, GPU memory as well."""
         rates: list[Rate] = []
         notes, there = [], None
-        with self._apart():
-            here, used, where = self._connected(address, peer)
+        with self._ended_at_exit():
+            here, used, where = self._connect(address, peer)
             names = [name for name in self._wanted.devices.split(",") if name] or used.devices
             alone = names if used.transport == "rdma" else ()
             # Where rails do not reach each other it hangs, and each alone does not.
-            most = self._patience / (1 + len(alone))
+            most = self._patience_seconds / (1 + len(alone))
             steps = [(op, each) for op in ("write", "read") for each in self._sizes]
             try:
                 about = self._ask(here, "hello", most, peer=where)
-                there = Used(about["transport"], tuple(about["devices"]), about.get("error", ""))
+                there = EngineUse(
+                    about["transport"], tuple(about["devices"]), about.get("error", "")
+                )
                 for number, (op, each) in enumerate(steps):
-                    seconds = slice_seconds(self._left, len(steps) - number + len(alone))
-                    rates.append(self._moved(here, op, each, seconds, most))
+                    seconds = slice_seconds(self._left_seconds, len(steps) - number + len(alone))
+                    rates.append(self._measure_transfer(here, op, each, seconds, most))
             except (MeasureError, StoppedError) as error:
                 if len(alone) < 2:
                     raise
@@ -247,19 +256,23 @@ class Measuring:
         size = min(16 * MIB, max(self._sizes))
         for number, name in enumerate(alone):
             rate = Rate("write", "", size, 0, 0.0, 0)
-            most = self._patience / (len(alone) - number)
+            most = self._patience_seconds / (len(alone) - number)
             try:
-                with self._apart():
-                    here, opened, where = self._connected(address, peer, devices=name)
+                with self._ended_at_exit():
+                    here, opened, where = self._connect(address, peer, devices=name)
                     if name not in opened.devices:
                         raise MeasureError(f"the engine did not open it: {opened.error}")
                     self._ask(here, "hello", most, peer=where)
-                    seconds = slice_seconds(self._left, len(alone) - number)
-                    rate = self._moved(here, "write", size, seconds, most)
+                    seconds = slice_seconds(self._left_seconds, len(alone) - number)
+                    rate = self._measure_transfer(here, "write", size, seconds, most)
             except (MeasureError, StoppedError) as error:
                 notes.append(f"{name}: {error}")
             what = f"by {name} alone"
-            rates.append(rate._replace(what=what, nic=name, link_bytes_per_second=_link(name)))
+            rates.append(
+                rate._replace(
+                    what=what, nic=name, link_bytes_per_second=_link_bytes_per_second(name)
+                )
+            )
         if not isinstance(self._library, Unknown) and "non-cuda" not in self._library.name:
             gpu, busy = self._idle_gpu("transfer of GPU memory")
             notes += busy
@@ -282,39 +295,41 @@ class Measuring:
         """Measure transfers between this side's GPU and the other side's host memory. An error ends
         it, and is appended to ``notes``."""
         try:
-            with self._apart():
-                here, _, where = self._connected(address, peer, gpu=True)
+            with self._ended_at_exit():
+                here, _, where = self._connect(address, peer, gpu=True)
                 self._ask(here, "hello", peer=where)
                 for number, op in enumerate(("write", "read")):
-                    seconds = slice_seconds(self._left, 2 - number)
-                    rate = self._moved(here, op, size, seconds, self._patience, gpu=True)
+                    seconds = slice_seconds(self._left_seconds, 2 - number)
+                    rate = self._measure_transfer(
+                        here, op, size, seconds, self._patience_seconds, gpu=True
+                    )
                     yield rate._replace(op=f"gpu-{op}", what="GPU memory, one at a time")
         except (MeasureError, StoppedError) as error:
             notes.append(f"GPU memory: {error}")
 
-    def _connected(
+    def _connect(
         self, address: str, peer: str | None, gpu: bool = False, **more: Any
-    ) -> tuple[Running, Used, str]:
+    ) -> tuple[Running, EngineUse, str]:
         """Start an engine at ``address``; without ``peer``, also an engine for the other side here.
 
-        Return the process, the transport it uses, and HOST:PORT of the other side. gpu: the first
-        engine registers GPU memory too. more: replaces the launch's devices for both."""
-        here, *others = self._loaded(1 if peer else 2)
+        Return the process, the transport it uses, and HOST:PORT of the other side. gpu: the engine
+        at ``address`` registers GPU memory too. more: fields of both orders, such as devices."""
+        here, *others = self._start_loaded(1 if peer else 2)
         for there in others:
-            peer = f"{LOOPBACK}:{self._served(there, LOOPBACK, **more)}"
+            peer = f"{LOOPBACK}:{self._offer_memory(there, LOOPBACK, **more)}"
         size = transfer_buffer_bytes(self._sizes, self._spend_bytes)
-        _, used = self._engine(here, address, size, gpu=gpu, **more)
+        _, used = self._start_engine(here, address, size, gpu=gpu, **more)
         return here, used, str(peer)
 
-    def _moved(
+    def _measure_transfer(
         self, process: Running, op: str, size: int, seconds: float, most: float, gpu: bool = False
     ) -> Rate:
         order = {"op": op, "size": size, "most": MOST_CALLS, "seconds": seconds, "gpu": gpu}
         return Rate(op, "one at a time", size, **self._ask(process, "transfer", most, **order))
 
     @contextmanager
-    def _apart(self) -> Iterator[None]:
-        """End all processes that are started inside the ``with`` when it ends."""
+    def _ended_at_exit(self) -> Iterator[None]:
+        """End all processes that are started in the ``with`` block at its end."""
         outer = self._stack
         try:
             with ExitStack() as self._stack:
@@ -328,7 +343,7 @@ class Measuring:
         plan = store_plan(self._wanted.object_bytes, self._spend_bytes)
         if plan is None:
             raise SkippedError("--spend is too little for a store of the launch's objects")
-        segment, client = self._loaded(2)
+        segment, client = self._start_loaded(2)
         assert not isinstance(self._library, Unknown)
         port = free_port()
         master = self._library.program("mooncake_master")
@@ -354,7 +369,7 @@ class Measuring:
             # Those one by one get a third of the pool: enough of it is left for the others.
             most = plan.most_objects // (3 if together == 1 < plan.together else 1)
             calls = MOST_CALLS if op == "get" else max(1, (most - stored) // together)
-            seconds = slice_seconds(self._left, len(steps) - number)
+            seconds = slice_seconds(self._left_seconds, len(steps) - number)
             order: dict[str, Any] = {"op": op, "size": plan.object_bytes, "together": together}
             order |= {"stored": stored, "most": calls, "seconds": seconds}
             measured = self._ask(client, "objects", **order)
@@ -362,7 +377,7 @@ class Measuring:
             what = f"{together if together > 1 else 'one'} at a time"
             rates.append(Rate(op, what, plan.object_bytes, **measured))
         did = f"a master and two clients here, a segment of {format_bytes(plan.segment_bytes)}"
-        used = used_of(client.log.read_text(errors="replace"))
+        used = engine_use(client.log.read_text(errors="replace"))
         return MeasuredPart("store", did, tuple(rates), used=used)
 
     def _registration(self, tell: Callable[[str], None]) -> MeasuredPart:
@@ -374,16 +389,18 @@ class Measuring:
         notes = ["how much can be registered at once: --only registration"]
         ceiling = None
         if self._ceiling is not None:
-            ceiling, notes = self._ceiling(max(0.0, self._left / 2), tell), []
-        spots = populating(_free_bytes(), self._spend_bytes // 2)
+            ceiling, notes = self._ceiling(max(0.0, self._left_seconds / 2), tell), []
+        spots = plan_populating(_free_bytes(), self._spend_bytes // 2)
         for number, name in enumerate(names):
-            if self._left < 0:
+            if self._left_seconds < 0:
                 notes.append(f"--budget was over before {', '.join(names[number:])}")
                 break
             try:
-                with self._apart():
-                    (process,) = self._loaded(1)
-                    _, used = self._engine(process, LOOPBACK, MIB, devices=name, protocol="rdma")
+                with self._ended_at_exit():
+                    (process,) = self._start_loaded(1)
+                    _, used = self._start_engine(
+                        process, LOOPBACK, MIB, devices=name, protocol="rdma"
+                    )
                     if name not in used.devices:
                         raise MeasureError(f"the engine did not open it: {used.error}")
                     for spot in (spot for spot in spots if spot.numa_node in (None, 0)):
@@ -414,20 +431,20 @@ class Measuring:
             raise SkippedError(f"{folder} has less free than twice --spend")
         size = min(self._wanted.object_bytes or USUAL_OBJECT_BYTES, self._spend_bytes)
         order: dict[str, Any] = {"folder": folder, "size": size, "bytes": self._spend_bytes}
-        took = self._ask(self._start(), "files", seconds=max(0.2, self._left), **order)
+        took = self._ask(self._start(), "files", seconds=max(0.2, self._left_seconds), **order)
         how = "O_DIRECT" if took["direct"] else "through the page cache: no O_DIRECT there"
         rates = tuple(Rate(op, how, size, **took[op]) for op in ("write", "read"))
         return MeasuredPart("storage", f"files without a name in {folder}, in turn", rates)
 
 
-def _checked(process: Running, reply: ProgramReply) -> Mapping[str, Any]:
+def _result_of(process: Running, reply: ProgramReply) -> Mapping[str, Any]:
     if reply.error:  # of the library's last errors the first is the cause, the last what it gave up
         lines = process.last_lines()
         raise MeasureError(": ".join((reply.error, *dict.fromkeys((*lines[:1], *lines[-1:])))))
     return reply.measured
 
 
-def _link(device: str) -> float:
+def _link_bytes_per_second(device: str) -> float:
     """Return the rate of the device's port 1 in bytes per second; 0 if unknown or in software."""
     root, place = Root(), f"/sys/class/infiniband/{device}"
     rate = root.text(f"{place}/ports/1/rate")

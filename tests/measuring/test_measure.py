@@ -18,7 +18,7 @@ from preflight.cli.measure import PARTS as NAMED
 from preflight.cli.measure import seconds_of
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
-from preflight.measuring.findings import consequences, findings, hits, ready_seconds
+from preflight.measuring.findings import consequences, findings, read_seconds, ready_seconds
 from preflight.measuring.kills import OBJECTS as KILL_OBJECTS
 from preflight.measuring.kills import Survival, survival_text
 from preflight.measuring.measure import (
@@ -31,21 +31,21 @@ from preflight.measuring.measure import (
 from preflight.measuring.records import (
     MOST_CALLS,
     PARTS,
+    EngineUse,
     LaunchWish,
     MeasuredPart,
     MeasuredRun,
     ProcessStart,
     Rate,
-    Used,
     deadlines,
-    populating,
+    engine_use,
+    launch_wish,
+    plan_populating,
     read_measured,
     slice_seconds,
     store_plan,
     transfer_buffer_bytes,
     transfer_sizes,
-    used_of,
-    wanted_of,
 )
 from preflight.measuring.run import transport_environment
 from preflight.rehearsal.run import MemoryWatch, Room
@@ -90,7 +90,7 @@ def test_a_late_measurement_is_short(left: float, items: int, each: float) -> No
 def test_populated_is_what_may_be_spent_and_half_of_what_is_free(
     free: dict[tuple[int, int | None], int], spend: int, found: list[tuple[int, int, int]]
 ) -> None:
-    asked = populating(free, spend)
+    asked = plan_populating(free, spend)
     assert [(one.page_bytes, one.bytes, one.chunk_bytes) for one in asked] == found
 
 
@@ -128,20 +128,20 @@ def test_a_store_is_within_what_may_be_spent(object_bytes: int | None, spend: in
 HEAD = "I1018 00:46:05.915460 2913040 rdma_context.cpp:129] RDMA device: "
 TCP = "I1126 18:34:50.071408 26750 tcp_transport.cpp:391] TcpTransport: listen on port 15167\n"
 LOGS = (
-    ("", Used("", ())),
-    (TCP, Used("tcp", ())),
-    (f"{HEAD}mlx5_ib1, LID: 519, GID: (GID_Index 0) fe:80\n", Used("rdma", ("mlx5_ib1",))),
+    ("", EngineUse("", ())),
+    (TCP, EngineUse("tcp", ())),
+    (f"{HEAD}mlx5_ib1, LID: 519, GID: (GID_Index 0) fe:80\n", EngineUse("rdma", ("mlx5_ib1",))),
     (
         f"E1126 18:34:50.1 267 rdma_context.cpp:77] No matched device found: mlx5_9\n{TCP}",
-        Used("tcp", (), "No matched device found: mlx5_9"),
+        EngineUse("tcp", (), "No matched device found: mlx5_9"),
     ),
-    (f"{TCP}{HEAD}a, LID: 1\n{HEAD}b, LID: 1\n{HEAD}a, LID: 1\n", Used("rdma", ("a", "b"))),
+    (f"{TCP}{HEAD}a, LID: 1\n{HEAD}b, LID: 1\n{HEAD}a, LID: 1\n", EngineUse("rdma", ("a", "b"))),
 )
 
 
 @pytest.mark.parametrize(("log", "used"), LOGS)
-def test_what_was_used_is_read_in_the_engines_log(log: str, used: Used) -> None:
-    assert used_of(log) == used
+def test_what_was_used_is_read_in_the_engines_log(log: str, used: EngineUse) -> None:
+    assert engine_use(log) == used
 
 
 def test_of_the_launchs_variables_those_of_transfers_count() -> None:
@@ -163,7 +163,7 @@ RANK = ProcessStart("rank 0", {0: 2 * 10**9})
 WANTED = LaunchWish("rdma", "mlx5_0", {}, OBJECTS, (RANK,), "/ssd")
 
 
-def measured(used: Used | None = None, there: Used | None = None) -> MeasuredRun:
+def measured(used: EngineUse | None = None, there: EngineUse | None = None) -> MeasuredRun:
     def part(name: str, op: str, **more: Any) -> MeasuredPart:
         return MeasuredPart(name, "did", (Rate(op, "how", MIB, 10**9, 1.0, 9, 0.1, 0.2),), **more)
 
@@ -177,19 +177,19 @@ def measured(used: Used | None = None, there: Used | None = None) -> MeasuredRun
     return MeasuredRun("mooncake-transfer-engine 0.3.13", 60.0, 2 * GIB, None, parts)
 
 
-RDMA = Used("rdma", ("mlx5_0",))
-TRANSPORTS: tuple[tuple[Used | None, Used | None, list[Status]], ...] = (
+RDMA = EngineUse("rdma", ("mlx5_0",))
+TRANSPORTS: tuple[tuple[EngineUse | None, EngineUse | None, list[Status]], ...] = (
     (None, None, []),
     (RDMA, RDMA, [Status.PASS]),
-    (RDMA, Used("tcp", ()), [Status.PASS, Status.WARN]),
-    (Used("rdma", ("mlx5_1",)), None, [Status.WARN]),
-    (Used("", ()), None, [Status.UNKNOWN]),
+    (RDMA, EngineUse("tcp", ()), [Status.PASS, Status.WARN]),
+    (EngineUse("rdma", ("mlx5_1",)), None, [Status.WARN]),
+    (EngineUse("", ()), None, [Status.UNKNOWN]),
 )
 
 
 @pytest.mark.parametrize(("used", "there", "statuses"), TRANSPORTS)
 def test_tcp_where_rdma_is_meant_is_found(
-    used: Used | None, there: Used | None, statuses: list[Status]
+    used: EngineUse | None, there: EngineUse | None, statuses: list[Status]
 ) -> None:
     found = findings(measured(used, there), WANTED)
     assert [one.status for one in found] == statuses
@@ -299,7 +299,7 @@ def test_what_follows_of_times_and_hits_is_said() -> None:
     assert "2 s" in each
     assert "4 s" in every
     assert "L3 100 ms" in worth
-    found = hits(with_rates("memory", rate("copy", 10**10)), 100_000)
+    found = read_seconds(with_rates("memory", rate("copy", 10**10)), 100_000)
     assert dict(found) == {"L2": 0.01, "L3": 0.1}
     assert consequences(MeasuredRun("", 1.0, 1), wish) == []
 
@@ -333,7 +333,7 @@ def test_a_slow_nic_is_found(
     [
         (measured(RDMA, RDMA), 9_000.0, 0),
         (measured(RDMA, RDMA), 11_000.0, 1),
-        (measured(Used("", ())), None, 3),
+        (measured(EngineUse("", ())), None, 3),
         (MeasuredRun(Unknown("no wheel"), 1.0, 1, None, (MeasuredPart("store", skipped="x"),)),
          None, 3),
         (measured()._replace(parts=(*measured().parts, MeasuredPart("store", failed="SIGBUS"))),
@@ -435,7 +435,7 @@ def test_a_launch_says_protocol_sizes_and_folder(protocol: str, tmp_path: Any) -
     host = open_host("demo:h800")
     sized = size_and_needs(LaunchWords((str(file),)), host)
     assert sized is not None
-    wish = wanted_of(sized, host)
+    wish = launch_wish(sized, host)
     assert (wish.protocol, wish.folder, wish.python) == (protocol, "/ssd", str(python))
     assert wish.environment["MC_GID_INDEX"] == "3"
     # K and V of 64 tokens on each rank: 40 layers x 4 heads x 128 x 2 bytes.
@@ -480,7 +480,7 @@ def test_a_startup_probe_is_read(probe: str, allowed: int | None, tmp_path: Any)
     host = open_host("demo:h800")
     sized = size_and_needs(LaunchWords((str(file),)), host)
     assert sized is not None
-    starts = wanted_of(sized, host).starts
+    starts = launch_wish(sized, host).starts
     assert not isinstance(starts, Unknown)
     assert [one.allowed_seconds for one in starts] == [allowed]
 
@@ -491,12 +491,12 @@ def saved(tmp_path: Any) -> tuple[str, str]:
     from preflight.base.envelope import envelope
     from preflight.base.output import json_text
 
-    run_ = measured(Used("tcp", (), "no GID"))._replace(tokens_per_second=1e5)
+    run_ = measured(EngineUse("tcp", (), "no GID"))._replace(tokens_per_second=1e5)
     file, launch = tmp_path / "saved.json", tmp_path / "launch.sh"
     told = answer_object(MeasureAnswer(run_))
     found = envelope("measure", 1, told, word="warn", command="measure")
     file.write_text(json_text(found))
-    assert read_measured(str(file)).parts[1].used == Used("tcp", (), "no GID")
+    assert read_measured(str(file)).parts[1].used == EngineUse("tcp", (), "no GID")
     launch.write_text(SCRIPT.format(protocol="rdma", more=OFFLOAD, python="python3"))
     return str(file), str(launch)
 

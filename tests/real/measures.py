@@ -21,7 +21,7 @@ from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from preflight.measuring import run as run_module
 from preflight.measuring.findings import ready_seconds
-from preflight.measuring.records import LaunchWish, wanted_of
+from preflight.measuring.records import LaunchWish, launch_wish
 from preflight.rehearsal.programs import Running
 from preflight.rehearsal.records import Library
 from tests.paths import ROOT
@@ -178,11 +178,11 @@ def transfer_pair(wheel: Wheel, op: str, size: int, folder: Path) -> Iterator[Pa
         ExitStack() as measuring._stack,
         bench_target(wheel, folder) as target,
     ):
-        here, _, where = measuring._connected("127.0.0.1", None)
+        here, _, where = measuring._connect("127.0.0.1", None)
         measuring._ask(here, "hello", peer=where)
 
         def ours() -> float:
-            return measuring._moved(here, op, size, 1.0, 60.0).bytes_per_second
+            return measuring._measure_transfer(here, op, size, 1.0, 60.0).bytes_per_second
 
         yield ours, partial(bench_rate, wheel, target, op, size)
 
@@ -245,7 +245,7 @@ def ready_pair(wheel: Wheel, master: str, size: int, folder: Path) -> Pair:
     launch.write_text(store(str(size), "16mb", "tcp"))
     sized = size_and_needs(LaunchWords((str(launch),)), open_host("/"))
     assert sized is not None
-    wish = wanted_of(sized, open_host("/"))
+    wish = launch_wish(sized, open_host("/"))
     assert not isinstance(wish.starts, Unknown)
     (process,) = wish.starts
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from preflight.measuring import run as run_module
-from preflight.measuring.records import LaunchWish, Used
+from preflight.measuring.records import EngineUse, LaunchWish
 from tests.measuring.test_measure import OFFLOAD, SCRIPT
 from tests.real.conftest import HugePages, Store, Wheel
 from tests.real.measures import (
@@ -147,7 +147,7 @@ def test_each_nic_registers_with_an_engine_of_its_own(
     """Where the engine did not open the NIC nothing is measured; here its log is made up."""
     monkeypatch.setattr(run_module, "_rdma_devices", lambda: ("mlx5_0",))
     if opened:
-        monkeypatch.setattr(run_module, "used_of", lambda _: Used("rdma", ("mlx5_0",)))
+        monkeypatch.setattr(run_module, "engine_use", lambda _: EngineUse("rdma", ("mlx5_0",)))
     measuring = run_module.Measuring(library_of(wheel_0_3_13), LaunchWish(), 20.0, 64 * MIB)
     (part,) = measuring.run(("registration",), "127.0.0.1", None, lambda _: None).parts
     if opened:
