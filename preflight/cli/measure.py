@@ -169,15 +169,17 @@ def measure(
     from preflight.base.within import save as saved
     from preflight.measuring import measure as run
     from preflight.measuring.measure import answer_object, answer_text
-    from preflight.probes.registration import Sizes
+    from preflight.probes.registration import ProbeOptions
 
     if serving and (peer is not None or parts or save is not None):
         raise click.UsageError("--serve takes no --to, --only or --save: it measures nothing")
     if address and not serving:
         raise click.UsageError("--address is about --serve")
-    sizes = Sizes(page, region_bytes, up_to_bytes, devices=devices, force=force, save=not no_save)
+    sizes = ProbeOptions(
+        page, region_bytes, up_to_bytes, devices=devices, force=force, save=not no_save
+    )
     searches = "registration" in parts
-    if sizes != Sizes() and not searches:
+    if sizes != ProbeOptions() and not searches:
         flags = "--device, --page, --region, --up-to, --force and --no-save"
         raise click.UsageError(f"{flags} are about --only registration")
     other = parts or serving or peer is not None or save is not None

@@ -42,7 +42,12 @@ from preflight.measuring.records import (
     launch_wish,
 )
 from preflight.measuring.run import LOOPBACK, MeasureError, Measuring, SkippedError
-from preflight.probes.registration import Sizes, ceiling_lines, ceiling_object, registration_ceiling
+from preflight.probes.registration import (
+    ProbeOptions,
+    ceiling_lines,
+    ceiling_object,
+    registration_ceiling,
+)
 from preflight.reading.understood import about
 from preflight.rehearsal.programs import RehearsalError, StoppedError
 from preflight.rehearsal.records import find_library
@@ -118,7 +123,7 @@ def prepare(
     python: str | None,
     budget_seconds: float,
     spend_bytes: int | None,
-    sizes: Sizes | None = None,
+    sizes: ProbeOptions | None = None,
 ) -> tuple[Killing, LaunchWish, tuple[str, str] | None]:
     """Read the launch, find its Mooncake library and return (measurer, wishes, about).
 

@@ -57,10 +57,10 @@ class RegistrationRefusal(NamedTuple):
 
     number: the errno of ``call``. held_bytes: registered with this device before. asked_bytes: the
     length that was refused, of one region or several joined. pinned_bytes: VmPin of the process.
-    memlock_bytes: its soft limit, None without a known one. lifted: CAP_IPC_LOCK is in effect, so
-    that limit does not count. cgroups: None if they cannot be read. keys_used, most_keys: memory
-    regions of all users, and the device's bound on them. log: new lines of the kernel's log, None
-    if it may not be read."""
+    memlock_bytes: the soft memlock limit, None if unlimited or not known. lifted: CAP_IPC_LOCK is
+    in effect, so that limit does not count. cgroups: None if they cannot be read. keys_used,
+    most_keys: memory regions of all users, and the most that the device has. log: new lines of the
+    kernel's log, None if it may not be read."""
 
     device: str
     driver: str
@@ -79,8 +79,8 @@ class RegistrationRefusal(NamedTuple):
 
 
 class LimitMet(NamedTuple):
-    """The limit that a refusal met: its name and a sentence. sure: not the errno alone speaks for
-    it."""
+    """The limit that a refusal met: its name and a sentence. sure: True if more than the errno
+    shows that limit."""
 
     limit: str
     sure: bool
@@ -88,7 +88,8 @@ class LimitMet(NamedTuple):
 
 
 def limit_met(refusal: RegistrationRefusal) -> LimitMet:
-    """Return the limit that ``refusal`` met."""
+    """Return the limit that explains ``refusal``; if none does, host memory for ENOMEM, else
+    ``NOT_TOLD``."""
     shown = f"{os.strerror(refusal.number)} [{refusal.number}]"
     every = (judge(refusal) for judge in (_cgroup, _memlock, _length, _keys, _table))
     text = "neither the memlock limit nor the device explains it: the kernel ran out of memory"
@@ -139,7 +140,7 @@ def _length(refusal: RegistrationRefusal) -> LimitMet | None:
     if most is not None and refusal.asked_bytes > most:
         text = f"one region of {format_bytes(refusal.asked_bytes)} is over {format_bytes(most)}"
         return LimitMet(REGION_LENGTH, True, text)
-    line = _logged(refusal, _LENGTH_LOG)
+    line = _log_line(refusal, _LENGTH_LOG)
     return None if line is None else LimitMet(REGION_LENGTH, True, f"the kernel's log: {line}")
 
 
@@ -148,7 +149,7 @@ def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
     EAGAIN alone, without other evidence, also gives this limit, but it is not sure then."""
     if refusal.number not in (errno.EAGAIN, errno.ENOMEM):
         return None
-    line = _logged(refusal, _KEYS_LOG)
+    line = _log_line(refusal, _KEYS_LOG)
     if line is not None:
         return LimitMet(MEMORY_KEYS, True, f"the kernel's log: {line}")
     used, most = refusal.keys_used, refusal.most_keys
@@ -172,13 +173,13 @@ def _table(refusal: RegistrationRefusal) -> LimitMet | None:
     if refusal.number not in (errno.EIO, *(_OF_TABLES if listed else ())):
         return None
     text = f"the device refused it with {format_bytes(refusal.held_bytes)} in its tables"
-    line = _logged(refusal, "return with error") or _logged(refusal, refusal.driver)
+    line = _log_line(refusal, "return with error") or _log_line(refusal, refusal.driver)
     if line is not None:
         text += f"; the kernel's log: {line}"
     return LimitMet(DEVICE_TABLE, listed, text)
 
 
-def _logged(refusal: RegistrationRefusal, text: str) -> str | None:
+def _log_line(refusal: RegistrationRefusal, text: str) -> str | None:
     """Return the first new line of the kernel's log that contains ``text``, cut to 200 characters.
     None if no line does, ``text`` is empty, or the log may not be read."""
     return next((line[:200] for line in refusal.log or () if text and text in line), None)
@@ -195,7 +196,7 @@ class RegistrationCeiling(NamedTuple):
 
 
 class ProbeNeed(NamedTuple):
-    """What a launch registers.
+    """The memory that a launch registers.
 
     process_bytes: of the largest process, with each of its NICs. nic_bytes, nic_regions,
     nic_objects: of all processes with one NIC, each the maximum over the NICs. nic_objects:
@@ -261,7 +262,8 @@ def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> Iterator[Registration
 
 
 def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Return the devices of the first process that uses any; Unknown if they are not known."""
+    """Return the devices of the launch's first process with RDMA devices; Unknown if these are not
+    known. () if no process has any."""
     every = (use.devices.names for use in uses(facts.rdma, needs))
     return next((names for names in every if isinstance(names, Unknown) or names), ())
 

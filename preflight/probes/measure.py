@@ -88,8 +88,7 @@ def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_by
     The range is shorter if its page tables would take over an eighth of ``spend_bytes``. A driver
     takes the largest page that fits a whole region. So memory that happens to lie together would be
     measured on pages larger than ``page_bytes``. The buffer is therefore an odd number of pages,
-    and appears more than once in every region. At its end a run of pages ends, and no larger page
-    does."""
+    mapped more than once into every region: a larger page does not fit."""
     buffer = round_up(min(LARGEST_BUFFER_BYTES, spend_bytes // 8, longest_bytes), page_bytes)
     buffer = min(buffer, max(page_bytes, region_bytes // 2 // page_bytes * page_bytes))
     tables = max(spend_bytes // 8, TABLE_BYTES_PER_PAGE)
@@ -168,15 +167,15 @@ BUDGET = "--budget"
 PATIENCE_SECONDS = 5.0
 
 
-class Order(NamedTuple):
-    """What to measure, and where to end.
+class ProbeOrder(NamedTuple):
+    """What the child process measures, and when it ends.
 
     drivers, most_keys: of each device, in the order of ``devices``; most_keys is its bound on
     memory regions, 0 without one. soft: some device is one in software. page_bytes: the page that
     backs the memory. region_bytes: the step in which is measured. longest_bytes: the longest
     registration wanted. up_to_bytes: the most to register with each device. spend_bytes: the most
-    host memory to take. memlock_bytes, lifted: as in ``RegistrationRefusal``. budget_seconds: after
-    which no more is tried."""
+    host memory to take. memlock_bytes: the soft memlock limit, None if unlimited or not known.
+    lifted: CAP_IPC_LOCK is in effect. budget_seconds: after these no more is tried."""
 
     devices: tuple[str, ...]
     drivers: tuple[str, ...]
@@ -215,14 +214,14 @@ class Measurement(NamedTuple):
     left: int | None
 
 
-def layout_of(order: Order, largest_bytes: int) -> Layout:
-    """Return the range that ``order`` gets where a device takes ``largest_bytes`` in one region."""
+def layout_of(order: ProbeOrder, largest_bytes: int) -> Layout:
+    """Plan the range for ``order``, if a device takes at most ``largest_bytes`` in one region."""
     longest = max(order.region_bytes, min(order.longest_bytes, order.up_to_bytes))
     longest = min(longest, largest_bytes)
     return plan_layout(order.page_bytes, order.region_bytes, longest, order.spend_bytes)
 
 
-def child(order: Order, parent: int, say: Say) -> int:
+def run_child(order: ProbeOrder, parent: int, say: Say) -> int:
     """Measure in the child process, release, and return its exit code: 0, or 1 after an OSError.
 
     parent: the process id of the command, with which the child ends. say: sends each event to the
@@ -243,16 +242,15 @@ def child(order: Order, parent: int, say: Say) -> int:
     return 0
 
 
-def _measure(order: Order, say: Say) -> None:
-    """Register as much as all devices take at once, report it, and release it. Sends the event
-    ``found``, and after the release ``released``. Raises OSError."""
-
+def _measure(order: ProbeOrder, say: Say) -> None:
+    """Register as much memory as all devices take at once, and release it. Sends the event
+    ``found`` with the measurement, and after the release ``released``. Raises OSError."""
     log = KernelLog()
     devices = [OpenDevice(name) for name in order.devices]
     largest = min(device.largest_bytes for device in devices)
     layout = layout_of(order, largest)
     before = memory_available_bytes()
-    run = _Run(order, devices, layout, log, say)
+    run = _Registrar(order, devices, layout, log, say)
     region = min(order.region_bytes, layout.range_bytes)
     held_bytes = search(run.register, region, layout.range_bytes, order.up_to_bytes)
     after = memory_available_bytes()
@@ -277,11 +275,11 @@ def _measure(order: Order, say: Say) -> None:
     say({"event": "released", "left": sum(device.regions for device in devices)})
 
 
-class _Run:
+class _Registrar:
     """Registers each length on every device or on none, as Mooncake does."""
 
     def __init__(
-        self, order: Order, devices: list[OpenDevice], layout: Layout, log: KernelLog, say: Say
+        self, order: ProbeOrder, devices: list[OpenDevice], layout: Layout, log: KernelLog, say: Say
     ) -> None:
         """Begin with nothing held, and map the range. The time budget starts now."""
         self._order, self._devices, self._layout = order, devices, layout
@@ -295,15 +293,12 @@ class _Run:
         self.tightest: RegistrationRefusal | str | None = None
 
     def spent(self, held_bytes: int) -> int:
-        """Return the most bytes that holding so much on each device may take."""
+        """Return the most host memory that ``held_bytes`` registered on each device may take."""
         return self._layout.spent_bytes(held_bytes * len(self._devices), self._order.soft)
 
     def register(self, size: int) -> bool:
-        """Hold ``size`` bytes more on every device, and report it; False if they were not
-        registered.
-
-        A limit, the order's ``spend_bytes``, the host's memory or the time budget can prevent it.
-        """
+        """Register ``size`` bytes more on every device, and send the event ``held``. False if a
+        limit, ``spend_bytes``, the host's memory or the time budget prevents that."""
         why: RegistrationRefusal | str = ""
         if self.spent(self._held + size) > self._order.spend_bytes:
             why = SPEND
@@ -424,7 +419,7 @@ def search(register: Register, region_bytes: int, largest_bytes: int, up_to_byte
 
 
 class OpenDevice:
-    """A device with a protection domain, and what is registered with it."""
+    """A device with a protection domain, and the regions that are registered with the device."""
 
     def __init__(self, name: str) -> None:
         """Open the device. Raises VerbsError; OSError if libibverbs cannot be loaded."""
@@ -434,7 +429,7 @@ class OpenDevice:
 
     @property
     def largest_bytes(self) -> int:
-        """Return max_mr_size, as the device tells it."""
+        """The longest region that the device takes, by its max_mr_size."""
         return self._device.largest_bytes
 
     @property
@@ -465,7 +460,7 @@ class ProbeError(Exception):
         self.met = met
 
 
-def measure(order: Order, progress: Say) -> Measurement:
+def measure(order: ProbeOrder, progress: Say) -> Measurement:
     """Measure in a child process, and return the result.
 
     progress: called with each event that the child reports. Raises ProbeError if nothing was
@@ -506,16 +501,16 @@ def measure(order: Order, progress: Say) -> Measurement:
     return measured._replace(left=events["released"]["left"] if "released" in events else None)
 
 
-def _become_child(order: Order, parent: int, reading: Connection, writing: Connection) -> None:
-    """Run ``child`` in the forked process, and exit; never returns. A defect goes to the parent as
-    an event, not to the terminal."""
+def _become_child(order: ProbeOrder, parent: int, reading: Connection, writing: Connection) -> None:
+    """Run ``run_child`` in the forked process, and exit; never returns. A defect goes to the parent
+    as an event, not to the terminal."""
     code = 70
     try:
         reading.close()
         # Its end says nothing on the terminal: what it has to say goes through the pipe.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        code = child(order, parent, writing.send)
+        code = run_child(order, parent, writing.send)
     except BaseException as error:
         message = f"{type(error).__name__}: {error}"
         writing.send({"event": "error", "error": message, "defect": True})

@@ -36,7 +36,7 @@ from preflight.probes.limits import (
     need_of,
     users_of,
 )
-from preflight.probes.measure import Measurement, Order, ProbeError, layout_of, measure
+from preflight.probes.measure import Measurement, ProbeError, ProbeOrder, layout_of, measure
 from preflight.render.plain_data import fields, plain
 
 # Mooncake's local buffer, the least that a client registers.
@@ -45,8 +45,8 @@ LEAST_REGION_BYTES = MIB
 _PAGES = {"2m": 2 * MIB, "1g": GIB}
 
 
-class Sizes(NamedTuple):
-    """What the probe is asked to measure.
+class ProbeOptions(NamedTuple):
+    """The user's options for the probe.
 
     page: 4k, 2m or 1g. region_bytes, up_to_bytes: None to take them from the launch, or defaults
     without one. spend_bytes: the most host memory that the probe may take. devices: names; () for
@@ -65,27 +65,28 @@ class Sizes(NamedTuple):
 def registration_ceiling(
     root: Root,
     needs: LaunchNeeds | None,
-    sizes: Sizes,
+    sizes: ProbeOptions,
     budget_seconds: float,
     tell: Callable[[str], None],
 ) -> CeilingAnswer:
     """Measure how much memory the devices let be registered, and hold a launch's need against it.
 
     needs: None without a launch. budget_seconds: limit for reading facts, and again for measuring.
-    tell: gets each line of progress. Saves the results if ``sizes`` asks for it and nobody else
-    uses the devices. Returns an answer also if nothing could be measured. Raises UsageError."""
+    tell: gets each line of progress. Saves the results if ``sizes.save`` is set and nobody else
+    uses the devices. Returns an answer also if nothing could be measured. Raises UsageError for
+    options that this host or the sizes do not allow."""
     facts = read_facts(root, needs, budget_seconds, topics=("system", "limits", "rdma"))
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown) or isinstance(rdma.nics, Unknown):
         reason = rdma.reason if isinstance(rdma, Unknown) else rdma.nics.reason
         return CeilingAnswer("unknown", reason)
     launched = None if needs is None else launch_devices(facts, needs)
-    nics = _chosen(sizes.devices, facts, launched)
+    nics = _choose_nics(sizes.devices, facts, launched)
     if isinstance(nics, Unknown):
         return CeilingAnswer("unknown", nics.reason)
     names = tuple(nic.name for nic in nics)
     need = None if needs is None else need_of(facts, needs, names)
-    order = _order(sizes, facts, nics, need)._replace(budget_seconds=budget_seconds)
+    order = _make_order(sizes, facts, nics, need)._replace(budget_seconds=budget_seconds)
     base = CeilingAnswer("", "", names, order, need=need)
     busy = tuple(users_of(facts, nics))
     if busy and not sizes.force:
@@ -98,13 +99,13 @@ def registration_ceiling(
     predicted = tuple(ceilings(facts, nics, order.region_bytes, order.page_bytes))
     base = base._replace(predicted=predicted, users=busy)
 
-    def held(event: dict[str, Any]) -> None:
+    def show_held(event: dict[str, Any]) -> None:
         if event["event"] == "held":
             size = format_bytes(event["held_bytes"])
             tell(f"registration: held {size}, {event['tries']} registrations")
 
     try:
-        measured = measure(order, held)
+        measured = measure(order, show_held)
     except ProbeError as error:
         certain = error.met is not None and error.met.sure and isinstance(need, ProbeNeed)
         status = "too little" if certain else "unknown"
@@ -114,14 +115,14 @@ def registration_ceiling(
     # What is measured beside others is not the device's.
     if sizes.save and not busy and measured.held_bytes:
         try:
-            files = keep(nics, order.page_bytes, measured)
+            files = save_results(nics, order.page_bytes, measured)
         except OSError as error:
             say(f"mooncake-preflight measure: not saved: {error}", err=True)
     base = base._replace(measured=measured, met=measured.met, saved=tuple(files))
     return base._replace(status=status, reason=reason)
 
 
-def _chosen(
+def _choose_nics(
     devices: Sequence[str], facts: Facts, launched: tuple[str, ...] | Unknown | None
 ) -> tuple[Nic, ...] | Unknown:
     """Return the NICs to probe: those named in ``devices``, else the launch's, else all of the
@@ -144,9 +145,9 @@ def _chosen(
     return tuple(there[name] for name in dict.fromkeys(wanted))
 
 
-def _order(
-    sizes: Sizes, facts: Facts, nics: tuple[Nic, ...], need: ProbeNeed | Unknown | None
-) -> Order:
+def _make_order(
+    sizes: ProbeOptions, facts: Facts, nics: tuple[Nic, ...], need: ProbeNeed | Unknown | None
+) -> ProbeOrder:
     """Make the order for ``measure``. Sizes that are not given come from the need, or are defaults.
 
     need: of the launch, None without one. Raises UsageError for a region of 0 bytes, or if
@@ -169,7 +170,7 @@ def _order(
     limit = grant(facts.system, facts.limits, None).limit
     lifted = facts.limits.effective(IPC_LOCK_BIT)
     bounds = (nic.verbs.limits for nic in nics)
-    order = Order(
+    order = ProbeOrder(
         tuple(nic.name for nic in nics),
         tuple(nic.provider if isinstance(nic.provider, str) else nic.driven_by for nic in nics),
         tuple(0 if isinstance(bound, Unknown) else bound.max_mr for bound in bounds),
@@ -195,7 +196,7 @@ def _order(
 
 
 def judge(
-    measured: Measurement, need: ProbeNeed | Unknown | None, spend_bytes: int, order: Order
+    measured: Measurement, need: ProbeNeed | Unknown | None, spend_bytes: int, order: ProbeOrder
 ) -> tuple[str, str]:
     """Return ``(status, reason)`` of a measurement; the reason is a sentence.
 
@@ -235,12 +236,12 @@ def judge(
     return ("unknown", text) if limit is None else ("too little", f"{text}, so registering fails")
 
 
-def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[str]:
+def save_results(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[str]:
     """Save the result of each device, and return the paths of the files that were written.
 
-    A result names a limit only if the limit is the device's own and is proven. Without a limit it
-    is left out if a saved result holds as much. The folder is the system's for root, else this
-    user's. Raises OSError."""
+    A result names a limit only if the limit is the device's own and is proven. A result without a
+    limit is left out if a saved one holds at least as much. The folder is the system's for root,
+    else this user's. Raises OSError."""
     folders = state_folders()
     folder = folders[0] if os.geteuid() == 0 else folders[-1]
     written = []
@@ -275,14 +276,14 @@ def keep(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) -> list[
 
 
 def _is_saved(measured_on: dict[str, Any], held_bytes: int) -> bool:
-    """Tell whether a saved result of this device and page size holds as much."""
+    """Tell whether a saved result of the same device and page size holds at least as much."""
     same = (old for old in saved() if measured_on.items() <= old.items())
     holds = (old.get("holds_bytes") for old in same)
     return any(isinstance(size, int) and size >= held_bytes for size in holds)
 
 
 class CeilingAnswer(NamedTuple):
-    """What ``registration_ceiling`` found.
+    """The answer of ``registration_ceiling``.
 
     status: measured (no launch was given), fits, too little, unknown, refused. predicted: limits
     that were known before. users: others that use the devices. saved: files that were written."""
@@ -290,7 +291,7 @@ class CeilingAnswer(NamedTuple):
     status: str
     reason: str
     devices: tuple[str, ...] = ()
-    order: Order | None = None
+    order: ProbeOrder | None = None
     predicted: tuple[RegistrationCeiling, ...] = ()
     measured: Measurement | None = None
     met: LimitMet | None = None

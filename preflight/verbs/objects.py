@@ -36,7 +36,7 @@ class OpenedDevice(Protocol):
 
     @property
     def largest_bytes(self) -> int:
-        """Return max_mr_size, as the device tells it."""
+        """The longest region that the device takes, by its max_mr_size."""
 
     def register(self, address: int, size: int) -> RegisteredRegion: ...
     def close(self) -> None: ...
@@ -51,7 +51,7 @@ def open_device(name: str) -> OpenedDevice:
 
 
 @contextmanager
-def _named(call: str, device: str) -> Iterator[None]:
+def _as_verbs_error(call: str, device: str) -> Iterator[None]:
     """Turn an error of pyverbs in the ``with`` block into a VerbsError with ``call`` and
     ``device``."""
     from pyverbs.pyverbs_error import PyverbsError
@@ -73,24 +73,24 @@ class PyverbsDevice:
         from pyverbs.pd import PD
 
         self._name = name
-        with _named("ibv_get_device_list", name):
+        with _as_verbs_error("ibv_get_device_list", name):
             names = [device.name.decode(errors="replace") for device in get_device_list()]
         if name not in names:
             raise VerbsError(errno.ENODEV, "ibv_get_device_list", name)
-        with _named("ibv_open_device", name):
+        with _as_verbs_error("ibv_open_device", name):
             self._context = Context(name=name)
-        with _named("ibv_alloc_pd", name):
+        with _as_verbs_error("ibv_alloc_pd", name):
             self._domain = PD(self._context)
 
     @property
     def largest_bytes(self) -> int:
-        with _named("ibv_query_device", self._name):
+        with _as_verbs_error("ibv_query_device", self._name):
             return int(self._context.query_device().max_mr_size)
 
     def register(self, address: int, size: int) -> Any:
         from pyverbs.mr import MR
 
-        with _named("ibv_reg_mr", self._name):
+        with _as_verbs_error("ibv_reg_mr", self._name):
             return MR(self._domain, size, _ACCESS, address)
 
     def close(self) -> None:
@@ -134,6 +134,8 @@ class _Library:
 
 
 class CtypesRegion:
+    """A memory region that was registered through ctypes."""
+
     def __init__(self, verbs: _Library, address: int) -> None:
         self._verbs, self._address = verbs, address
 

@@ -52,8 +52,8 @@ from preflight.probes.measure import (
     KernelLog,
     Layout,
     Measurement,
-    Order,
     ProbeError,
+    ProbeOrder,
     map_range,
     measure,
     plan_layout,
@@ -61,9 +61,9 @@ from preflight.probes.measure import (
 )
 from preflight.probes.registration import (
     CeilingAnswer,
-    Sizes,
-    _chosen,
-    _order,
+    ProbeOptions,
+    _choose_nics,
+    _make_order,
     ceiling_lines,
     ceiling_object,
     judge,
@@ -212,7 +212,7 @@ def test_the_limit_is_told_from_all_the_evidence(
     assert met.limit in told["enum"]
 
 
-ORDER = Order(("rxe0",), ("rxe",), (0,), True, 4096, 16 * MIB, GIB, GIB, 256 * MIB, None, True)
+ORDER = ProbeOrder(("rxe0",), ("rxe",), (0,), True, 4096, 16 * MIB, GIB, GIB, 256 * MIB, None, True)
 
 
 def measured(held: int, met: LimitMet | None = None, **changes: Any) -> Measurement:
@@ -310,7 +310,7 @@ def test_which_devices_are_probed() -> None:
     facts = host_facts(FakeHost((RXE0, RXE1)))
 
     def names(asked: tuple[str, ...], launched: Any) -> Any:
-        found = _chosen(asked, facts, launched)
+        found = _choose_nics(asked, facts, launched)
         return found if isinstance(found, Unknown) else [nic.name for nic in found]
 
     assert names((), None) == ["rxe0", "rxe1"]
@@ -326,12 +326,12 @@ def test_sizes_come_from_the_launch() -> None:
     """From its smallest region to its longest, and a quarter more than it needs."""
     facts = host_facts(FakeHost(), memlock=500 * MIB)
     need = ProbeNeed(4 * GIB, 8 * GIB, 8, 9, (4096, 30 * GIB))
-    order = _order(Sizes(), facts, facts.rdma.present, need)
+    order = _make_order(ProbeOptions(), facts, facts.rdma.present, need)
     assert (order.region_bytes, order.longest_bytes, order.up_to_bytes) == (MIB, 30 * GIB, 10 * GIB)
     assert (order.memlock_bytes, order.lifted, order.soft) == (500 * MIB, False, True)
-    order = _order(Sizes(region_bytes=5_000_000), facts, facts.rdma.present, need)
+    order = _make_order(ProbeOptions(region_bytes=5_000_000), facts, facts.rdma.present, need)
     assert order.region_bytes == 5_001_216  # whole pages
-    alone = _order(Sizes(up_to_bytes=GIB), facts, facts.rdma.present, None)
+    alone = _make_order(ProbeOptions(up_to_bytes=GIB), facts, facts.rdma.present, None)
     assert (alone.region_bytes, alone.up_to_bytes) == (16 * MIB, GIB)
 
 
@@ -347,18 +347,18 @@ def test_sizes_come_from_the_launch() -> None:
 def test_sizes_that_cannot_be_meant(tmp_path: Path, changes: Mapping[str, Any], words: str) -> None:
     facts = host_facts(FakeHost())
     with pytest.raises(UsageError, match=words):
-        _order(Sizes(**changes), facts, facts.rdma.present, None)
+        _make_order(ProbeOptions(**changes), facts, facts.rdma.present, None)
 
 
 def test_the_allowance_that_is_asked_for_is_enough() -> None:
     """Where --spend is too little, the one that the error names is not."""
     facts = host_facts(FakeHost())
     for changes in ({"region_bytes": 2 * GIB}, {"region_bytes": 640 * MIB}, {"page": "1g"}):
-        asked = Sizes(spend_bytes=8 * MIB, **changes)
+        asked = ProbeOptions(spend_bytes=8 * MIB, **changes)
         with pytest.raises(UsageError) as refused:
-            _order(asked, facts, facts.rdma.present, None)
+            _make_order(asked, facts, facts.rdma.present, None)
         told = int(str(refused.value).rpartition("--spend ")[2].removesuffix("mb"))
-        order = _order(asked._replace(spend_bytes=told * MIB), facts, facts.rdma.present, None)
+        order = _make_order(asked._replace(spend_bytes=told * MIB), facts, facts.rdma.present, None)
         assert order.spend_bytes == told * MIB
 
 
@@ -389,7 +389,7 @@ def test_what_was_measured_is_kept_and_read_again(
     facts = read_rdma(tree, None)
 
     def keep(measurement: Measurement) -> int:
-        return len(probe_state.keep(facts.present[:1], 4096, measurement))
+        return len(probe_state.save_results(facts.present[:1], 4096, measurement))
 
     assert keep(measured(GIB, met(MEMLOCK))) == 1
     assert keep(measured(GIB // 2)) == 0
@@ -414,7 +414,9 @@ def test_a_limit_that_only_the_errno_names_is_not_kept_as_the_devices(
     monkeypatch.setattr(probe_state, "state_folders", lambda: [str(tmp_path / "state")])
     facts = rdma_of(FakeHost())
     guess = LimitMet(MEMORY_KEYS, False, "by the errno")
-    (path,) = probe_state.keep(facts.present, 4096, measured(GIB, guess, refusal=refused(EAGAIN)))
+    (path,) = probe_state.save_results(
+        facts.present, 4096, measured(GIB, guess, refusal=refused(EAGAIN))
+    )
     assert json.loads(Path(path).read_text())["met"] == ""
 
 
