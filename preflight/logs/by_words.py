@@ -10,7 +10,7 @@ from typing import Any
 from checks.base.record import NamedTuple
 from checks.base.regex import regex
 from preflight.logs.explain import (
-    NO_OUTCOMES,
+    NO_CHECKS,
     Explanation,
     Outcomes,
     Paint,
@@ -90,8 +90,7 @@ def answer_query(quoted: str, asks: Mapping[str, str]) -> QueryAnswer:
 
 
 def _explain_example(patterns: Iterable[Pattern], id_: str) -> list[Explanation]:
-    """Explain the known line ``id_`` by its example, without the numbers and names that only the
-    example has."""
+    """Explain a known line by its example, without the example's own numbers and names."""
     reading = read_log([next(each.example for each in patterns if each.id == id_)], alone=True)
     every = [*reading.explanations, *reading.harmless]
     return [each._replace(sums="", names=(), decided="") for each in every if each.pattern == id_]
@@ -162,15 +161,13 @@ def rank_by_meaning(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, 
 
 @lru_cache(maxsize=8192)
 def _words(text: str) -> list[str]:
-    """Return the words that tell lines apart: without addresses and long numbers, which differ from
-    line to line, and without a plural s."""
+    """Return the words that tell lines apart: no addresses, no long numbers, no plural s."""
     plain = _HUGE_PAGE.sub("hugepage", _HEX.sub(" ", text.lower()))
     return [word.rstrip("s") or word for word in _WORD.findall(plain)]
 
 
 def _weight(run: Sequence[str], weights: Mapping[str, float], in_order: bool) -> float:
-    """Return the weight of words together. in_order: they stand one after the other in a text, so
-    they weigh more than one by one."""
+    """Return the weight of words. in_order: as a run, they weigh more than one by one."""
     return sum(weights[word] for word in run) * (math.sqrt(len(run)) if in_order else 1)
 
 
@@ -212,7 +209,7 @@ def index_text(rows: Iterable[Explanation], width: int) -> str:
     return "\n".join(lines)
 
 
-def answer_text(answer: QueryAnswer, paint: Paint, width: int, here: Outcomes = NO_OUTCOMES) -> str:
+def answer_text(answer: QueryAnswer, paint: Paint, width: int, here: Outcomes = NO_CHECKS) -> str:
     """Write the answer for a terminal ``width`` columns wide, without a final newline. here: what
     each check found on this host, by check id; empty if no check ran."""
     parts = []
@@ -245,8 +242,7 @@ def answer_text(answer: QueryAnswer, paint: Paint, width: int, here: Outcomes = 
 
 
 def shown_lines(answer: QueryAnswer) -> list[Explanation]:
-    """Return the lines to show: the first that match the query, then the first similar ones. For
-    ``--index`` all that match."""
+    """Return the lines to show: the first that match and the first similar; of an index all."""
     known = [each for each in answer.lines if each.stage is not Stage.SIMILAR]
     if answer.query == "--index":
         return known

@@ -166,7 +166,7 @@ _NONE = (
 Paint = Callable[[str, str], str]
 # By id, what a check found of a launch on a host ("fail"); empty if no check ran.
 Outcomes = Mapping[str, str]
-NO_OUTCOMES: Outcomes = {}
+NO_CHECKS: Outcomes = {}
 _COLOURS = {Stage.KERNEL: "red", Stage.CAUSE: "red", Stage.SYMPTOM: "magenta"}
 _COLOURS |= {Stage.WARNING: "yellow", Stage.HARMLESS: "green"}
 _COLOURS |= dict.fromkeys((Stage.CONSEQUENCE, Stage.SIMILAR), "cyan")
@@ -323,11 +323,7 @@ def _mark_earlier(
 
 
 def explanations_text(
-    reading: LogReading,
-    paint: Paint,
-    width: int,
-    here: Outcomes = NO_OUTCOMES,
-    verbose: bool = False,
+    reading: LogReading, paint: Paint, width: int, here: Outcomes = NO_CHECKS, verbose: bool = False
 ) -> str:
     """Write the answer for a terminal, without a final newline.
 
@@ -615,9 +611,8 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
 
 
 def _values_of_other_line(case: Case, seen: Hits) -> Values:
-    """Return the named values of another line on which a case depends: ``seen.NAME`` of the first
-    such line, ``last.NAME`` of the last. They are of the first id in ``case.seen`` that the log
-    has; {} if it has none."""
+    """Return the values of the first line in ``case.seen`` that the log has: ``seen.NAME`` of its
+    first match, ``last.NAME`` of its last. {} if the log has none of these lines."""
     for other in (seen[id_] for id_ in case.seen if id_ in seen):
         sides = (("seen", other.first), ("last", other.last))
         return {f"{side}.{name}": value for side, of in sides for name, value in of.items()}

@@ -30,8 +30,7 @@ _CONTROL = regex(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 class Search:
-    """Searches the log of one process, block by block, for the patterns and for error lines that no
-    pattern knows."""
+    """Searches a process's log, block by block, for patterns and errors that no pattern knows."""
 
     def __init__(self) -> None:
         """Begin with no line read. last: the last line with text. end: the last time in the log."""
@@ -272,8 +271,7 @@ _SPEAKERS = (
 
 
 def speaker_of(line: str, otherwise: str) -> str:
-    """Name the process that prints a line: its rank, or the program of its source file;
-    ``otherwise`` if neither stands in the line."""
+    """Name the process that prints a line, by its rank or source file; else ``otherwise``."""
     head = _GLOG_HEAD.search(line, 0, 300)
     if head is not None:
         file = head[2].rsplit("/", 1)[-1]
@@ -298,8 +296,7 @@ class _Matches:
         self._named = [key for key in match.re.groupindex if key.rstrip(_DIGITS) == "name"]
 
     def add(self, position: int, match: re.Match[str], line_of: Callable[[int], int]) -> None:
-        """Count a match, and collect its rank and name. position: of the match in the log. line_of:
-        the line number of a position in the block."""
+        """Count a match; remember the first, the last, names and ranks. position: in the log."""
         self.times += 1
         if position > self.last_at:
             self.last_at, self.last, self._line_of = position, match, line_of
@@ -311,8 +308,7 @@ class _Matches:
                 self.names[name] = min(position, self.names.get(name, position))
 
     def number_last_line(self, block_at: int) -> None:
-        """Work out the line number of the last match, once a block. block_at: the block's place in
-        the log."""
+        """Set the line number of the last match. block_at: where the block begins in the log."""
         if self._line_of is not None:
             self.last_line = self._line_of(self.last_at - block_at)
             self._line_of = None
@@ -333,8 +329,7 @@ class _Group:
     outer: its first and last word, which may be parts of longer words."""
 
     def __init__(self, literal: str, patterns: tuple[Pattern, ...]) -> None:
-        """Take the literal apart into words without digits. patterns: all are of families, or
-        none."""
+        """Split the literal into words without digits. patterns: all of families, or none."""
         self.literal = literal
         self.patterns = patterns
         self.of_family = bool(patterns[0].process)

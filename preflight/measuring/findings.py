@@ -241,8 +241,7 @@ def tier_sentence(
 def tier_notes(
     path: str, token_bytes: Iterable[tuple[str, int | Unknown]], tokens_per_second: float | None
 ) -> tuple[str, ...]:
-    """Return the sentence of ``tier_sentence`` for each server, from a file of ``measure --save``.
-    token_bytes: (server, bytes of a token); a server of Unknown is left out."""
+    """Return ``tier_sentence`` for each server, from a file of ``measure --save``."""
     rates = read_measured(path)
     known = [(name, size) for name, size in token_bytes if not isinstance(size, Unknown)]
     return tuple(f"{name}: {tier_sentence(rates, size, tokens_per_second)}" for name, size in known)

@@ -244,8 +244,7 @@ class Killing(Measuring):
         return process
 
     def _call(self, process: Running, do: str, key: str) -> tuple[bool, float]:
-        """Return whether a put or get succeeded, and the seconds that it took. Raises MeasureError
-        if the process has ended."""
+        """Return (success, seconds) of a put or get. Raises MeasureError if the process ended."""
         reply = process.ask({"do": do, "key": key, "bytes": _OBJECT_BYTES}, _CALL_SECONDS)
         if reply.ended is not None:
             raise MeasureError(f"the client that lived on ended: {reply.error}")
@@ -294,10 +293,8 @@ class Killing(Measuring):
         return not body or rest[:1] not in ("", "0")
 
     def _wait_until_works(self, witness: Running, began: float) -> tuple[float, str] | None:
-        """Put and get ``OBJECTS`` new objects, again and again, until all calls of a round succeed.
-
-        Return the seconds from ``began`` to that round, and the first part of its keys; None if no
-        round succeeds in 20 s."""
+        """Put and get new objects until a round of ``OBJECTS`` succeeds. Return the seconds from
+        ``began`` to that round, and the first part of its keys; None if none succeeds in 20 s."""
         for number in count():
             at, name = time.monotonic() - began, f"late-{number}"
             if at > _JOIN_SECONDS:
@@ -310,8 +307,7 @@ class Killing(Measuring):
 
 
 def _messages(log: str) -> tuple[str, ...]:
-    """Return the first errors of a log, without time and thread; of those that the same line of
-    source code writes, the first."""
+    """Return the first errors of a log, without time and thread: one for each source line."""
     texts: dict[str, str] = {}
     for line in log.splitlines():
         if is_error(line):

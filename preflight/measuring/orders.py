@@ -55,7 +55,7 @@ def _populate(address: int, size: int) -> None:
         ctypes.memset(address, 0, size)  # an older kernel: each page is written to
 
 
-def _time_calls(call: Callable[[int], int], seconds: float, most: int) -> Json:
+def _repeat(call: Callable[[int], int], seconds: float, most: int) -> Json:
     """Call ``call`` with 0, 1, 2 ... until ``seconds`` are over or ``most`` calls are made; at
     least once.
 
@@ -79,7 +79,7 @@ def populate(_player: Any, order: Json) -> Json:
     """Measure how fast ``bytes`` of memory are populated, in pieces of ``chunk_bytes``.
 
     The memory is mapped anew, pass after pass, for ``seconds``: a short burst would look too fast.
-    Returns the measurement of ``_time_calls``. Raises OSError."""
+    Returns the measurement of ``_repeat``. Raises OSError."""
     size, chunk = order["bytes"], order["chunk_bytes"]
     mapped: list[int] = []
 
@@ -93,7 +93,7 @@ def populate(_player: Any, order: Json) -> Json:
         return int(chunk)
 
     try:
-        return _time_calls(piece, order["seconds"], 1 << 30)
+        return _repeat(piece, order["seconds"], 1 << 30)
     finally:
         _unmap(mapped, size)
 
@@ -114,7 +114,7 @@ def copy(_player: Any, order: Json) -> Json:
             ctypes.memmove(here + size, here, size)
             return int(size)
 
-        return _time_calls(one, order["seconds"], 100)
+        return _repeat(one, order["seconds"], 100)
     finally:
         _libc().munmap(here, 2 * size)
 
@@ -156,7 +156,7 @@ def copy_to_gpu(_player: Any, order: Json) -> Json:
         cuda("cuMemcpyHtoD_v2", target, ctypes.c_void_p(address), size)
         return size.value
 
-    return _time_calls(copy_once, order["seconds"], 100)
+    return _repeat(copy_once, order["seconds"], 100)
 
 
 def engine(player: Any, order: Json) -> Json:
@@ -189,8 +189,7 @@ def _register(player: Any, address: int, size: int) -> float:
 
 
 def register(player: Any, order: Json) -> Json:
-    """Measure how long it takes to register ``bytes`` of populated memory; then deregister it.
-    Raises OSError."""
+    """Measure registering ``bytes`` of populated memory; then deregister them. Raises OSError."""
     size = order["bytes"]
     address = _map(size, order["page_bytes"])
     try:
@@ -254,7 +253,7 @@ def transfer(player: Any, order: Json) -> Json:
         return int(size)
 
     one(0)  # the connection is made
-    return _time_calls(one, order["seconds"], order["most"])
+    return _repeat(one, order["seconds"], order["most"])
 
 
 def store_buffer(player: Any, order: Json) -> Json:
@@ -290,7 +289,7 @@ def objects(player: Any, order: Json) -> Json:
             raise OSError(f"{op} of {size} bytes returns {wrong}")
         return int(size * together)
 
-    return _time_calls(some, order["seconds"], order["most"])
+    return _repeat(some, order["seconds"], order["most"])
 
 
 def files(_player: Any, order: Json) -> Json:
@@ -328,16 +327,12 @@ def files(_player: Any, order: Json) -> Json:
                 raise
             direct = 0  # a file system without O_DIRECT
         seconds, most = order["seconds"] / 2, max(1, order["bytes"] // size)
-        written = _time_calls(write, seconds, most)
+        written = _repeat(write, seconds, most)
         opened[:] = opened[-written["calls"] :]
         if not direct:
             for file in opened:
                 os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        return {
-            "write": written,
-            "read": _time_calls(read, seconds, 1 << 30),
-            "direct": bool(direct),
-        }
+        return {"write": written, "read": _repeat(read, seconds, 1 << 30), "direct": bool(direct)}
     finally:
         for file in opened:
             os.close(file)

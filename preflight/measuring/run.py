@@ -144,12 +144,11 @@ class Measuring:
         return self._until - time.monotonic()
 
     @property
-    def _patience_seconds(self) -> float:
+    def _wait_seconds(self) -> float:
         return max(0.0, self._end - time.monotonic()) + PATIENCE_SECONDS
 
     def _start(self, numa_node: int | None = None, program: tuple[str, ...] = ()) -> Running:
-        """Start a process with its log in memory; both end with the stack. program: run in place of
-        the Python that takes orders."""
+        """Start a process, with its log in memory; both end with the stack."""
         library = self._library
         python = sys.executable if isinstance(library, Unknown) else library.python
         log = os.memfd_create("log")
@@ -171,16 +170,15 @@ class Measuring:
         for process in started:
             process.order({"do": "load", "folder": self._library.folder})
         for process in started:
-            _result_of(process, process.answer(self._patience_seconds))
+            _result_of(process, process.answer(self._wait_seconds))
         return started
 
     def _ask(
         self, process: Running, do: str, at_most: float = math.inf, **order: Any
     ) -> Mapping[str, Any]:
         """Give an order and return its result. Raises MeasureError with the library's errors."""
-        return _result_of(
-            process, process.ask({"do": do, **order}, min(at_most, self._patience_seconds))
-        )
+        reply = process.ask({"do": do, **order}, min(at_most, self._wait_seconds))
+        return _result_of(process, reply)
 
     def _memory(self) -> MeasuredPart:
         """Measure populating memory, by page size and NUMA node, and copying it. Copying to a GPU
@@ -238,7 +236,7 @@ class Measuring:
             names = [name for name in self._wanted.devices.split(",") if name] or used.devices
             alone = names if used.transport == "rdma" else ()
             # Where rails do not reach each other it hangs, and each alone does not.
-            most = self._patience_seconds / (1 + len(alone))
+            most = self._wait_seconds / (1 + len(alone))
             steps = [(op, each) for op in ("write", "read") for each in self._sizes]
             try:
                 about = self._ask(here, "hello", most, peer=where)
@@ -256,7 +254,7 @@ class Measuring:
         size = min(16 * MIB, max(self._sizes))
         for number, name in enumerate(alone):
             rate = Rate("write", "", size, 0, 0.0, 0)
-            most = self._patience_seconds / (len(alone) - number)
+            most = self._wait_seconds / (len(alone) - number)
             try:
                 with self._ended_at_exit():
                     here, opened, where = self._connect(address, peer, devices=name)
@@ -268,11 +266,8 @@ class Measuring:
             except (MeasureError, StoppedError) as error:
                 notes.append(f"{name}: {error}")
             what = f"by {name} alone"
-            rates.append(
-                rate._replace(
-                    what=what, nic=name, link_bytes_per_second=_link_bytes_per_second(name)
-                )
-            )
+            speed = _link_speed(name)
+            rates.append(rate._replace(what=what, nic=name, link_bytes_per_second=speed))
         if not isinstance(self._library, Unknown) and "non-cuda" not in self._library.name:
             gpu, busy = self._idle_gpu("transfer of GPU memory")
             notes += busy
@@ -301,7 +296,7 @@ class Measuring:
                 for number, op in enumerate(("write", "read")):
                     seconds = slice_seconds(self._left_seconds, 2 - number)
                     rate = self._measure_transfer(
-                        here, op, size, seconds, self._patience_seconds, gpu=True
+                        here, op, size, seconds, self._wait_seconds, gpu=True
                     )
                     yield rate._replace(op=f"gpu-{op}", what="GPU memory, one at a time")
         except (MeasureError, StoppedError) as error:
@@ -444,7 +439,7 @@ def _result_of(process: Running, reply: ProgramReply) -> Mapping[str, Any]:
     return reply.measured
 
 
-def _link_bytes_per_second(device: str) -> float:
+def _link_speed(device: str) -> float:
     """Return the rate of the device's port 1 in bytes per second; 0 if unknown or in software."""
     root, place = Root(), f"/sys/class/infiniband/{device}"
     rate = root.text(f"{place}/ports/1/rate")

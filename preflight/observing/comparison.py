@@ -48,8 +48,7 @@ def findings(
 
 
 def _of_server(server: RunningServer) -> Iterator[Finding]:
-    """Yield the findings of one program; a single unknown finding if the memory of one of its
-    processes cannot be read."""
+    """Yield a program's findings; only an unknown one if the memory of a process is unreadable."""
     subject = Subject(server.name, "process")
     memories = []
     for holding in server.holdings:
@@ -232,8 +231,7 @@ def _registered(
 
 
 def _uses(process: ProcessNeeds, device: str) -> bool:
-    """Tell whether a process registers with a device. True if its launch names no device, or if
-    ``device`` is "" (any)."""
+    """Tell whether a process registers with ``device`` ("": any). True if its launch names none."""
     names = () if process.rdma is None else process.rdma.devices
     return not device or isinstance(names, Unknown) or not names or device in names
 
@@ -353,8 +351,7 @@ def gpu_findings(
 
 
 def _share(server: RunningServer) -> float | None:
-    """Return the fraction of each GPU that a server is to take; None if it takes no GPU memory, or
-    that is not known."""
+    """Return the fraction of each GPU that a server is to take; None if none, or not known."""
     if isinstance(server.needs, Unknown):
         return None
     shares = (process.gpu_share for process in server.needs.processes)

@@ -86,8 +86,7 @@ class RunningServer(NamedTuple):
     @property
     @or_unknown
     def predicted_pages(self) -> dict[Spot, int] | Unknown:
-        """The huge pages that the program should hold, by page size and NUMA node; Unknown if they
-        are not known exactly."""
+        """The huge pages that the program should hold, by size and node; Unknown if not exact."""
         most, least = self.sized(), known(self.sizing).least
         if least is not None and least.asked != most.asked:
             return Unknown("its sizes are known between two bounds alone")
@@ -99,8 +98,7 @@ class RunningServer(NamedTuple):
     @property
     @or_unknown
     def segment_bytes(self) -> int | Unknown:
-        """The bytes of all segments that the program registers with its master; Unknown if its size
-        is not known."""
+        """Bytes of all segments that the program offers to its master; Unknown without a size."""
         return sum(
             max(allocation.bytes, allocation.mapped_bytes)  # whole pages are mounted
             for replayed in self.sized().asked

@@ -88,8 +88,7 @@ class LimitMet(NamedTuple):
 
 
 def limit_met(refusal: RegistrationRefusal) -> LimitMet:
-    """Return the limit that explains ``refusal``; if none does, host memory for ENOMEM, else
-    ``NOT_TOLD``."""
+    """Return the limit that explains ``refusal``; else HOST_MEMORY (for ENOMEM) or NOT_TOLD."""
     shown = f"{os.strerror(refusal.number)} [{refusal.number}]"
     every = (judge(refusal) for judge in (_cgroup, _memlock, _length, _keys, _table))
     text = "neither the memlock limit nor the device explains it: the kernel ran out of memory"
@@ -262,8 +261,7 @@ def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> Iterator[Registration
 
 
 def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Return the devices of the launch's first process with RDMA devices; Unknown if these are not
-    known. () if no process has any."""
+    """Return the devices of the first process that uses any, or (); Unknown if not known."""
     every = (use.devices.names for use in uses(facts.rdma, needs))
     return next((names for names in every if isinstance(names, Unknown) or names), ())
 

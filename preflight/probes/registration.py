@@ -73,8 +73,7 @@ def registration_ceiling(
 
     needs: None without a launch. budget_seconds: limit for reading facts, and again for measuring.
     tell: gets each line of progress. Saves the results if ``sizes.save`` is set and nobody else
-    uses the devices. Returns an answer also if nothing could be measured. Raises UsageError for
-    options that this host or the sizes do not allow."""
+    uses the devices. Returns an answer also if nothing could be measured. Raises UsageError."""
     facts = read_facts(root, needs, budget_seconds, topics=("system", "limits", "rdma"))
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown) or isinstance(rdma.nics, Unknown):

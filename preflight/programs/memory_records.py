@@ -21,8 +21,7 @@ class Protocol(Enum):
 
 
 class HotCache(NamedTuple):
-    """Mooncake's local hot cache: the whole blocks that fit in ``bytes``. shared_memory: False if
-    malloc gives the memory."""
+    """Mooncake's local hot cache: the whole blocks in ``bytes``, of shared memory or of malloc."""
 
     bytes: int
     block_bytes: int
@@ -46,8 +45,7 @@ NO_ARENA_FLAGS = ArenaFlags()
 
 
 class StoreSettings(NamedTuple):
-    """The memory settings that an environment gives Mooncake. The replay tells which of these a
-    release follows."""
+    """The memory settings that an environment gives; the replay tells which a release follows."""
 
     hugepages: bool
     hugepage_bytes: int

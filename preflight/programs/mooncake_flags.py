@@ -47,8 +47,7 @@ class FlagRead(NamedTuple):
 
 
 class FlagTable(NamedTuple):
-    """The flags of each program, by program and name. releases: those whose flags are known, the
-    oldest first."""
+    """The flags by program and name. releases: those whose flags are known, the oldest first."""
 
     releases: tuple[str, ...]
     programs: Mapping[str, Mapping[str, Flag]]
@@ -79,8 +78,7 @@ def flag_table() -> FlagTable:
 
 @cache
 def empty_values() -> tuple[tuple[str, ...], ...]:
-    """Return a row for each flag that was tried with an empty value, by running the program:
-    program, flag, value ("" or " "), exit code or "runs", message."""
+    """Return the trials of empty values: program, flag, value, exit code or "runs", message."""
     with open(data_file("mooncake_empty_values.txt"), encoding="utf-8") as file:
         rows = [line.rstrip("\n").split("|") for line in file if not line.startswith("#")]
     return tuple((*names.split(), value, code, says) for names, value, code, says in rows)

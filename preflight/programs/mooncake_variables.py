@@ -97,8 +97,7 @@ class Choice(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """A variable that holds a share in (0, 1]; any other text leaves the default, without a
-    message. unless: as in ``Number``."""
+    """A variable that holds a share in (0, 1]; any other text leaves the default, silently."""
 
     name: str
     default: float
@@ -180,8 +179,7 @@ def read_number(reader: Reader, text: str) -> NumberRead:
 
 
 def effect_of(row: Number, value: int) -> str:
-    """Return in words the effect of a number that Mooncake does not take: another value is used, or
-    the process ends."""
+    """Return in words the effect of a number that Mooncake does not take."""
     if row.negative_wraps and value < 0:
         return f"read as {value + 2**64}"
     return row.refused or row.beyond or f"{row.default} is used"

@@ -61,8 +61,7 @@ def _data() -> dict[str, Any]:
 
 @cache
 def _table(index: int, exact: bool) -> ArgumentTable:
-    """Build the table of the release at ``index``; flags and choices that its rows leave out are
-    filled in."""
+    """Build the table of a release, with the flags and choices that the file leaves out."""
     data = _data()
     rows = []
     for row in data["arguments"]:
@@ -101,8 +100,7 @@ def _json(text: str) -> Any:
 
 
 def _json_list(text: str) -> Any:
-    """Return any JSON value. Raises ArgumentTypeError for bad JSON, as SGLang's
-    ``json_list_type``."""
+    """Return any JSON value. Raises ArgumentTypeError, in SGLang's words, for any other text."""
     try:
         return _json(text)
     except ValueError:

@@ -163,8 +163,7 @@ def is_own_argument(name: str) -> bool:
 
 
 def operator_variables(word: Word) -> list[str]:
-    """Return the names in $(...) that a Kubernetes operator sets in each pod; [] if ``word`` has
-    another open name."""
+    """Return the names in $(...) that a pod's operator sets; [] if ``word`` has other names."""
     if not all(map(is_output, word.unresolved)):
         return []
     names = _SUBSTITUTION.findall(word.text)

@@ -160,9 +160,8 @@ _BROKEN: Mapping[str, Callable[[Values], Any]] = {
 
 
 class ValueRefusal(NamedTuple):
-    """One reason for which the server refuses values. says: the text that SGLang prints, with
-    values in braces. since, until: the first and last release that refuses, or "". broken: tells if
-    values are refused."""
+    """A reason to refuse values. says: SGLang's message, with values in braces. since, until: the
+    first and last release that refuses, or "". broken: tells if values are refused."""
 
     says: str
     since: str
@@ -182,8 +181,7 @@ def refusal_rows() -> tuple[ValueRefusal, ...]:
 
 
 def refusals(arguments: ParsedArguments, version: str) -> Iterator[str]:
-    """Yield each message with which SGLang ``version`` refuses the values. A condition on a value
-    that is not known does not hold."""
+    """Yield each message with which SGLang ``version`` refuses the values that are known."""
     values = Values(arguments)
     numbers = parse_version(version)
     for row in refusal_rows():

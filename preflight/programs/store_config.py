@@ -82,8 +82,7 @@ class StoreEdit(NamedTuple):
 
 
 class StoreConfig(NamedTuple):
-    """The settings of a store by key, and those that are not used. edit: mends ``error``; None if
-    no such edit is known."""
+    """The settings of a store, and those not used. edit: mends ``error``; None if none is known."""
 
     source: Source | Unknown
     settings: Mapping[str, SettingValue]
@@ -169,8 +168,7 @@ def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreE
 
 
 def _type_edit(key: str, value: Any) -> StoreEdit | None:
-    """Return the edit that writes a text as the type that its key must have: ``"8"`` as 8. None if
-    the text is no such value."""
+    """Return the edit from a text to the type of its key, such as ``"8"`` to 8; or None."""
     try:
         meant = json.loads(value)
     except (ValueError, TypeError, RecursionError):

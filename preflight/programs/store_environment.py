@@ -130,8 +130,7 @@ def read_store_settings(
 
 
 def _hugepages(environment: Mapping[str, str], notes: list[Note]) -> bool:
-    """Return whether huge pages are on: MC_STORE_USE_HUGEPAGE is set, whatever its value. Adds a
-    note if the value does not say so."""
+    """Return whether MC_STORE_USE_HUGEPAGE is set, to any value. Adds a note on values like 0."""
     value = environment.get("MC_STORE_USE_HUGEPAGE")
     if value is None:
         return False
@@ -184,8 +183,7 @@ def _arena_bytes(
 def _arena_disabled(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> bool:
-    """Return whether MC_DISABLE_MMAP_ARENA turns the arena off. Adds a note for an unreadable
-    text."""
+    """Return whether MC_DISABLE_MMAP_ARENA turns the arena off. Adds a note for another text."""
     text = environment.get("MC_DISABLE_MMAP_ARENA", "")
     disabled = boolean(text, release.common_reader)
     if text and disabled is None:

@@ -67,8 +67,7 @@ def store_segment_bytes(value: Any) -> int:
 
 
 def store_bool(value: Any) -> bool:
-    """Return the boolean that Mooncake's ``_parse_bool`` reads, in JSON and in the environment.
-    Raises ValueError for a text that is none."""
+    """Return the boolean that Mooncake's ``_parse_bool`` reads. Raises ValueError for others."""
     if isinstance(value, int | float | None):
         return bool(value)
     text = str(value).strip().lower()
@@ -235,8 +234,7 @@ def service_arguments(argv: tuple[Word, ...]) -> ServiceArguments:
 
 
 def _option(name: str) -> str | None:
-    """Return the option that ``name`` is, or is the start of; None if that is no option, or may be
-    several."""
+    """Return the option that ``name`` is or begins; None if it begins none, or several."""
     if name == "-D":
         return "-D/--define"
     options = {name: name for name in ("--config", "--port", "--max-wait-time")}

@@ -179,17 +179,14 @@ class Player:
 
 
 def bytes_of_key(order: dict[str, Any]) -> bytes:
-    """Return the value to put: random bytes that depend on the key alone, so that each process
-    knows them."""
+    """Return the bytes to put: random, but the same for a key in each process."""
     import random
 
     return random.Random(order["key"]).randbytes(order["bytes"])
 
 
 def play(orders: int, answers: int, more: str) -> None:
-    """Carry out orders, each a line of JSON, and write the replies until the input ends.
-
-    orders, answers: descriptors. more: a Python file of further orders, or ""."""
+    """Answer orders (lines of JSON) until the input ends. more: a file of further orders, or ""."""
     player = Player(runpy.run_path(more) if more else {})
     with os.fdopen(orders, encoding="utf-8") as lines:
         for line in lines:

@@ -189,8 +189,7 @@ def scaled_launch(launch: Launch, scale: int) -> Launch:
 
 
 def changed_by_scale(launch: Launch, small: Launch) -> list[str]:
-    """Return a sentence for each mapping that the smaller launch takes from elsewhere, such as from
-    huge pages in place of an arena."""
+    """Return a sentence for each mapping that gets another kind of memory in the smaller launch."""
     changed: dict[str, None] = {}
     both = zip(replay(launch, EndlessPools()), replay(small, EndlessPools()), strict=True)
     for large, little in both:

@@ -101,8 +101,7 @@ class Running:
     def ask(
         self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look
     ) -> ProgramReply:
-        """Send an order and return the reply. look: called again and again meanwhile. Raises
-        StoppedError after ``limit_seconds``, or if ``look`` does."""
+        """Send an order and return the reply. look: called meanwhile. Raises StoppedError."""
         self.order(order)
         return self.answer(limit_seconds, look)
 
@@ -146,8 +145,7 @@ class Running:
             time.sleep(LOOK_SECONDS)
 
     def _ended_reply(self, began: float) -> ProgramReply:
-        """Wait for the end of the process, and return a reply with the error ``exit code 1``, or
-        ``SIGBUS (exit code 135)``. began: when the wait began, in monotonic seconds."""
+        """Return how the process ended: ``SIGBUS (exit code 135)``, or ``exit code 1``."""
         code, seconds = self._process.wait(), time.monotonic() - began
         if code >= 0:
             return ProgramReply(f"exit code {code}", seconds, code)
@@ -225,8 +223,7 @@ class Programs:
                 process.end()
 
     def begin(self) -> None:
-        """Start the master, and each member but a mooncake_client, all at once: loading the library
-        takes long, and no memory."""
+        """Start the master, and the members that load the library, at once: loading takes long."""
         if any(member.process.clients for member in self._plan.members):
             self._start_master()
         for member in self._plan.members:
@@ -305,8 +302,7 @@ class Programs:
         return answer
 
     def ensure_client(self, member: Member) -> None:
-        """Start a ``mooncake_client`` without memory for a dummy client, unless the rehearsal has
-        one of the launch."""
+        """Start a ``mooncake_client`` without memory, unless one of the launch runs."""
         if self._client_address:
             return
         address = f"127.0.0.1:{free_port()}"
@@ -323,8 +319,7 @@ class Programs:
         return "--host=127.0.0.1", f"--port={port}", "--metadata_server=P2PHANDSHAKE", master
 
     def with_addresses(self, order: Mapping[str, Any], member: Member) -> dict[str, Any]:
-        """Return the order, with the addresses and the folder of this rehearsal if it sets up a
-        store client."""
+        """Return the order; if it sets up a client, with this rehearsal's addresses and folder."""
         if order["do"] == "dummy":
             return {**order, "client": self._client_address}
         if order["do"] != "setup":

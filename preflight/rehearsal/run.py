@@ -64,8 +64,7 @@ def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
 
 
 def _regular_bytes(steps: Sequence[RehearsalStep]) -> dict[int | None, int]:
-    """Return the bytes of regular memory that the steps take: in all under None, and under a NUMA
-    node those bound to it."""
+    """Return the regular memory of the steps by the NUMA node that binds it; under None the sum."""
     need: dict[int | None, int] = {None: 0}
     for each in (each for step in steps for each in step.asked if each.backing is Backing.REGULAR):
         size = each.pages * each.page_size_bytes
@@ -278,8 +277,7 @@ class MemoryWatch:
         self.lowest_bytes: int | None = None
 
     def room(self) -> Room:
-        """Return the room that is smallest now; with bytes below 0 if the host or the cgroup cannot
-        be read."""
+        """Return the room that is smallest now; below 0 if the host or cgroup cannot be read."""
         tightest = min(self._rooms(), key=lambda room: room.bytes)
         if self.lowest_bytes is None or tightest.bytes < self.lowest_bytes:
             self.lowest_bytes = tightest.bytes

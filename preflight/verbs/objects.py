@@ -134,8 +134,6 @@ class _Library:
 
 
 class CtypesRegion:
-    """A memory region that was registered through ctypes."""
-
     def __init__(self, verbs: _Library, address: int) -> None:
         self._verbs, self._address = verbs, address
 
