@@ -1,6 +1,6 @@
 """Explains the known lines of a log: what each means here, which check foresees it, what to do.
 
-What the numbers of a line come to say the functions that a pattern's ``compute`` names.
+A function that a pattern's ``compute`` names works out amounts from the numbers of a line.
 """
 
 from __future__ import annotations

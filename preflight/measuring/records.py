@@ -1,6 +1,6 @@
 """Plans of what is measured within a budget of time and memory, and records of the results.
 
-Of a launch: by which protocol, in which sizes, into which folder.
+A launch tells by which protocol, in which sizes and into which folder (``LaunchWish``).
 """
 
 import json
@@ -112,7 +112,7 @@ class MeasuredPart(NamedTuple):
 
 
 class MeasuredRun(NamedTuple):
-    """All parts that were measured, and with what.
+    """The measured parts, and the library, budget and peer with which they were measured.
 
     library: Mooncake's name and release. peer: HOST:PORT of the other side, None for this host.
     tokens_per_second: the prefill rate that the user gave; None if not given."""
@@ -125,7 +125,7 @@ class MeasuredRun(NamedTuple):
     tokens_per_second: float | None = None
 
     def part(self, name: str) -> MeasuredPart:
-        """Return a part; one that was not asked for is skipped."""
+        """Return a part by its name; a skipped part if it was not asked for."""
         asked = (each for each in self.parts if each.name == name)
         return next(asked, MeasuredPart(name, skipped="not asked for"))
 

@@ -1,4 +1,4 @@
-"""Runs the parts: processes with the library, each within its time; all end with the command."""
+"""Measures the parts, each within its time: by processes with the library."""
 
 from __future__ import annotations
 

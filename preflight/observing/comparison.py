@@ -1,4 +1,4 @@
-"""What runs, held against what was predicted: a finding for each amount, and what explains it."""
+"""Compares what runs with what was predicted: a finding for each amount, and what explains it."""
 
 from __future__ import annotations
 

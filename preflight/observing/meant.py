@@ -1,4 +1,4 @@
-"""A launch held against what runs: which of its processes run, and whether as it says."""
+"""Compares a launch with what runs: which of its processes run, and which settings differ."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """The process that registers: whatever ends it, the kernel takes back all that it held.
 
-It is a fork of the command, dies with it, and says records through a pipe. It touches nothing that
-another process shares, and asks to be the first to go where memory runs out.
+It is a fork of the command, dies with it, and sends events through a pipe. It touches nothing that
+another process shares, and asks to be the first to be killed if memory runs out.
 
 It finds how much can be registered with few registrations: sizes double, then the gap is halved.
 What was registered stays registered, so a step costs one registration, and the sum grows as fast as
-the sizes do. Where N regions fit, log2(N) + 1 registrations reach the limit and log2(N) more find
+the sizes do. If N regions fit, log2(N) + 1 registrations reach the limit and log2(N) more find
 it to the region; a length that one registration may not exceed adds what holding the sum takes.
 """
 

@@ -86,7 +86,7 @@ def parse_sglang_arguments(argv: Sequence[Word], version: str | None = None) -> 
 
 @lru_cache(maxsize=64)  # who looks for a size asks many times, and changes one word or none
 def _parsed(argv: tuple[Word, ...], version: str | None) -> ParsedArguments:
-    """Do the work of ``parse_sglang_arguments``, whose arguments have to be hashable here."""
+    """Do the work of ``parse_sglang_arguments``, once for the same words and version."""
     table = argument_table(version)
     texts = [_text(word.text, word) for word in argv]
     flags = {str(text.partition("=")[0]) for text in texts if text.startswith("-")}

@@ -1,6 +1,6 @@
 """SGLang's configuration of the Mooncake store: one of three sources, never a mixture.
 
-The extra-config JSON where it names a master or a client; else the file that
+The extra-config JSON, if it names a master or a client; else the file that
 SGLANG_HICACHE_MOONCAKE_CONFIG_PATH names; else the environment. In the first two, a missing key
 takes a constant, not its environment variable (``protocol`` and ``local_hostname`` apart).
 Source: SGLang 0.5.23 ``mooncake_store.py`` (``_load_config`` and ``MooncakeStoreConfig``); what
@@ -168,7 +168,7 @@ def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreE
 
 
 def _type_edit(key: str, value: Any) -> StoreEdit | None:
-    """Return the edit from a text to the type of its key, such as ``"8"`` to 8; or None."""
+    """Return the edit that writes a text as its key's type, ``"8"`` as 8; None if that fails."""
     try:
         meant = json.loads(value)
     except (ValueError, TypeError, RecursionError):

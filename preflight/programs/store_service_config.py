@@ -1,7 +1,7 @@
-"""How Mooncake's store service comes to its settings: arguments, file or environment, overrides.
+"""How Mooncake's store service gets its settings: arguments, file or environment, overrides.
 
-A ``-Dkey=value`` replaces the parsed value by its raw text, after every check of the file's, and
-goes to the C++ library as it is. Source: Mooncake ``mooncake-wheel/mooncake``
+A ``-Dkey=value`` replaces the parsed value by its raw text, which no check sees and which goes to
+the C++ library as it is. Source: Mooncake ``mooncake-wheel/mooncake``
 ``mooncake_store_service.py`` and ``mooncake_config.py``; ``mooncake-store/src/real_client.cpp``
 ``setup_internal``.
 """
@@ -67,7 +67,7 @@ def store_segment_bytes(value: Any) -> int:
 
 
 def store_bool(value: Any) -> bool:
-    """Return the boolean that Mooncake's ``_parse_bool`` reads. Raises ValueError for others."""
+    """Read a boolean as Mooncake's ``_parse_bool``. Raises ValueError for any other text."""
     if isinstance(value, int | float | None):
         return bool(value)
     text = str(value).strip().lower()

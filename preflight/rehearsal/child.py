@@ -1,4 +1,4 @@
-"""One process of a rehearsal: allocates with the real library what it is told to, and says how.
+"""One process of a rehearsal: carries out orders with the real library, and reports each result.
 
 Run by the Python that has the library, which may have nothing of this program: standard library and
 ``mooncake`` alone. Orders come as lines of JSON on one descriptor, answers go out on another; what

@@ -1,11 +1,11 @@
-"""From a launch that was sized to the processes and steps of its rehearsal, and what is predicted.
+"""Plans a rehearsal from a sized launch: the processes, their steps, and what is predicted.
 
 Pure: nothing is run here. The steps come in the order of the replay, which the prediction is of:
 every process maps its host pools, then each in turn sets up its store and registers its pools.
-Environment, devices and pinned bytes come from the needs of the launch, as the checks have them. So
-does which registrations are refused, and what stays mapped then: measured on soft-RoCE with
-rdma-core 44, setup returns -600, and what it has mapped so far stays until the process ends; a hot
-cache is given back, and setup goes on without it.
+Environment, devices, pinned bytes and refused registrations come from the needs of the launch, as
+in the checks. What stays mapped after a refusal was measured on soft-RoCE with rdma-core 44: setup
+returns -600, and its mappings so far stay until the process ends; but a refused hot cache is given
+back, and setup goes on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The processes of a rehearsal, as the command has them: started, asked, ended by their ids."""
+"""Starts the processes of a rehearsal, gives them orders, and ends them by their ids."""
 
 import contextlib
 import json

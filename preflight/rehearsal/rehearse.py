@@ -177,13 +177,13 @@ def judge(
     plan: RehearsalPlan,
     run: RehearsalRun,
     warnings: Iterable[str] = (),
-    checked: Iterable[str] = (),
+    check_failures: Iterable[str] = (),
 ) -> RehearsalAnswer:
-    """Compare a run with its plan, and return the answer. warnings: known before the run. checked:
-    sentences of the checks on why memory cannot be registered."""
+    """Compare a run with its plan, and return the answer. warnings: known before the run.
+    check_failures: sentences of the checks on why memory cannot be registered."""
     warned = [*warnings, *_warnings(plan, run)]
     failed = failed_step(run)
-    findings = tuple(checked) if failed and failed.step.action != "pool" else ()
+    findings = tuple(check_failures) if failed and failed.step.action != "pool" else ()
     if failed is not None and failed.step.action == "register" and plan.refused:
         findings += (plan.refused,)
     differences = tuple(_differences(plan, run, failed, bool(findings)))
