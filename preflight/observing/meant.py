@@ -50,8 +50,8 @@ class Difference(NamedTuple):
     origin: str
 
 
-class Comparison(NamedTuple):
-    """The differences between a running program and a process of the launch.
+class Matching(NamedTuple):
+    """How a running program matches a process of the launch: the settings that differ.
 
     left_open: settings whose value in the launch is not known. is_another: the program cannot be
     this process, as they differ in all settings that tell processes apart, such as ports."""
@@ -112,11 +112,11 @@ def _settings_of(server: RunningServer) -> ProcessReading | None:
 
 def _compare(
     meant: MeantProcess, server: RunningServer, running: ProcessReading | None
-) -> Comparison:
+) -> Matching:
     """Compare a running program with a process of the launch. running: the program's settings; if
     they are not readable (None), no difference is returned."""
     if running is None:
-        return Comparison((), (), False)
+        return Matching((), (), False)
     wanted = meant.settings
     telling = [_same(_value(wanted, name), _value(running, name)) for name in _TELLING]
     known = [same for same in telling if same is not None]
@@ -135,7 +135,7 @@ def _compare(
     # A variable that differs says why a setting of the store does.
     plain = [each for each in differences if not each.name.startswith("store.")]
     is_another = bool(known) and not any(known)
-    return Comparison(tuple(plain or differences), tuple(left_open), is_another)
+    return Matching(tuple(plain or differences), tuple(left_open), is_another)
 
 
 def _value(process: ProcessReading, name: str) -> Value | None:
@@ -173,7 +173,7 @@ def _variables(
 
 
 def _of_match(
-    meant: MeantProcess, server: RunningServer, compared: Comparison, launch: LaunchSizing
+    meant: MeantProcess, server: RunningServer, compared: Matching, launch: LaunchSizing
 ) -> Iterator[tuple[RunningServer, Finding]]:
     """Yield the findings of a program that runs as a process of the launch.
 
@@ -231,7 +231,7 @@ def _releases(server: RunningServer, launch: LaunchSizing, subject: Subject) -> 
 
 
 def _of_missing(
-    meant: MeantProcess, near: tuple[RunningServer, Comparison] | None, first_process: str | Unknown
+    meant: MeantProcess, near: tuple[RunningServer, Matching] | None, first_process: str | Unknown
 ) -> Finding:
     """Return the finding on a process of the launch that does not run; unknown if /proc hides
     processes. near: a program of the same kind, with its differences, to name; None without one."""
