@@ -48,7 +48,7 @@ from preflight.processes.mooncake_users import (
 )
 from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind
 from preflight.programs.mooncake_flags import as_integer, flags_of, is_on, value_of
-from preflight.programs.sglang_arguments import unresolved, word_value
+from preflight.programs.sglang_arguments import why_unresolved, word_value
 from preflight.sglang.launch import configured_segment
 from preflight.sglang.model import Models
 from preflight.sglang.model_geometry import ModelGeometry
@@ -275,7 +275,7 @@ def unseen_settings(process: LaunchProcess) -> Unknown | None:
     if unread is None and process.store and isinstance(process.store.client, Unknown):
         unread = process.store.client
     word = next(process.open_words, None)
-    return unread if unread is not None or word is None else unresolved(word)
+    return unread if unread is not None or word is None else why_unresolved(word)
 
 
 def _uses(subject: AdvisorySubject, product: str) -> bool:

@@ -18,7 +18,7 @@ from preflight.processes.processes import (
     with_router,
 )
 from preflight.programs.mooncake_flags import value_of
-from preflight.programs.sglang_arguments import unresolved
+from preflight.programs.sglang_arguments import why_unresolved
 from preflight.sglang.host_pool_records import PoolRequest
 from preflight.sglang.launch import server_ranks
 from preflight.sglang.model import Models
@@ -122,7 +122,7 @@ def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None)
     name = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
     how, notes = _POLICIES.get(name), []
     if policy is not None and policy.unresolved:
-        notes.append(f"the router's {unresolved(policy).reason}: {name} is taken")
+        notes.append(f"the router's {why_unresolved(policy).reason}: {name} is taken")
     if how is None:
         how = "cache-aware"
         notes.append(f"the router's policy {name}: it is taken for cache_aware")

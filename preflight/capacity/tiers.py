@@ -48,7 +48,7 @@ from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.processes.storage import offload_of
 from preflight.programs.memory_records import StoreClient
 from preflight.programs.mooncake_flags import value_of
-from preflight.programs.sglang_arguments import unresolved
+from preflight.programs.sglang_arguments import why_unresolved
 from preflight.rules.tier_use import NO_QUOTA, QUOTA, bucket_quota
 from preflight.sglang.host_pool_records import (
     HostPools,
@@ -492,7 +492,7 @@ def _duration_seconds(word: Word, name: str) -> float:
     """Return the seconds of a master's flag: ``10000`` (milliseconds), ``500ms``, ``10s``, ``5m``
     or ``1h``. Raises UnknownFactError if it is unresolved, and UsageError for other texts."""
     if word.unresolved:
-        raise UnknownFactError(unresolved(word))
+        raise UnknownFactError(why_unresolved(word))
     match = re.fullmatch(r"\s*([0-9]+)\s*(ms|s|m|h)?\s*", word.text, re.IGNORECASE)
     if match is None:
         what = "a time, which is milliseconds, or a number with ms, s, m or h, such as 10s"
@@ -505,7 +505,7 @@ def _part_of_flag(word: Word, name: str) -> float:
     """Return a master's flag as a part of the pool, 0 to 1. Raises UnknownFactError if it is
     unresolved, and UsageError for other texts."""
     if word.unresolved:
-        raise UnknownFactError(unresolved(word))
+        raise UnknownFactError(why_unresolved(word))
     if (part := parse_part(word.text)) is None:
         raise _invalid(word, name, "a part of the pool, which is 0 to 1, such as 0.9")
     return part

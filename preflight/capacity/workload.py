@@ -12,7 +12,7 @@ from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.processes.processes import LaunchProcess, ProcessKind
-from preflight.programs.sglang_arguments import unresolved
+from preflight.programs.sglang_arguments import why_unresolved
 
 # More than any of these is a slip of the pen, and would only be waited for.
 MOST = {"clients": 1_000_000, "rounds": 1_000, "length": 100_000_000}
@@ -130,7 +130,7 @@ def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
         flags = before, word.text.partition("=")[0]
         names = [flag[2:].replace("-", "_") for flag in flags if flag.startswith("--")]
         if word.unresolved and any(name in _DEFAULTS for name in names):
-            return unresolved(word)
+            return why_unresolved(word)
         before = word.text
     argv = [word.text for word in process.arguments]
     where = str(process.command.origin)

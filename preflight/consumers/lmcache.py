@@ -30,7 +30,7 @@ from preflight.consumers.consumer import (
 )
 from preflight.launches.source import ReadFile, Word
 from preflight.programs.memory_records import OwnPool, Protocol, StoreClient
-from preflight.programs.sglang_arguments import SettingValue, file_text, unresolved
+from preflight.programs.sglang_arguments import SettingValue, file_text, why_unresolved
 from preflight.programs.store_environment import byte_size
 from preflight.programs.store_processes import StoreProcess
 
@@ -265,7 +265,7 @@ def read_lmcache(
     path = environment.get(FILE_VARIABLE)
     text = None if path is None else file_text(path, read_file)
     variables = (word for name, word in environment.items() if name.startswith("LMCACHE_"))
-    unread = [unresolved(word) for word in variables if word.unresolved]
+    unread = [why_unresolved(word) for word in variables if word.unresolved]
     if isinstance(text, Unknown) or unread:
         why = text if isinstance(text, Unknown) else unread[0]
         return Consumer(RELEASE, uncounted=(f"{_WHAT} ({why.reason})",), may_use=why)
@@ -474,7 +474,7 @@ def read_lmcache_server(command: Sequence[Word], arguments: Sequence[Word]) -> C
         says = "ValueError: Legacy L1 configuration requires --l1-size-gb and --eviction-policy"
         parts.refused_by.append(RefusedBy(RELEASE, says, uncounted="its L1 pool"))
     elif size.unresolved:
-        parts.uncounted.append(f"its L1 pool ({unresolved(size).reason})")
+        parts.uncounted.append(f"its L1 pool ({why_unresolved(size).reason})")
     else:
         parts.pools += _l1_pool(last, size.text, parts)
     if size is not None:

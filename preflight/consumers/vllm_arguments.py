@@ -13,7 +13,7 @@ from checks.base.regex import regex
 from checks.base.unknown import Unknown, known
 from preflight.consumers.consumer import attempt
 from preflight.launches.source import Word
-from preflight.programs.sglang_arguments import SettingValue, port_value, unresolved, word_value
+from preflight.programs.sglang_arguments import SettingValue, port_value, why_unresolved, word_value
 from preflight.programs.store_service_config import STORE_SUFFIXES
 
 HTTP_PORT = 8000
@@ -124,7 +124,9 @@ def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, 
         local = flags["data-parallel-size-local"]
         count = attempt(lambda: int(local.text))
         if local.unresolved or isinstance(count, str):
-            why = unresolved(local) if local.unresolved else Unknown(f"{local.text!r}: no number")
+            why = (
+                why_unresolved(local) if local.unresolved else Unknown(f"{local.text!r}: no number")
+            )
             return why, why, 1
         return count, max(1, world), 1
     if nodes > 1 and engines > 1:

@@ -16,7 +16,7 @@ from preflight.launches.launchers import starts_anew
 from preflight.processes.containers import network_of, pod_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, keep_last, with_router
 from preflight.programs.mooncake_flags import is_on, value_of
-from preflight.programs.sglang_arguments import port_value, unresolved
+from preflight.programs.sglang_arguments import port_value, why_unresolved
 from preflight.programs.store_service_config import SERVICE_PORT
 
 # What listens where when nothing is said.
@@ -217,6 +217,6 @@ def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> Bo
     if word is None:
         return BoundPort(what, default, process.name, Default(f"default of --{flag}"))
     if word.unresolved:
-        return BoundPort(what, unresolved(word), process.name, str(word.origin))
+        return BoundPort(what, why_unresolved(word), process.name, str(word.origin))
     number = port_value(word.text, f"--{flag}")
     return BoundPort(what, number, process.name, f"--{flag} at {word.origin}")

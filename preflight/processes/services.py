@@ -24,7 +24,7 @@ from preflight.processes.ports import (
 )
 from preflight.processes.processes import LaunchProcess, ProcessKind, keep_last
 from preflight.programs.mooncake_flags import value_of
-from preflight.programs.sglang_arguments import SettingValue, unresolved
+from preflight.programs.sglang_arguments import SettingValue, why_unresolved
 
 # Metadata strings that are not a server: each process answers for itself.
 PEER_TO_PEER = "P2PHANDSHAKE"
@@ -305,7 +305,7 @@ def router_targets(process: LaunchProcess) -> Iterator[RouterTarget]:
             if port_text.isdecimal():
                 bootstrap = int(port_text)
             elif following[0].unresolved:
-                bootstrap = unresolved(following[0])
+                bootstrap = why_unresolved(following[0])
         yield RouterTarget(mode, address, bootstrap, word)
 
 
@@ -314,7 +314,7 @@ def _workers(process: LaunchProcess, local: Listening) -> Iterator[Service]:
     for word in process.arguments:
         scheme, separator, rest = word.text.partition("://")
         if separator and scheme in ("http", "https", "grpc"):
-            host = unresolved(word) if word.unresolved else rest
+            host = why_unresolved(word) if word.unresolved else rest
             setting = SettingValue(host, str(word.origin))
             default = None if word.unresolved else 80
             yield from _at_setting(process, "worker", setting, default, local)

@@ -44,7 +44,7 @@ from preflight.processes.processes import (
     with_router,
 )
 from preflight.programs.mooncake_flags import flags_of, read_flags
-from preflight.programs.sglang_arguments import is_own_argument, operator_variables, unresolved
+from preflight.programs.sglang_arguments import is_own_argument, operator_variables, why_unresolved
 
 
 class NameRow(NamedTuple):
@@ -247,12 +247,12 @@ def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
             before = word.text if word.text.startswith("-") else ""
     several = [word for (name, _), (_, word) in open_names.items() if not is_own_argument(name)]
     names = tuple(name for name, _ in open_names)
-    whole = unresolved(Word(" ".join(word.text for word in several), Origin("launch"), names))
-    sets = tuple(dict.fromkeys(each for word in several for each in unresolved(word).sets))
+    whole = why_unresolved(Word(" ".join(word.text for word in several), Origin("launch"), names))
+    sets = tuple(dict.fromkeys(each for word in several for each in why_unresolved(word).sets))
     for (name, _), (flags, word) in open_names.items():
         shown = ", ".join([*dict.fromkeys(flags)][:6])
         why = f"nothing here says what it is, and it decides {shown}"
-        reason = unresolved(word)
+        reason = why_unresolved(word)
         of_all = Unknown("", advice=give_variables(sets), sets=sets) if sets else whole
         advice = reason if is_own_argument(name) else of_all
         yield NotRead(name, why, word.origin, advice.advice, reason.cause, advice.sets)

@@ -14,7 +14,7 @@ from checks.base.unknown import Unknown
 from preflight.base.program import data_file
 from preflight.launches.documents import load_documents
 from preflight.launches.source import Origin, ReadFile, SourceError, Word
-from preflight.programs.sglang_arguments import unresolved
+from preflight.programs.sglang_arguments import why_unresolved
 
 TRUE, FALSE = frozenset("1 t true y yes".split()), frozenset("0 f false n no".split())
 _BITS = {"int32": 31, "int64": 63, "uint32": 32, "uint64": 64}
@@ -212,7 +212,7 @@ def with_config_file(
     if path is None or not path.text:
         return arguments, None
     if path.unresolved:
-        return arguments, unresolved(path)
+        return arguments, why_unresolved(path)
     text = read_file(path.text)
     if isinstance(text, Unknown):
         return arguments, Unknown(f"--config_path {path.text}: {text.reason}")

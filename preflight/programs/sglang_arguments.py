@@ -110,7 +110,7 @@ def _parsed(argv: tuple[Word, ...], version: str | None) -> ParsedArguments:
         if may_hold is None:
             error = "the following arguments are required: --model-path/--model"
         else:
-            settings["model_path"] = SettingValue(unresolved(may_hold), str(may_hold.origin))
+            settings["model_path"] = SettingValue(why_unresolved(may_hold), str(may_hold.origin))
     return ParsedArguments(
         settings,
         error,
@@ -170,7 +170,7 @@ def operator_variables(word: Word) -> list[str]:
     return names if all(name.startswith(_OPERATORS) for name in names) else []
 
 
-def unresolved(word: Word) -> Unknown:
+def why_unresolved(word: Word) -> Unknown:
     """Return why the text of a word with open names is not known, and advice on how to set them."""
     if all(map(is_own_argument, word.unresolved)):
         reason = f"the script's own arguments are not given: {word.text!r} ({word.origin})"
@@ -210,12 +210,12 @@ def unresolved(word: Word) -> Unknown:
 
 def word_value(word: Word) -> str | Unknown:
     """Return a word's text; Unknown if a variable in it is not set."""
-    return unresolved(word) if word.unresolved else word.text
+    return why_unresolved(word) if word.unresolved else word.text
 
 
 def file_text(path: Word, read_file: ReadFile) -> str | Unknown:
     """Return the text of the file that a word names; Unknown if either is not known."""
-    return unresolved(path) if path.unresolved else read_file(path.text)
+    return why_unresolved(path) if path.unresolved else read_file(path.text)
 
 
 def port_value(text: str, what: str) -> int | Unknown:
@@ -376,7 +376,7 @@ def _converter(type_name: str) -> Any:
     def converted(text: str) -> Any:
         word = getattr(text, "word", None)
         if word is not None and word.unresolved:
-            return _Given(unresolved(word), word)
+            return _Given(why_unresolved(word), word)
         return _Given(convert(str(text)), word)
 
     # argparse names the type in its refusal: "invalid int value: '4x'".
@@ -403,7 +403,7 @@ def merged_words(
         raise RefusedError("ValueError: No config file specified after --config flag!")
     path = argv[place + 1]
     if path.unresolved:
-        return unresolved(path)
+        return why_unresolved(path)
     entries = _entries(path.text, read_file)
     if isinstance(entries, Unknown):
         return entries

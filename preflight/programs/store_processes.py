@@ -21,7 +21,7 @@ from preflight.programs.memory_records import (
 )
 from preflight.programs.mooncake_flags import as_integer, flags_of, is_on, read_flags, value_of
 from preflight.programs.mooncake_variables import Reader, read_number
-from preflight.programs.sglang_arguments import unresolved, word_value
+from preflight.programs.sglang_arguments import why_unresolved, word_value
 from preflight.programs.store_environment import byte_size
 from preflight.programs.store_service_config import PROTOCOLS, read_service_config
 
@@ -108,7 +108,7 @@ def read_mooncake_client(
         """Return the bytes of a flag; a text that is no size is 0 to mooncake_client."""
         word = value_of(arguments, name)
         if word is None or word.unresolved:
-            return default if word is None else unresolved(word)
+            return default if word is None else why_unresolved(word)
         parsed = byte_size(word.text)
         if parsed is None:
             misread.append(f"--{name}={word.text}: not a size to mooncake_client, which takes 0")
@@ -116,7 +116,7 @@ def read_mooncake_client(
 
     def switch(name: str) -> bool | Unknown:
         on, word = is_on(arguments, "mooncake_client", name), value_of(arguments, name)
-        return unresolved(word) if on is None and word is not None else bool(on)
+        return why_unresolved(word) if on is None and word is not None else bool(on)
 
     @or_unknown
     def arena() -> ArenaFlags:

@@ -14,7 +14,7 @@ from checks.base.record import NamedTuple
 from checks.base.units import GIB, TIB
 from checks.base.unknown import NoFile, Unknown
 from preflight.launches.source import ReadFile, Word
-from preflight.programs.sglang_arguments import file_text, unresolved, word_value
+from preflight.programs.sglang_arguments import file_text, why_unresolved, word_value
 from preflight.programs.store_environment import boolean, byte_size
 
 SERVICE_PORT = 8080
@@ -249,7 +249,7 @@ def _port(word: Word | None) -> tuple[int | Unknown, str | None]:
     if word is None:
         return SERVICE_PORT, None
     if word.unresolved:
-        return unresolved(word), None
+        return why_unresolved(word), None
     try:
         return int(word.text), None
     except ValueError:
@@ -309,7 +309,7 @@ def _override(word: Word, key: str, text: str) -> tuple[Any, str]:
     """Return the value of one ``-D key=value`` as the C++ library reads it, and the problem with
     it, or "". A value that is not known, or a size that is refused, is Unknown."""
     if word.unresolved:
-        return unresolved(word), ""
+        return why_unresolved(word), ""
     if key in _SIZES:
         size = byte_size(text)
         wrong = f"-D{key}={text}: not a size to Mooncake: {_SETUP}"

@@ -29,7 +29,7 @@ from preflight.check.report import (
 )
 from preflight.check.to_text import TAIL_BYTES, report_text
 from preflight.launches.source import Origin, Word
-from preflight.programs.sglang_arguments import unresolved
+from preflight.programs.sglang_arguments import why_unresolved
 from tests.tables import each_row
 
 FAIL, UNKNOWN, WARN, PASS, SKIP = Status
@@ -70,7 +70,7 @@ def marked(text: str, colour: str) -> str:
 
 
 def unset(check: str, before: str = "", **fields: Any) -> Finding:
-    why = unresolved(Word("$MODEL_PATH", Origin("a.sh", 2), ("MODEL_PATH",))).of(before)
+    why = why_unresolved(Word("$MODEL_PATH", Origin("a.sh", 2), ("MODEL_PATH",))).of(before)
     return unknown("launch", why)._replace(check=check, **fields)
 
 

@@ -19,7 +19,7 @@ from preflight.launches.kubernetes_pods import apply_patch
 from preflight.launches.source import Origin, Place, Reading, SourceError, Word
 from preflight.processes.ports import ports
 from preflight.processes.processes import understand
-from preflight.programs.sglang_arguments import unresolved
+from preflight.programs.sglang_arguments import why_unresolved
 from tests.builders.launched import argv, ids, programs, variables, written
 
 GROUP = """\
@@ -136,7 +136,7 @@ def test_a_leader_worker_set_sets_its_own_variables() -> None:
     assert argv(leader) == ["x", "4", "0", "$(LWS_LEADER_ADDRESS)"]
     assert worker.words[2].unresolved == ("LWS_WORKER_INDEX",)
     # The operator's own values replace what the container's env names (lws pod_utils.go).
-    assert unresolved(leader.words[3]).advice.startswith("run this check in the pod")
+    assert why_unresolved(leader.words[3]).advice.startswith("run this check in the pod")
     _, only_worker = read(LEADER_WORKER_SET % 2).commands
     assert argv(only_worker)[:3] == ["x", "2", "1"]
     assert worker.place is not None
@@ -467,7 +467,7 @@ def test_a_resource_whose_pods_an_operator_makes_is_named(text: str, said: list[
 )
 def test_a_variable_of_an_operator_is_not_asked_of_the_manifest(text: str, advice: str) -> None:
     names = tuple(re.findall(r"\((\w+)\)", text))
-    assert unresolved(Word(text, Origin("pod.yaml"), names)).advice == advice
+    assert why_unresolved(Word(text, Origin("pod.yaml"), names)).advice == advice
 
 
 X_OF_LWS = "run this check in the pod: its operator sets LWS_X there"
@@ -480,7 +480,7 @@ def test_a_shell_in_a_pod_does_not_run_what_its_operator_sets(text: str, advice:
     pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, "
     pod += f'image: i, command: [sh, -c, "mooncake_client --host={text}"]}}]}}\n'
     (command,) = read(pod).commands
-    assert unresolved(command.words[1]).advice == advice
+    assert why_unresolved(command.words[1]).advice == advice
 
 
 OME = """\
@@ -503,7 +503,7 @@ def test_what_ome_sets_in_a_runner_is_not_asked_of_the_manifest(path: str) -> No
     (command,) = read(OME % path).commands
     where = ("ClusterServingRuntime/x", "engineConfig", "leader")
     assert command.place == Place("pod", where, "ome")
-    advice = {word.text: unresolved(word).advice for word in command.words if word.unresolved}
+    advice = {word.text: why_unresolved(word).advice for word in command.words if word.unresolved}
     assert advice == {
         "$(MODEL_PATH)": "run this check in the pod: its operator sets MODEL_PATH there",
         "${PORT}": "name PORT under env of container ome",
@@ -527,7 +527,7 @@ def test_what_aibrix_sets_in_a_pod_is_not_asked_of_the_manifest() -> None:
     """aibrix pkg/controller: roleset/utils.go and podset_controller.go add them to each one."""
     server = "python3 -m sglang.launch_server --dist-init-addr $PODSET_NAME-0.$STORM_SERVICE_NAME"
     (command,) = read(STORM % f"{server} --node-rank $POD_GROUP_INDEX --port $PORT").commands
-    advice = [unresolved(word).advice for word in command.words if word.unresolved]
+    advice = [why_unresolved(word).advice for word in command.words if word.unresolved]
     assert advice == [
         "run this check in the pod: its operator sets PODSET_NAME, STORM_SERVICE_NAME there",
         "run this check in the pod: its operator sets POD_GROUP_INDEX there",

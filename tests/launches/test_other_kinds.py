@@ -13,7 +13,7 @@ from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading, SourceError
 from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread, written_versions
-from preflight.programs.sglang_arguments import unresolved
+from preflight.programs.sglang_arguments import why_unresolved
 from tests.builders.launched import argv, argvs, ids, written
 from tests.tables import each_row
 
@@ -441,4 +441,4 @@ def test_a_job_of_ray_has_the_limits_of_its_cluster(tmp_path: Path) -> None:
 
 def test_what_an_example_leaves_open_is_to_be_written(tmp_path: Path) -> None:
     (command,) = read(tmp_path, "mooncake_client --host=<machine IP> -v\n", "guide.sh").commands
-    assert unresolved(command.words[1]).advice == "write a value in place of <machine IP>"
+    assert why_unresolved(command.words[1]).advice == "write a value in place of <machine IP>"

@@ -13,7 +13,7 @@ from checks.base.unknown import Unknown
 from preflight.launches.source import SourceError, open_names
 from preflight.processes.processes import understand
 from preflight.processes.unread import count_of, unread
-from preflight.programs.sglang_arguments import unresolved
+from preflight.programs.sglang_arguments import why_unresolved
 from tests.builders.launched import argv, argvs, ids
 from tests.launches.test_other_kinds import read
 from tests.tables import each_row
@@ -145,7 +145,7 @@ def test_what_is_not_literal_in_a_call_stays_open(value: str, tmp_path: Path) ->
     (command,) = read(tmp_path, text, "serve.py").commands
     assert command.words[-1].unresolved == (value,)
     assert open_names(command.words[-1]) == (f"the name {value}" if value == "PAGE" else value)
-    assert unresolved(command.words[-1]).advice == ""
+    assert why_unresolved(command.words[-1]).advice == ""
     text = f"import os, subprocess\nsubprocess.run(['mooncake_client', '--port', {value}])\n"
     (command,) = read(tmp_path, text, "serve.py").commands
     assert command.words[-1].unresolved == (value,)
