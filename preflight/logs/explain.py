@@ -355,10 +355,10 @@ def explanations_text(
         parts_ = [textwrap.fill(f"{head}{first}", width)]
     if unknown and not reading.causes:
         parts_ = [*unknown, *parts_]
-    parts_ += [_one(number, each, paint, width, here) for number, each in enumerate(whole, 1)]
+    parts_ += [_full_text(number, each, paint, width, here) for number, each in enumerate(whole, 1)]
     rows = []
     for each in (each for each in explanations if each not in whole):
-        text = f"{heading(each, paint)} ({_where(each)}): {_sentence(each.cause)}"
+        text = f"{heading(each, paint)} ({_place_and_times(each)}): {_sentence(each.cause)}"
         rows.append(filled_text(text, width, "  ", "    "))
     if rows:
         more = f" {len(rows) - MOST_ALSO} more;" if len(rows) > MOST_ALSO else ""
@@ -392,11 +392,11 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
     for place, line in shown:
         times = "" if line.times == 1 else f", {line.times} times, the last"
         at = f", {line.time[1]}" if line.time[1] else ""
-        where = _at(place.file, place.process, line.last_line)
+        where = _place(place.file, place.process, line.last_line)
         rows += [f"  {where} ({line.fault}{times}{at})", f"    {line.text}"]
     for place, end in reading.ends:
         if place in places and end.text and all(end.line != line.last_line for _, line in shown):
-            where = _at(place.file, place.process, end.line)
+            where = _place(place.file, place.process, end.line)
             rows += [f"  {where} (the last line)", f"    {end.text}"]
     more = len(reading.unknown) - len(shown)
     left = f"; {more} more: -v" if more else ""
@@ -408,16 +408,16 @@ def _lines(count: int) -> str:
     return "1 line" if count == 1 else f"{count} lines"
 
 
-def _at(file: str, source: str, line: int) -> str:
+def _place(file: str, source: str, line: int) -> str:
     """Write the place of a line: its process, and file and line number as an editor takes them."""
     where = f"{file}:{line}" if file else f"line {line}"
     return f"{source}, {where}" if source else where
 
 
-def _where(each: Explanation) -> str:
+def _place_and_times(each: Explanation) -> str:
     """Say where in the log the line is, when it was printed, how often, and by which ranks."""
     times = "once" if each.times == 1 else f"{each.times} times to line {each.last_line}"
-    parts_ = [_at(each.file, each.source, each.line), each.first_time, times]
+    parts_ = [_place(each.file, each.source, each.line), each.first_time, times]
     if each.last_time != each.first_time:
         parts_.append(f"last {each.last_time}")
     if each.ranks:
@@ -426,10 +426,10 @@ def _where(each: Explanation) -> str:
     return ", ".join(part for part in [*parts_, each.earlier] if part)
 
 
-def _one(number: int, each: Explanation, paint: Paint, width: int, here: Outcomes) -> str:
+def _full_text(number: int, each: Explanation, paint: Paint, width: int, here: Outcomes) -> str:
     of_itself = each.ranks or each.process == each.printer
     who = each.printer if of_itself else f"{each.printer} {each.process}"
-    head = f"{number}. {heading(each, paint)} ({who}, {_where(each)})"
+    head = f"{number}. {heading(each, paint)} ({who}, {_place_and_times(each)})"
     head = filled_text(head, width, "", "   ")
     return explanation_text(head, each, width, here)
 
@@ -597,11 +597,11 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
         printer=pattern.printer,
         stage=pattern.stage if case.stage is None else case.stage,
         groups=hit.first,
-        cause=_filled(case.cause or pattern.cause, values),
+        cause=_fill(case.cause or pattern.cause, values),
         sums=sums,
-        decided=_filled(case.decided, values),
-        apart=_filled(pattern.apart, values),
-        remedy=_filled(case.remedy or pattern.remedy, values),
+        decided=_fill(case.decided, values),
+        apart=_fill(pattern.apart, values),
+        remedy=_fill(case.remedy or pattern.remedy, values),
         checks=(*(pattern.checks if case.checks is None else case.checks), *printing),
         process=speaker_of(hit.first_text, pattern.process or pattern.printer),
         last_line=hit.last_line,
@@ -654,7 +654,7 @@ class _Words(string.Formatter):
         return format_bytes(size_bytes)
 
 
-def _filled(template: str, values: Values) -> str:
+def _fill(template: str, values: Values) -> str:
     known = defaultdict(lambda: "?", {"name": "(not named)", **values})
     text = _Words().vformat(template, (), known)
     return text.replace(" (?)", "").replace(" ((not named))", "")

@@ -110,7 +110,7 @@ class Search:
                 if (pattern.id, start) in counted:
                     break
                 # A slice was made, not positions: ^ and $ mean this line.
-                match = _compiled(pattern.regex).search(text)
+                match = _compile(pattern.regex).search(text)
                 if match is None:
                     continue
                 head = _GLOG_HEAD.search(text, 0, 200) if pattern.process else None
@@ -354,7 +354,7 @@ def _all_groups() -> list[_Group]:
 
 
 @cache
-def _compiled(regex: str) -> re.Pattern[str]:
+def _compile(regex: str) -> re.Pattern[str]:
     return re.compile(regex)
 
 
@@ -483,13 +483,13 @@ def blocks(lines: Iterable[str]) -> Iterator[str]:
         waiting.append(line if line.endswith("\n") else line + "\n")
         size += len(line)
         if size >= BLOCK_BYTES:
-            yield _plain("".join(waiting))
+            yield _without_escapes("".join(waiting))
             waiting, size = [], 0
     if waiting:
-        yield _plain("".join(waiting))
+        yield _without_escapes("".join(waiting))
 
 
-def _plain(block: str) -> str:
+def _without_escapes(block: str) -> str:
     return _ESCAPES.sub("", block) if "\x1b" in block else block
 
 

@@ -1,7 +1,7 @@
 """``measure --kill``: a small store of the launch's kind, of which one process is killed.
 
 All processes and ports are new, and end with the command: nothing of a running service is touched.
-What is said happened, in these processes.
+The answer tells the effects that were seen in these processes.
 """
 
 from __future__ import annotations
@@ -200,8 +200,8 @@ class Killing(Measuring):
         """Start the killed client again at its old address (HOST:PORT), and add the outcome to
         ``fate``.
 
-        If it is refused and metadata is http, delete the client's keys from the metadata server and
-        retry."""
+        If the client is refused and metadata is http, delete the client's keys from the metadata
+        server and retry."""
         client = self._client_or_refusal(address)
         if not isinstance(client, str):
             return fate

@@ -252,12 +252,14 @@ def _part_lines(part: MeasuredPart, width: int) -> Iterator[str]:
     yield filled(f"{part.name}: {part.did}{over}", width, 2)
     if part.rates:
         heads = ("", "size", "how", "rate", "objects/s", "p50", "p99")
-        yield table([_row(each) for each in part.rates], heads, right=(1, 3, 4, 5, 6), margin="  ")
+        yield table(
+            [_rate_cells(each) for each in part.rates], heads, right=(1, 3, 4, 5, 6), margin="  "
+        )
     for note in (*part.notes, *(ceiling_lines(part.ceiling) if part.ceiling else ())):
         yield filled(f"  {clean(note)}", width)
 
 
-def _row(row: Rate) -> Sequence[str]:
+def _rate_cells(row: Rate) -> Sequence[str]:
     """Return the cells of a rate's row in the table; times are those of one call."""
     objects = row.bytes / row.size_bytes / row.seconds if row.p50_seconds and row.bytes else 0.0
     times = map(seconds_text, (row.p50_seconds, row.p99_seconds)) if row.p50_seconds else ("", "")

@@ -1,7 +1,7 @@
-"""What a measuring process can be told, each a function of the player and its order.
+"""The orders that a measuring process carries out, each a function of the player and its order.
 
 Run in ``preflight/rehearsal/child.py`` by the Python that has Mooncake: standard library and
-``mooncake`` alone. What fails raises OSError with the call; what went well is returned.
+``mooncake`` alone. Each returns its result; a call that fails raises OSError with its name.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _compare(
     if running is None:
         return Matching((), (), False)
     wanted = meant.settings
-    telling = [_same(_value(wanted, name), _value(running, name)) for name in _TELLING]
+    telling = [_same_value(_value(wanted, name), _value(running, name)) for name in _TELLING]
     known = [same for same in telling if same is not None]
     names = sorted(wanted.written | running.written)
     differences, left_open = [], []
@@ -128,10 +128,10 @@ def _compare(
     ):
         if mine is not None and isinstance(mine.value, Unknown):
             left_open.append(name)
-        elif _same(mine, theirs) is False:
+        elif _same_value(mine, theirs) is False:
             written = mine is not None and name not in running.written - wanted.written
             origin = mine.origin if mine and written else str(meant.launched.command.origin)
-            differences.append(Difference(name, _shown(theirs), _shown(mine), origin))
+            differences.append(Difference(name, _value_text(theirs), _value_text(mine), origin))
     # A variable that differs says why a setting of the store does.
     plain = [each for each in differences if not each.name.startswith("store.")]
     is_another = bool(known) and not any(known)
@@ -142,7 +142,7 @@ def _value(process: ProcessReading, name: str) -> Value | None:
     return process.settings.get(name) or process.defaults.get(name)
 
 
-def _same(mine: Value | None, theirs: Value | None) -> bool | None:
+def _same_value(mine: Value | None, theirs: Value | None) -> bool | None:
     """Tell whether two settings are the same; None if one is not known, or both are not set."""
     a, b = (None if side is None else side.value for side in (mine, theirs))
     if isinstance(a, Unknown) or isinstance(b, Unknown) or (a is None and b is None):
@@ -150,7 +150,7 @@ def _same(mine: Value | None, theirs: Value | None) -> bool | None:
     return bool(a == b or str(a) == str(b))
 
 
-def _shown(value: Value | None) -> str:
+def _value_text(value: Value | None) -> str:
     if value is None or value.value is None:
         return "not set"
     return shortened(str(value.value), _LONGEST_VALUE)

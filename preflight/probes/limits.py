@@ -1,4 +1,4 @@
-"""Which limit a refused registration met: errno alone is ambiguous, all the evidence together not.
+"""Tells which limit a refused registration met, by errno and the state of host and device.
 
 Source: kernel core/umem.c (EPERM, ENOMEM), kernel/cgroup/rdma.c (EAGAIN), erdma_verbs.c (EIO,
 EINVAL), mlx5 (EAGAIN and ENOMEM, with a line in the kernel's log); seen on soft-RoCE.

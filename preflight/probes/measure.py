@@ -192,7 +192,7 @@ class ProbeOrder(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """What was held on each device at once, and what kept one region more from being held.
+    """The memory registered with each device at once (held), and what kept out one region more.
 
     held_regions: registrations that were held on each device. region_bytes: the step of the search.
     range_bytes: the longest registration. registrations: all that were tried. spent_bytes: the most

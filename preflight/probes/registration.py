@@ -357,8 +357,8 @@ def ceiling_object(answer: CeilingAnswer) -> dict[str, Any]:
         "users": [
             {
                 **fields(each, "device", "processes"),
-                "contexts": _counted(each.contexts, each.text),
-                "regions": _counted(each.regions, each.text),
+                "contexts": _or_unknown(each.contexts, each.text),
+                "regions": _or_unknown(each.regions, each.text),
             }
             for each in answer.users
         ],
@@ -372,12 +372,12 @@ def _measured_object(measured: Measurement) -> dict[str, Any]:
         **fields(measured, "held_bytes", "held_regions", "region_bytes"),
         "longest_bytes": measured.range_bytes,
         **fields(measured, "registrations", "spent_bytes", "stopped"),
-        "memory_drop_bytes": _counted(measured.memory_drop_bytes, "MemAvailable was not read"),
-        "left_regions": _counted(measured.left, "the measuring process ended before it counted"),
+        "memory_drop_bytes": _or_unknown(measured.memory_drop_bytes, "MemAvailable was not read"),
+        "left_regions": _or_unknown(measured.left, "the measuring process ended before it counted"),
     }
 
 
-def _counted(number: int | None, why: str) -> int | Unknown:
+def _or_unknown(number: int | None, why: str) -> int | Unknown:
     return Unknown(why) if number is None else number
 
 

@@ -69,7 +69,7 @@ def flag_table() -> FlagTable:
                 flags[fields[0]] = Flag(flag_type, *fields[1:])
     for program, name, value, code, says in empty_values():
         flag = programs.get(program, {}).get(name)
-        if flag is not None and code.isdecimal() and _legal(flag.type, value):
+        if flag is not None and code.isdecimal() and _is_legal(flag.type, value):
             ends = f"ended by {value!r} with exit code {code}{f': {says}' if says else ''}"
             how = {"blank" if value else "empty": ends}
             programs[program][name] = flag._replace(**how)
@@ -124,7 +124,7 @@ def read_flags(arguments: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterat
         else:
             argument = word._replace(text=value) if equals else left.pop(0)
             resolved = None if argument.unresolved else argument.text
-            yield FlagRead(name, resolved, word, _illegal(name, flag, resolved), flag)
+            yield FlagRead(name, resolved, word, _illegal_text(name, flag, resolved), flag)
 
 
 def value_of(arguments: tuple[Word, ...], name: str) -> Word | None:
@@ -157,14 +157,14 @@ def is_on(arguments: tuple[Word, ...], program: str, name: str) -> bool | None:
     return on
 
 
-def _illegal(name: str, flag: Flag, value: str | None) -> str:
-    if value is None or _legal(flag.type, value):
+def _illegal_text(name: str, flag: Flag, value: str | None) -> str:
+    if value is None or _is_legal(flag.type, value):
         ends = flag.empty if value == "" else flag.blank if value and value.isspace() else ""
         return f"--{name}={value}: {ends}" if ends else ""
     return f"ERROR: illegal value '{value}' specified for {flag.type} flag '{name}'"
 
 
-def _legal(flag_type: str, value: str) -> bool:
+def _is_legal(flag_type: str, value: str) -> bool:
     """Tell whether gflags takes ``value`` for a flag of type ``flag_type``."""
     if flag_type == "string":
         return True

@@ -164,7 +164,7 @@ class NumberRead(NamedTuple):
 def read_number(reader: Reader, text: str) -> NumberRead:
     """Return the number that ``reader`` takes from ``text``, before any range is looked at."""
     if reader in (Reader.WHOLE, Reader.STRICT):
-        return NumberRead(_whole(reader, text), not _is_number(text))
+        return NumberRead(_read_whole(reader, text), not _is_number(text))
     match = _LEADING.match(text)
     value = int(match.group(1)[:_MOST_DIGITS]) if match else None
     cut = not _is_number(text)
@@ -214,7 +214,7 @@ def usable_ports(least: int, most: int) -> bool:
     return PORTS[0] <= least <= most <= PORTS[1] and not ephemeral
 
 
-def _whole(reader: Reader, text: str) -> int | None:
+def _read_whole(reader: Reader, text: str) -> int | None:
     if reader is Reader.WHOLE:
         text = text.strip(STRTOD_BLANKS)
         text = text[1:] if text.startswith("+") and not text.startswith("+-") else text

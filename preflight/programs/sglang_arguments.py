@@ -81,11 +81,11 @@ def parse_sglang_arguments(argv: Sequence[Word], version: str | None = None) -> 
 
     version: of the SGLang that reads them; None takes the newest known release. A release without
     a table has that of the newest known one before it. Raises ValueError if it is no version."""
-    return _parsed(tuple(argv), version)
+    return _parse(tuple(argv), version)
 
 
 @lru_cache(maxsize=64)  # who looks for a size asks many times, and changes one word or none
-def _parsed(argv: tuple[Word, ...], version: str | None) -> ParsedArguments:
+def _parse(argv: tuple[Word, ...], version: str | None) -> ParsedArguments:
     """Do the work of ``parse_sglang_arguments``, once for the same words and version."""
     table = argument_table(version)
     texts = [_text(word.text, word) for word in argv]

@@ -113,7 +113,7 @@ def read_store_config(
     extra, error = read_extra_config(extra_config, read_file)
     if error or isinstance(extra, Unknown):
         source: Source | Unknown = extra if isinstance(extra, Unknown) else Source.EXTRA_CONFIG
-        return StoreConfig(source, _unread(source), {}, (), (), error)
+        return StoreConfig(source, _unread_settings(source), {}, (), (), error)
     wrong = wrong_type(extra, reader.typed)
     path = environment.get("SGLANG_HICACHE_MOONCAKE_CONFIG_PATH")
     if any(extra.get(key) is not None for key in reader.addresses):
@@ -194,7 +194,7 @@ def _from_json(
     settings = {key: SettingValue(_default(key, reader), default) for key in KEYS}
     stated = KEYS.keys() & config.keys()
     settings |= {key: SettingValue(config[key], f"{key} in {where}") for key in stated}
-    settings |= {key: _absent(key) for key in reader.absent}
+    settings |= {key: _absent_setting(key) for key in reader.absent}
     read = set()
     if reader.protocol_from_environment:
         read.add("MOONCAKE_PROTOCOL")
@@ -241,7 +241,7 @@ def _default(key: str, reader: StoreReader) -> Any:
     return {"protocol": reader.protocol, "device_name": reader.device}.get(key, KEYS[key].default)
 
 
-def _absent(key: str) -> SettingValue:
+def _absent_setting(key: str) -> SettingValue:
     return SettingValue(KEYS[key].default, f"{key} is no setting of this SGLang")
 
 
@@ -266,7 +266,7 @@ def _from_file(
 
     A file that SGLang cannot load is an error of the configuration. For one that cannot be read
     here, the source and all settings are Unknown."""
-    unread = StoreConfig(Source.FILE, _unread(Source.FILE), extra, (), (), None)
+    unread = StoreConfig(Source.FILE, _unread_settings(Source.FILE), extra, (), (), None)
     failed = f"Failed to load config from {path.text}"
     if not path.text:
         return unread._replace(error=f"{failed}: no path")
@@ -277,7 +277,7 @@ def _from_file(
     if isinstance(text, NoFile):
         return unread._replace(error=f"Failed to load config from {text.reason}")
     if isinstance(text, Unknown):
-        return StoreConfig(text, _unread(text), extra, (), (), None)
+        return StoreConfig(text, _unread_settings(text), extra, (), (), None)
     config = json_object(text)
     if isinstance(config, str):
         return unread._replace(error=f"{failed}: {config}")
@@ -309,7 +309,7 @@ def _from_environment(
     """Return the configuration of the MOONCAKE_... variables. extra, where: the extra config, whose
     store keys are not used then, and its place."""
     keys = [key for key in KEYS if key not in reader.absent]
-    settings = {key: _absent(key) for key in KEYS}
+    settings = {key: _absent_setting(key) for key in KEYS}
     settings |= {key: _from_variable(key, environment, reader) for key in keys}
     settings["local_hostname"] = _hostname(environment, reader) or SettingValue(
         "localhost", Default(f"default of SGLang: {reader.hostnames[0]} is not set")
@@ -360,7 +360,7 @@ def _word_setting(variable: str, word: Word) -> SettingValue:
     return SettingValue(value, f"{variable} at {word.origin}", written_as=variable)
 
 
-def _unread(source: Source | Unknown) -> dict[str, SettingValue]:
+def _unread_settings(source: Source | Unknown) -> dict[str, SettingValue]:
     reason = source if isinstance(source, Unknown) else Unknown(f"{source.value} cannot be read")
     return {key: SettingValue(reason, reason.reason) for key in KEYS}
 

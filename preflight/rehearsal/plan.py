@@ -284,7 +284,7 @@ def make_plan(
     return plan._replace(
         may_fail=(sizing.reason or "pages are short") if sizing.status == "fails" else "",
         full_size=(written.status, written.reason),
-        refused=_refused(written, scale),
+        refused=_why_refused(written, scale),
         notes=tuple(dict.fromkeys(notes)),
     )
 
@@ -314,7 +314,7 @@ def plan_members(
     return RehearsalPlan(library, scale, launch, ordered, tuple(steps), replayed)
 
 
-def _refused(written: LaunchSizing, scale: int) -> str:
+def _why_refused(written: LaunchSizing, scale: int) -> str:
     """Return why the launch does not start, whatever it maps; "" if no reason is known."""
     refused = first_failure(written.inputs.findings)
     if refused is not None:
@@ -330,8 +330,8 @@ def _steps(
 ) -> Iterator[RehearsalStep]:
     """Yield the steps: first all host pools, then each member's store clients and registrations.
     taken: the predicted allocations of each member; None if nothing can be predicted."""
-    every = list(map(_grouped, asked_for(launch)))
-    here = [_Groups({}, {})] * len(every) if taken is None else list(map(_grouped, taken))
+    every = list(map(_group_by_number, asked_for(launch)))
+    here = [_Groups({}, {})] * len(every) if taken is None else list(map(_group_by_number, taken))
     for index, member in enumerate(members):
         count = len(member.process.host_pools_bytes)
         for number, size in enumerate(member.process.host_pools_bytes):
@@ -369,7 +369,7 @@ class _Groups(NamedTuple):
     clients: dict[int, list[Allocation]]
 
 
-def _grouped(mapped: ProcessReplay) -> _Groups:
+def _group_by_number(mapped: ProcessReplay) -> _Groups:
     groups = _Groups({}, {})
     for allocation in mapped.allocations:
         of_kind = groups.pools if allocation.what == MemoryKind.HOST_POOL else groups.clients

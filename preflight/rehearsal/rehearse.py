@@ -264,12 +264,12 @@ def _differences(
         if foretold is None:
             yield f"{describe_failure(failed)}: it was predicted to succeed"
         elif failed.step != foretold:
-            predicted = f"{_named(foretold)}: {_error(foretold)}"
+            predicted = f"{_step_name(foretold)}: {_predicted_error(foretold)}"
             yield f"{describe_failure(failed)}: predicted was {predicted}"
         elif foretold.failure and not same_error(foretold.failure, failed):
-            yield f"{describe_failure(failed)}: predicted was {_error(foretold)}"
+            yield f"{describe_failure(failed)}: predicted was {_predicted_error(foretold)}"
     if failed is None and foretold is not None and not run.stopped:
-        yield f"it starts: predicted was {_named(foretold)}: {_error(foretold)}"
+        yield f"it starts: predicted was {_step_name(foretold)}: {_predicted_error(foretold)}"
     for done in run.done:
         # What a step gives back when it fails in a way of which no replay tells, none tells.
         told_of = done is not failed or not expected
@@ -279,12 +279,12 @@ def _differences(
         yield from _pins_differ(plan, run)
 
 
-def _named(step: RehearsalStep) -> str:
+def _step_name(step: RehearsalStep) -> str:
     what = step.failure.what if step.failure else step.what
     return f"{step.member.name}, {what}"
 
 
-def _error(step: RehearsalStep) -> str:
+def _predicted_error(step: RehearsalStep) -> str:
     return step.failure.error if step.failure else ""
 
 
@@ -359,9 +359,9 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
     if plan is not None and run is not None:
         rows = []
         for done in (each for each in run.done if each.step.action != "register"):
-            came = _measured(done) if done.ended is None else done.error
-            step = (done.step.member.name, done.step.what, _predicted(done.step))
-            rows.append((*step, came, _time(done)))
+            came = _measured_text(done) if done.ended is None else done.error
+            step = (done.step.member.name, done.step.what, _predicted_text(done.step))
+            rows.append((*step, came, _time_text(done)))
         heads = ("process", "step", "predicted", "measured", "time")
         parts.append(fitted(rows, heads, columns()))
         parts.append("\n".join(_facts(plan, run)))
@@ -372,7 +372,7 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _predicted(step: RehearsalStep) -> str:
+def _predicted_text(step: RehearsalStep) -> str:
     """Describe the memory that a step is predicted to take: ``48 x 2 MiB, then a failure``."""
     if step.taken is None:
         return "not reached"
@@ -384,7 +384,7 @@ def _predicted(step: RehearsalStep) -> str:
     return ", ".join(texts)
 
 
-def _measured(done: StepResult) -> str:
+def _measured_text(done: StepResult) -> str:
     text = pages_text(done.pages)
     if done.resident_bytes is None or not _regular_bytes(done.step):
         return text
@@ -415,7 +415,7 @@ def pages_text(pages: Mapping[Spot, int]) -> str:
     return ", ".join(texts) or "0"
 
 
-def _time(done: StepResult) -> str:
+def _time_text(done: StepResult) -> str:
     """Describe how long the step took, with its populate rate and registration time if known."""
     texts = [f"{done.seconds:.2f} s"]
     size = sum(s.page_size_bytes * n for s, n in done.pages.items() if s.node is None and n > 0)
@@ -433,7 +433,7 @@ def _facts(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     status, why = plan.full_size
     if plan.scale > 1:
         yield f"full size  the launch itself: {status}" + (f": {why}" if why else "")
-    yield f"pinned     {_pinned(run)}"
+    yield f"pinned     {_pinned_text(run)}"
     registered = [done for done in run.done if done.step.action == "register"]
     if registered:
         size = format_bytes(sum(done.step.order["bytes"] for done in registered))
@@ -449,14 +449,14 @@ def _facts(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     yield f"released   {left} pages are left"
 
 
-def _pinned(run: RehearsalRun) -> str:
-    have = _sum(each.pinned_bytes for each in run.processes)
-    locked = _sum(each.locked_bytes for each in run.processes)
-    need = _sum(each.member.pinned_bytes for each in run.processes)
+def _pinned_text(run: RehearsalRun) -> str:
+    have = _sum_text(each.pinned_bytes for each in run.processes)
+    locked = _sum_text(each.locked_bytes for each in run.processes)
+    need = _sum_text(each.member.pinned_bytes for each in run.processes)
     return f"{have} (VmPin), {locked} locked (VmLck); predicted {need} pinned"
 
 
-def _sum(sizes: Iterable[int | Unknown | None]) -> str:
+def _sum_text(sizes: Iterable[int | Unknown | None]) -> str:
     every = list(sizes)
     known = [size for size in every if isinstance(size, int)]
     text = format_bytes(sum(known))

@@ -47,12 +47,12 @@ def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -
         with programs.ended_at_exit():
             stage.play()
     finally:
-        left = _left(root, stage.before)
+        left = _pages_left(root, stage.before)
         shutil.rmtree(folder, ignore_errors=True)
     return stage.result(left)
 
 
-def _left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
+def _pages_left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
     """Return the pages that are not given back after a while, by size."""
     until = time.monotonic() + _BACK_SECONDS
     while True:
