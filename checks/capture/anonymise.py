@@ -130,10 +130,10 @@ class PrivateNames:
     def learn(self, text: str) -> None:
         """Collect the users of home folders, and all addresses, GUIDs and UUIDs, from any text."""
         self._users |= {user for user in _HOMES.findall(text) if _is_private(user)}
-        _visit(text, self._learn)
+        _change_addresses(text, self._learn_address)
 
     def learn_launch(self, text: str) -> None:
-        """Collect as ``learn`` does, of a launch or variables; hosts and users of addresses too."""
+        """Collect what ``learn`` does, and users and hosts of mail addresses and URLs."""
         self.learn(text)
         for user, host in _MAIL.findall(text):
             self._users |= {user} if _is_private(user) else set()
@@ -141,10 +141,12 @@ class PrivateNames:
         # Of a name of several parts, the first alone is often a word of its own: api, proxy.
         self._hosts |= {host for host in _IN_ADDRESS.findall(text) if "." in host}
 
-    def _learn(self, what: str, text: str) -> str:
-        """Collect one address and return the text that ``_visit`` writes in its place. what: uuid,
-        mac, guid, ipv6 or ipv4. A blank hides it from later patterns; IPv4, and text that is no
-        address, stays."""
+    def _learn_address(self, what: str, text: str) -> str:
+        """Collect one address, and return the text that takes its place in ``_change_addresses``.
+        what: uuid, mac, guid, ipv6 or ipv4.
+
+        That text is a blank, so that no later pattern finds a part of the address again. An IPv4
+        address is returned as it is, and so is a text that proves to be no address."""
         if what == "uuid":
             self._uuids.add(text.lower().replace("_", "-"))
         elif what == "mac":
@@ -167,7 +169,7 @@ class PrivateNames:
     # Replacing ------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Give every learned name and address its replacement."""
+        """Choose the replacement of every learned name and address."""
         self._ipv4_of = ipv4_replacements(self._ipv4)
         self._mac_of = _numbered(self._macs, 0x0200_0000_0000)
         self._identifier_of = _numbered(self._identifiers, 0x0200_0000_0000_0000)
@@ -194,10 +196,10 @@ class PrivateNames:
         """Return ``text`` with every known name and address replaced."""
         if not self._ready:
             self._prepare()
-        text = _visit(text, self._replaced)
+        text = _change_addresses(text, self._replacement)
         return self._word.sub(lambda m: self._words[m[0]], text) if self._word else text
 
-    def _replaced(self, what: str, text: str) -> str:
+    def _replacement(self, what: str, text: str) -> str:
         """Return the replacement of one address, in the style of ``text``; ``text`` itself if it is
         kept or was not learned. what: uuid, mac, guid, ipv6 or ipv4."""
         if what == "uuid":
@@ -214,7 +216,7 @@ class PrivateNames:
             number = _ipv4(text)
             return ".".join(map(str, self._ipv4_of.get(number, number).to_bytes(4, "big")))
         address = _ipv6(text)
-        replaced = address if address is None else self._ipv6_of(address)
+        replaced = address if address is None else self._ipv6_replacement(address)
         if replaced is None or replaced == address:
             return text
         import ipaddress
@@ -225,8 +227,9 @@ class PrivateNames:
         # All 8 groups, as a file of GIDs has them: ``exploded`` ends in an IPv4 address since 3.13.
         return written.packed.hex(":", 2) if len(text) == 39 else written.compressed
 
-    def _ipv6_of(self, address: int) -> int:
-        """Replace an IPv6 address; multicast, loopback and IPv4-mapped forms stay such."""
+    def _ipv6_replacement(self, address: int) -> int:
+        """Return the replacement of an IPv6 address; multicast and loopback addresses stay. In a
+        form that stands for an IPv4 address, that address is replaced."""
         if address <= 1 or address >> 120 == 0xFF:
             return address
         if _is_ipv4(address):
@@ -242,14 +245,15 @@ def _numbered(values: set[int], base: int) -> dict[int, int]:
     return {value: base + number for number, value in enumerate(sorted(values), 1)}
 
 
-def _visit(text: str, visit: Callable[[str, str], str]) -> str:
-    """Put ``visit`` of each address in its place; a release number is no address."""
+def _change_addresses(text: str, change: Callable[[str, str], str]) -> str:
+    """Return ``text`` with each address replaced by ``change(what, address)``. what: uuid, mac,
+    guid, ipv6 or ipv4. A release number that looks like an IPv4 address stays."""
     for what, pattern in (("uuid", _UUID), ("mac", _MAC), ("guid", _GUID), ("ipv6", _IPV6)):
-        text = pattern.sub(lambda m, what=what: visit(what, m[0]), text)  # type: ignore[misc]
+        text = pattern.sub(lambda m, what=what: change(what, m[0]), text)  # type: ignore[misc]
 
     def replaced(m: re.Match[str]) -> str:
         before = m.string[max(0, m.start() - 16) : m.start()]
-        return m[0] if _RELEASE.search(before) else visit("ipv4", m[0])
+        return m[0] if _RELEASE.search(before) else change("ipv4", m[0])
 
     return IPV4.sub(replaced, text)
 
@@ -287,7 +291,7 @@ def anonymise(
     answers: Answers, extras: Mapping[str, Any], hosts: Iterable[str], users: Iterable[str]
 ) -> tuple[Answers, dict[str, Any]]:
     """Return the answers and extras of a capture with private names and addresses replaced. hosts,
-    users: names that are private, beside those that the data itself tells."""
+    users: more private names, beside those that the data itself shows."""
     names = PrivateNames(hosts, users)
     for name, text in answers.texts.items():
         if not isinstance(text, Unknown):
@@ -300,7 +304,7 @@ def anonymise(
 
 
 def without_secrets(answers: Answers) -> Answers:
-    """Remove the secrets from the files, calls and paths of recorded answers."""
+    """Remove from recorded answers all secrets, comments in /etc, and GRUB's passwords."""
     texts = {
         name: text if isinstance(text, Unknown) else _settings_alone(name, text)
         for name, text in answers.texts.items()
@@ -336,8 +340,8 @@ def _strings(value: Any) -> Iterable[str]:
 
 
 def _map(change: Callable[[str], str], value: Any) -> Any:
-    """Return ``value`` with ``change`` applied to every text in it, with keys, and reasons of
-    Unknowns, too."""
+    """Return plain data with ``change`` applied to every text in it: keys of mappings, and all
+    texts of Unknowns, too."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Unknown):

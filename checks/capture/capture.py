@@ -35,13 +35,14 @@ Answer = TypeVar("Answer")
 
 
 def _not_recorded(reason: str) -> Unknown:
-    """Return that nobody asked the host for it, which is what another launch asks for."""
+    """Return the Unknown of an answer that the capture lacks: nobody asked the host for it."""
     advice = "check on the host itself, or capture it again with this launch"
     return Unknown(reason, cause="not in this capture", advice=advice)
 
 
 class Capture(Root):
-    """Gives recorded ``answers`` back; ``extras``: what its writer added, plain data."""
+    """A host that was captured: gives the recorded ``answers`` back. An answer that was not
+    recorded is Unknown. extras: plain data that the writer of the capture added."""
 
     def __init__(self, answers: Answers, extras: Json) -> None:
         super().__init__(NOWHERE)
@@ -66,12 +67,12 @@ class Capture(Root):
     def _file(self, known: dict[str, Answer], name: str) -> Answer | Unknown:
         if name in known:
             return known[name]
-        if self._missing(name):
+        if self._certainly_absent(name):
             return Unknown(f"{name}: No such file or directory", absent=True)
         return _not_recorded(f"{name}: not in this capture")
 
-    def _missing(self, name: str) -> bool:
-        """Tell whether a name certainly does not exist: its folder was listed without it."""
+    def _certainly_absent(self, name: str) -> bool:
+        """Tell whether a name certainly does not exist, as the listing of a folder above shows."""
         parts = name.strip("/").split("/")
         for depth, part in enumerate(parts):
             entries = self.answers.folders.get("/" + "/".join(parts[:depth]))
@@ -122,7 +123,7 @@ def open_root(path: str) -> Root:
         raise CaptureError(f"--root {error}") from None
     content = archive.files.get(f"/{CAPTURE_FILE}")
     if content is not None:
-        return _capture(path, content, archive.files)
+        return _capture_of_parts(path, content, archive.files)
     names = (*archive.files, *archive.folders)
     if not any(name.startswith(("/proc/", "/sys/")) for name in names):
         raise refused(_NO_HOST)
@@ -198,17 +199,17 @@ def _from_folder(path: str) -> Capture:
 
     try:
         content = read(CAPTURE_FILE)
-        names = _object(path, content).get("files")
+        names = _parse_capture_json(path, content).get("files")
         files = {f"/{CALLS_FILE}": read(CALLS_FILE)}
         for name in names if isinstance(names, list) else ():
             if isinstance(name, str) and ".." not in name.split("/"):
                 files[f"/{name}"] = read(name)
     except OSError as error:
         raise CaptureError(f"--root {path}: {error.filename}: {error.strerror}") from None
-    return _capture(path, content, files)
+    return _capture_of_parts(path, content, files)
 
 
-def _loaded(content: bytes) -> Any:
+def _parse_json(content: bytes) -> Any:
     """Parse JSON. Raises ValueError if it is not JSON, or larger than the JSON of any capture."""
     import json
 
@@ -217,11 +218,11 @@ def _loaded(content: bytes) -> Any:
     return json.loads(content)
 
 
-def _object(path: str, content: bytes) -> Json:
+def _parse_capture_json(path: str, content: bytes) -> Json:
     """Parse the content of ``capture.json`` and check its schema. Raises CaptureError. path: of the
     capture, for the error's text."""
     try:
-        about = _loaded(content)
+        about = _parse_json(content)
     except (ValueError, RecursionError) as error:
         raise CaptureError(f"--root {path}: {CAPTURE_FILE}: {error}") from None
     schema = about.get("schema") if isinstance(about, dict) else None
@@ -233,10 +234,10 @@ def _object(path: str, content: bytes) -> Json:
     return about
 
 
-def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
+def _capture_of_parts(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
     """Return a capture from its parts. Raises CaptureError if a part is missing or malformed. path:
     for the error's text; content: of ``capture.json``; files: content by absolute name."""
-    about = _object(path, content)
+    about = _parse_capture_json(path, content)
     answers = no_answers()
     missing = [name for name in about.get("files", ()) if f"/{name}" not in files]
     if missing or f"/{CALLS_FILE}" not in files:
@@ -245,7 +246,7 @@ def _capture(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
     for name in about.get("files", ()):
         answers.texts[f"/{name}"] = files[f"/{name}"].decode("utf-8", "replace")
     try:
-        calls = _loaded(files[f"/{CALLS_FILE}"])
+        calls = _parse_json(files[f"/{CALLS_FILE}"])
         for part, type_ in (("texts", str), ("links", str), ("modes", int), ("folders", list)):
             _fill(getattr(answers, part), about.pop(part), type_)
         _fill(answers.calls, calls, object)

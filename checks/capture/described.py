@@ -109,7 +109,7 @@ class Description(NamedTuple):
 
 
 class Devices(NamedTuple):
-    """``8xH800``: how many of which. model: its row in the table."""
+    """GPUs or NICs of one model, as ``8xH800``. model: the row of ``name`` in the table."""
 
     number: int
     name: str
@@ -117,7 +117,8 @@ class Devices(NamedTuple):
 
 
 class DescribedHost(NamedTuple):
-    """The described host as values; None if the description leaves one out."""
+    """The described host as values. gpus, nics: None if the description leaves them out. nodes: the
+    number of NUMA nodes."""
 
     memory_bytes: int
     gpus: Devices | None
@@ -133,10 +134,10 @@ class DescribedHost(NamedTuple):
 
 
 class DescribedRoot(TreeRoot):
-    """Answers for what nobody can ask of a host that does not exist yet.
+    """Gives the files and answers of a host that does not exist yet, made from its description.
 
-    assumptions: what is assumed of the host, in sentences. not_described: topics of devices that
-    the description leaves out: they are not known, and no reader may find them absent."""
+    assumptions: what is assumed of the host, in sentences. not_described: the topics (gpus, rdma)
+    that the description leaves out; their folders are Unknown, not empty."""
 
     def __init__(self, description: Description) -> None:
         """Make the files and answers of the described host. Raises CaptureError."""
@@ -194,8 +195,8 @@ def _devices(model_type: str, text: str | None) -> Devices | None:
     if match is None:
         raise CaptureError(f"{option} {text!r}: write how many of which, as 8x{next(iter(known))}")
     count, wanted = int(match[1]), match[2]
-    name = {_plain(name): name for name in known}.get(_plain(wanted))
-    model = known[name] if name else _by_memory(wanted) if model_type == "gpus" else None
+    name = {_comparable(name): name for name in known}.get(_comparable(wanted))
+    model = known[name] if name else _gpu_by_memory(wanted) if model_type == "gpus" else None
     if model is None:
         names = ", ".join(known)
         more = "; of others give the memory, as 8x288gb" if model_type == "gpus" else ""
@@ -205,12 +206,12 @@ def _devices(model_type: str, text: str | None) -> Devices | None:
     return Devices(count, name or wanted, model)
 
 
-def _plain(name: str) -> str:
+def _comparable(name: str) -> str:
     """Return a name to compare by: ``RTX PRO 6000`` and ``rtx-pro-6000`` are one."""
     return re.sub(r"[\s_-]", "", name).lower()
 
 
-def _by_memory(text: str) -> Table | None:
+def _gpu_by_memory(text: str) -> Table | None:
     """Return a GPU that is known by its memory alone, ``288gb``, as a row of the table. None if
     ``text`` is no size or less than 1 GiB."""
     try:
@@ -258,9 +259,9 @@ def _described_tree(
     return {name: f"{text}\n".encode() for name, text in tree.files.items()}, tree.links, {}
 
 
-def _assumptions(described: DescribedHost, one_node: bool) -> tuple[str, ...]:
-    """Return a sentence for each value that the description leaves open. one_node: the description
-    does not tell the number of NUMA nodes."""
+def _assumptions(described: DescribedHost, assumes_one_node: bool) -> tuple[str, ...]:
+    """Return a sentence for each value that the description leaves open. assumes_one_node: the
+    description does not tell the number of NUMA nodes."""
     total, available = (size * described.nodes for size in described.usable)
     assumed = [
         f"of {format_bytes(described.memory_bytes)} the kernel's page tables take a "
@@ -272,7 +273,7 @@ def _assumptions(described: DescribedHost, one_node: bool) -> tuple[str, ...]:
         f"/dev/shm is half of the memory; {_CPUS_PER_NODE} CPUs on each NUMA node; x86-64 with "
         "pages of 4 KiB, 2 MiB and 1 GiB",
     ]
-    if one_node:
+    if assumes_one_node:
         assumed.append("one NUMA node: --numa says otherwise")
     if described.gpus is not None:
         count, _, gpu = described.gpus
@@ -303,7 +304,8 @@ class Tree(NamedTuple):
     calls: dict[str, Any]
 
     def add(self, section: str, **values: Any) -> None:
-        """Add the files and links of a section of the table, with ``values`` in their places."""
+        """Add the files and links of a section of the table, with ``values`` for its
+        ``{names}``."""
         for table, entries in (
             (_table()[section], self.files),
             (_table()["links"].get(section, {}), self.links),
@@ -386,7 +388,7 @@ def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
 def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
     """Add NICs of one model, evenly over ``nodes`` NUMA nodes: files, interfaces and answers of
     calls."""
-    count, link, model = nics
+    count, model_name, model = nics
     kernel: Table = {}
     interfaces: Table = {"lo": [["127.0.0.1", 8]]}
     bound = model["max_mr_size_gib"] * GIB if "max_mr_size_gib" in model else (1 << 64) - 1
@@ -394,7 +396,7 @@ def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
     resources = {"qp": 1, "cq": 1, "mr": 0, "pd": 1, "ctx": 0}
     port = {"active_mtu_bytes": 4096, "gid_table": 255}
     for index in range(count):
-        address, name = f"0000:{0x60 + index:02x}:00.0", f"{link}_{index}"
+        address, name = f"0000:{0x60 + index:02x}:00.0", f"{model_name}_{index}"
         interface, ip = f"eth{index + 1}", f"10.0.0.{index + 1}"
         ids = model["driver"], model["vendor"], model["device"], "0x020000"
         folder = _add_function(tree, address, index * nodes // count, *ids)
@@ -434,7 +436,7 @@ def _load(tree: Tree, *modules: str) -> None:
 def _add_function(
     tree: Tree, address: str, numa_node: int, driver: str, vendor: str, device: str, code: str
 ) -> str:
-    """Add a PCI function on its node's root bus; return its folder below /sys/devices."""
+    """Add a PCI function on the root bus of its address; return its folder in /sys/devices."""
     bus = address[5:7]
     folder = f"/sys/devices/pci0000:{bus}/{address}"
     ids = {"driver": driver, "vendor": vendor, "device": device, "class": code}

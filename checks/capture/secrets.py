@@ -1,7 +1,7 @@
-"""Takes out what is a secret by the kind of its setting, and what addresses say of who asks.
+"""Removes secrets from texts: values of secret settings, and user info and queries of addresses.
 
-A setting is known by its name (``HF_TOKEN=``, ``--api-key``, ``"redis_password":``). Nothing is
-guessed by its looks: no text of a launch is kept, so that none has to be searched.
+A setting is secret by its name (``HF_TOKEN=``, ``--api-key``, ``"redis_password":``). No value is
+judged by its looks.
 """
 
 import re
