@@ -24,7 +24,7 @@ def addresses() -> list[dict[str, Any]]:
 
 
 def bind(port: int) -> dict[str, Any]:
-    """Try to bind ``port`` on all addresses, as servers do: ``free``, or else ``errno``."""
+    """Try to bind TCP ``port`` on all addresses. Return ``free``, and ``errno`` if it is False."""
     import errno
 
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -141,11 +141,11 @@ def rules() -> list[dict[str, Any]]:
     """Read ``ip rule`` of both families, in the kernel's order: see ``RoutingRule``. action: of
     fib_rules.h. other: numbers (FRA_*, or TOS) of selectors that are none of the fields."""
     asked = ((family, _messages(family, RTM_GETRULE, RTM_NEWRULE)) for family in _FAMILIES)
-    return [_rule(family, body) for family, bodies in asked for body in bodies]
+    return [_decode_rule(family, body) for family, bodies in asked for body in bodies]
 
 
-def _rule(family: int, body: bytes) -> dict[str, Any]:
-    """Read one routing rule of a netlink message."""
+def _decode_rule(family: int, body: bytes) -> dict[str, Any]:
+    """Decode one routing rule of a netlink message, in the form of ``rules``."""
     header = struct.unpack_from("=BBBBBBBBI", body)
     _, to_length, from_length, tos, table, _, _, action, flags = header
     attributes = dict(netlink_attributes(body[12:]))
@@ -175,14 +175,15 @@ def _rule(family: int, body: bytes) -> dict[str, Any]:
 
 
 def routes() -> list[list[Any]]:
-    """Return ``[family, table, type, destination, gateway, interface]`` of each route's next hops.
-    type: RTN_* of rtnetlink.h. Behind ``MOST_ROUTES`` stands ``[family, -1, 0, "", "", ""]``."""
+    """Return ``[family, table, type, destination, gateway, interface]`` for each next hop of each
+    route. type: RTN_* of rtnetlink.h. If a family has more than ``MOST_ROUTES`` rows, ``[family,
+    -1, 0, "", "", ""]`` stands for the others."""
     names = dict(socket.if_nameindex())
     rows: list[list[Any]] = []
     for family in _FAMILIES:
         family_rows: list[list[Any]] = []
         for body in _messages(family, RTM_GETROUTE, RTM_NEWROUTE):
-            hop_rows = _routes(family, body, names)
+            hop_rows = _decode_route(family, body, names)
             if len(family_rows) + len(hop_rows) > MOST_ROUTES:
                 family_rows.append([_version(family), -1, 0, "", "", ""])
                 break
@@ -203,9 +204,9 @@ def _version(family: int) -> int:
     return 4 if family == socket.AF_INET else 6
 
 
-def _routes(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
-    """Read one route of a netlink message, a row for each next hop; none for a cached route. names:
-    interface names by index. See ``routes`` for the rows."""
+def _decode_route(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
+    """Decode one route of a netlink message into rows of ``routes``, one for each next hop; none
+    for a cached route. names: interface names by index."""
     _, length, _, _, table, _, _, type_, flags = struct.unpack_from("=BBBBBBBBI", body)
     if flags & RTM_F_CLONED:
         return []

@@ -145,19 +145,19 @@ PATIENCE = 4.3
 
 
 class ServiceAnswer(NamedTuple):
-    """What came back from one service; Unknown also if the service was not asked."""
+    """The answer of one service. What was not asked is Unknown."""
 
     addresses: tuple[str, ...] | Unknown  # of its name
     open: bool | Unknown  # whether something listens
-    refusal: str = ""  # the error's name and text where not
-    late: str = ""  # how it kept silent where it does
+    refusal: str = ""  # the error's name and text if nothing listens
+    late: str = ""  # how long it gave no answer, if something listens
     # The status of the HTTP answer, or NOT_HTTP; of a master what Mooncake's client said, 0: ready.
     code: int | Unknown = Unknown("not asked")
     body: str = ""  # of the HTTP answer, or why it is not HTTP
 
 
 class ServiceFacts(NamedTuple):
-    """Answers by ``(kind, host, port)``; services that the launch starts itself are not asked."""
+    """The services' answers, by ``key_of``; one that the launch starts is only resolved."""
 
     answers: Mapping[tuple[str, str, int | None], ServiceAnswer]
 
@@ -315,7 +315,7 @@ def read_routing(root: Root) -> RoutingTables | Unknown:
     try:
         if not isinstance(rules, list) or not isinstance(routes, list):
             raise TypeError("not a list")
-        read, rows = tuple(map(_rule, rules)), tuple(map(_route, routes))
+        read, rows = tuple(map(_recorded_rule, rules)), tuple(map(_recorded_route, routes))
     except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
         return Unknown(f"routing: the recorded answer is damaged: {error}")
     if any(row.table == CUT for row in rows):
@@ -323,7 +323,7 @@ def read_routing(root: Root) -> RoutingTables | Unknown:
     return RoutingTables(read, rows)
 
 
-def _rule(row: dict[str, Any]) -> RoutingRule:
+def _recorded_rule(row: dict[str, Any]) -> RoutingRule:
     """Read a recorded rule. Raises ValueError and the like if it is damaged."""
     for network in filter(None, (row["from"], row["to"])):
         ipaddress.ip_network(network, strict=False)
@@ -339,7 +339,7 @@ def _rule(row: dict[str, Any]) -> RoutingRule:
     )
 
 
-def _route(row: Sequence[Any]) -> TableRoute:
+def _recorded_route(row: Sequence[Any]) -> TableRoute:
     """Read a recorded route. Raises ValueError and the like if it is damaged."""
     family, table, type_, destination, gateway, interface = row
     if destination:
@@ -354,25 +354,24 @@ def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...
     """Return the networks that the kernel reaches from ``source`` through ``interface``, as text.
 
     source: an IP address. Rules and tables are followed in the kernel's order. Unknown if a rule
-    cannot be followed: by a selector or an action that is not read here, or a jump for some
-    addresses alone."""
+    has a selector or an action that is not read here, or jumps for some addresses alone."""
     address = ipaddress.ip_address(source)
     reachable: list[Network] = []
     whole = ipaddress.ip_network("0.0.0.0/0" if address.version == 4 else "::/0")
-    open_: list[Network] = [whole]  # what no rule before has decided
+    undecided: list[Network] = [whole]  # what no rule before has decided
     below = 0
     for rule in (rule for rule in routing.rules if rule.family == address.version):
         if rule.priority < below:
             continue
-        asked = known(_asked(rule, address, interface, open_))
-        if not asked:
+        matching = known(_matching_part(rule, address, interface, undecided))
+        if not matching:
             continue
         if rule.action == TO_TABLE:
-            open_ = _of_table(routing.routes, rule, interface, asked, open_, reachable)
+            undecided = _look_up(routing.routes, rule, interface, matching, undecided, reachable)
         elif rule.action in REJECTS:
-            open_ = _without(open_, asked)
+            undecided = _without(undecided, matching)
         elif rule.action == GO_TO and rule.goto is not None:
-            if asked != open_:
+            if matching != undecided:
                 return Unknown(f"rule {rule.priority} jumps for some addresses and not for others")
             below = rule.goto
         elif rule.action != NOTHING:
@@ -380,17 +379,17 @@ def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...
     return tuple(dict.fromkeys(str(network) for network in reachable))
 
 
-def _asked(
+def _matching_part(
     rule: RoutingRule,
     address: ipaddress.IPv4Address | ipaddress.IPv6Address,
     interface: str,
-    open_: list[Network],
+    undecided: list[Network],
 ) -> list[Network] | Unknown:
-    """Return the part of ``open_`` that the rule matches for packets from ``address`` by
+    """Return the part of ``undecided`` that the rule matches for packets from ``address`` by
     ``interface``.
 
-    open_: the destinations that no earlier rule decided. Unknown if the rule has a selector that is
-    not read."""
+    undecided: the destinations that no earlier rule decided. Unknown if the rule has a selector
+    that is not read."""
     unread = [number for number in rule.other if number not in NEVER_MET]
     if unread:
         return Unknown(f"rule {rule.priority} has a selector that is not read ({unread[0]})")
@@ -402,30 +401,30 @@ def _asked(
         and (rule.mark is None or rule.mark[0] & rule.mark[1] == 0)
     )
     if not rule.target:
-        return open_ if meets is not rule.invert else []
-    inside = _within(open_, ipaddress.ip_network(rule.target, strict=False)) if meets else []
-    return _without(open_, inside) if rule.invert else inside
+        return undecided if meets is not rule.invert else []
+    inside = _within(undecided, ipaddress.ip_network(rule.target, strict=False)) if meets else []
+    return _without(undecided, inside) if rule.invert else inside
 
 
-def _of_table(
+def _look_up(
     routes: Iterable[TableRoute],
     rule: RoutingRule,
     interface: str,
-    asked: list[Network],
-    open_: list[Network],
+    matching: list[Network],
+    undecided: list[Network],
     reachable: list[Network],
 ) -> list[Network]:
     """Add to ``reachable`` the networks that the rule's table sends out of ``interface``.
 
-    asked: the part of ``open_`` that the rule matches. Returns ``open_`` without what the table
-    decided."""
+    matching: the part of ``undecided`` that the rule matches. Returns ``undecided`` without the
+    networks that the table decided."""
     decided: list[Network] = []
     rows = [
         (ipaddress.ip_network(route.destination, strict=False), route)
         for route in routes
         if (route.family, route.table) == (rule.family, rule.table) and route.destination
     ]
-    left = asked
+    left = matching
     for network, route in sorted(rows, key=lambda item: -item[0].prefixlen):
         rejects = route.type in REJECTS
         leads = route.type == UNICAST and route.interface == interface
@@ -439,7 +438,7 @@ def _of_table(
             left = _without(left, part)
         if rejects or (leads and not suppressed):
             decided += part
-    return _without(open_, decided)
+    return _without(undecided, decided)
 
 
 def _within(networks: Iterable[Network], wanted: Network) -> list[Network]:

@@ -47,16 +47,17 @@ def _ports(needs: LaunchNeeds | None) -> tuple[BoundPort, ...]:
 
 @CHECKS.check("network.port-taken", _ports)
 def port_taken(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
-    """Judge whether each port of the launch is free, and taken once."""
+    """Judge whether each port of the launch is free here, and bound once by the launch."""
     must_be_read(network)
     for port in ports:
         same = (other for other in ports if isinstance(other.port, int))
         at = (port.network, port.port)
-        yield _port(port, network, [other for other in same if (other.network, other.port) == at])
+        at_port = [other for other in same if (other.network, other.port) == at]
+        yield _judge_port(port, network, at_port)
 
 
 @or_unjudged
-def _port(port: BoundPort, network: NetworkFacts, same: list[BoundPort]) -> Finding:
+def _judge_port(port: BoundPort, network: NetworkFacts, same: list[BoundPort]) -> Finding:
     """Judge one port of the launch: its number, its other users, and whether it is free here. same:
     all ports of the launch with this number in this network, ``port`` included, in their order."""
     finding = passed(f"{port.what} of {port.owner}")
@@ -135,7 +136,8 @@ def _meet(address: str | None, other: str | None) -> bool:
 
 @CHECKS.check("network.port-range", _ports)
 def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
-    """Judge whether the kernel may hand a port of the launch to an outgoing connection."""
+    """Judge whether the kernel may hand a port of the launch to an outgoing connection. In the
+    range of a stock kernel that is no warning."""
     span, reserved = known(network.ephemeral), known(network.reserved)
     have = f"{span[0]} to {span[1]} are for outgoing connections"
     kept = ",".join(f"{a}-{b}" if a != b else str(a) for a, b in reserved)
@@ -195,7 +197,7 @@ def advertised(
     if not names:
         yield skip("the launch advertises no name of its own")
     for service in names:
-        yield _advertised(service, services.answers.get(key_of(service)), network)
+        yield _judge_name(service, services.answers.get(key_of(service)), network)
 
 
 def _ends_where_it_binds(finding: Finding, service: Service) -> Finding:
@@ -207,7 +209,7 @@ def _ends_where_it_binds(finding: Finding, service: Service) -> Finding:
 
 
 @or_unjudged
-def _advertised(service: Service, answer: ServiceAnswer | None, network: NetworkFacts) -> Finding:
+def _judge_name(service: Service, answer: ServiceAnswer | None, network: NetworkFacts) -> Finding:
     """Judge the address under which a store registers itself: it has to be this host's."""
     name = passed(Subject(service.owner, "process")).known(service.host)
     finding = passed(Subject(name, "address"), need="an address of this host")
@@ -247,10 +249,10 @@ def is_loopback(address: str) -> bool:
 _CORRECT = "correct the address, or end what listens there and start the right one"
 
 
-def _called(needs: LaunchNeeds | None) -> list[tuple[Service, int]]:
-    """Find what the service checks look at: each service that the launch contacts (not addresses
-    that it advertises), paired with how many hosts the launch has. Raises UnjudgedError, a skip,
-    if it contacts none."""
+def _contacted_services(needs: LaunchNeeds | None) -> list[tuple[Service, int]]:
+    """Return each service that the launch contacts, with the number of hosts of the launch.
+    Addresses that the launch advertises are left out. Raises UnjudgedError without a launch, or if
+    it contacts no service."""
     launch = the_launch(needs)
     called = [(each, launch.hosts) for each in launch.services if each.kind != "advertised"]
     if not called:
@@ -268,13 +270,14 @@ def _subject(service: Service) -> str:
     return f"{service.kind} {host}{port}"
 
 
-@CHECKS.check("service.address", _called)
+@CHECKS.check("service.address", _contacted_services)
 def address(called: list[tuple[Service, int]], services: ServiceFacts) -> list[Finding]:
-    return [_address(each, services.answers.get(key_of(each)), hosts) for each, hosts in called]
+    answers = services.answers
+    return [_judge_address(each, answers.get(key_of(each)), hosts) for each, hosts in called]
 
 
 @or_unjudged
-def _address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Finding:
+def _judge_address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Finding:
     """Judge a service's address: it has a port, resolves, and is no loopback for other hosts."""
     finding = passed(_subject(service))
     judged = finding._replace(evidence=(Evidence(service.origin, finding.known(service.host)),))
@@ -292,13 +295,13 @@ def _address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Find
     return judged
 
 
-@CHECKS.check("service.reachable", _called)
+@CHECKS.check("service.reachable", _contacted_services)
 def reachable(called: list[tuple[Service, int]], services: ServiceFacts) -> list[Finding]:
-    return [_reachable(each, services.answers.get(key_of(each))) for each, _ in called]
+    return [_judge_reachable(each, services.answers.get(key_of(each))) for each, _ in called]
 
 
 @or_unjudged
-def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
+def _judge_reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
     """Judge whether a service answers, each kind in the protocol that it speaks."""
     finding = passed(_subject(service))
     if service.own:
@@ -318,17 +321,17 @@ def _reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
     if answer.late:
         text = f"something listens, and gives {answer.late}: try a longer --timeout"
         return finding.unknown(text, have="open")
-    judge_http = {"metadata-http": _metadata, "master-admin": _admin}.get(service.kind)
+    judge_http = {"metadata-http": _judge_metadata, "master-admin": _judge_admin}.get(service.kind)
     if judge_http is not None:
         if finding._replace(have="open").known(answer.code) == NOT_HTTP:
             return finding.failed(f"it does not answer HTTP ({answer.body})", _CORRECT, have="open")
         return judge_http(finding._replace(have=f"HTTP {answer.code}"), answer)
     if service.kind == "master":
-        return _master(finding._replace(have="open"), answer)
+        return _judge_master_answer(finding._replace(have="open"), answer)
     return finding._replace(have="something listens")
 
 
-def _metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
+def _judge_metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
     """Judge the answer of an HTTP metadata server."""
     evidence = (Evidence(f"GET {METADATA_PATH}{ABSENT_KEY}", f"{answer.code} {answer.body}"),)
     finding = finding._replace(evidence=evidence)
@@ -340,7 +343,7 @@ def _metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
     return finding.failed(text, advice, need="a metadata server")
 
 
-def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
+def _judge_admin(finding: Finding, answer: ServiceAnswer) -> Finding:
     """Judge the answer of a master's HTTP port."""
     finding = finding._replace(evidence=(Evidence("GET /health", answer.body[:200]),))
     if answer.code == 200 and '"service_ready":true' in "".join(answer.body.split()):
@@ -351,7 +354,7 @@ def _admin(finding: Finding, answer: ServiceAnswer) -> Finding:
     return finding.failed(text, advice, need="service_ready true")
 
 
-def _master(finding: Finding, answer: ServiceAnswer) -> Finding:
+def _judge_master_answer(finding: Finding, answer: ServiceAnswer) -> Finding:
     """Judge the answer that Mooncake's own client got from a master."""
     if isinstance(answer.code, Unknown):
         why = answer.code.reason
