@@ -1,4 +1,4 @@
-"""How much memory a process pins by registering it, and how much it may: pure arithmetic.
+"""How much memory a process pins by registering it, and how much it may pin: pure arithmetic.
 
 Source: kernel drivers/infiniband/core/umem.c (``__ib_umem_get``): pages are counted for every
 registration on every device, in base pages whatever backs them, into the process's ``pinned_vm``,
@@ -48,7 +48,7 @@ NO_LARGEST = Unknown("the longest registration was not computed")
 
 
 def pinning(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError if none of its processes pins memory for it."""
+    """Return the launch. Raises UnjudgedError if it has no process that pins memory."""
     launch = the_launch(needs)
     return launch if any(map(pins, launch.processes)) else rdma_launch(needs)
 
@@ -80,11 +80,12 @@ class Demand(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What one process may pin. limit: its RLIMIT_MEMLOCK. void: CAP_IPC_LOCK makes it void.
+    """The limit on what one process may pin. limit: RLIMIT_MEMLOCK. void: CAP_IPC_LOCK lifts it.
 
-    origin: whose limit it is. doubt: why ``void`` may not hold, or "". hint: what lifts the limit,
-    if known. by_launch: the launch itself sets the limit, so no setting around the launch changes
-    it, but one of ``unit``. refused: a limit that the launch sets and may not."""
+    origin: who sets the limit. doubt: the condition under which the capability counts although
+    ``void`` is False, or "". hint: advice that lifts the limit, or "". by_launch: the launch itself
+    sets the limit, so no setting around the launch changes it, except one of the systemd unit
+    ``unit``, if any. refused: a limit that the launch asks for and the kernel refuses."""
 
     limit: Limit | Unknown
     void: bool | Unknown
@@ -131,7 +132,7 @@ def demand(
     """Add up what a process pins on ``nics`` devices. page_bytes: the base page size, to which each
     registration is rounded. largest_bytes: the longest registration that all devices take.
 
-    Unknown if the process's regions are. GPU memory of unknown size is left out and is ``more``."""
+    Unknown if the process's regions are not known. GPU memory of unknown size is only ``more``."""
     more = None
     sizes: dict[str, int] = {}
     for region in known(process.regions):
@@ -162,20 +163,20 @@ def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None)
     """Return the limit and the capability that decide how much a process may pin. None as
     ``process`` means this process itself."""
     if process is None:
-        return _own(limits, "this shell")
+        return _own_grant(limits, "this shell")
     container, run_as = process.container, process.run_as
     if container is None:
-        base = _with_launch(_own(limits, "this shell"), process, limits, system)
-        return _run_by(run_as, base, limits, system) if run_as.origin else base
+        base = _with_launch(_own_grant(limits, "this shell"), process, limits, system)
+        return _with_user(run_as, base, limits, system) if run_as.origin else base
     inside = system.container.inside
     if container.memlock_bytes is not None:
         size = None if container.memlock_bytes == UNLIMITED else container.memlock_bytes
         evidence = (Evidence(container.origin, f"memlock {container.memlock_bytes}"),)
         base = Grant(Limit(size, size), False, container.origin, evidence)
     elif inside:
-        base = _own(limits, "this container")
+        base = _own_grant(limits, "this container")
     else:
-        base = _handed_on(limits, container.runtime)
+        base = _runtime_grant(limits, container.runtime)
     if container.runtime == "kubernetes":
         base = base._replace(hint=_POD_HINT)
     base = _with_launch(base, process, limits, system)
@@ -186,7 +187,7 @@ def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None)
     return _with_capability(limits, container, base, inside)
 
 
-def _run_by(run_as: RunAs, base: Grant, limits: LimitFacts, system: SystemFacts) -> Grant:
+def _with_user(run_as: RunAs, base: Grant, limits: LimitFacts, system: SystemFacts) -> Grant:
     """Return ``base`` with the capability of the user that runs the process."""
     void = has_capability(run_as, "IPC_LOCK", None, limits, system)
     user = run_as.user
@@ -199,8 +200,8 @@ def _run_by(run_as: RunAs, base: Grant, limits: LimitFacts, system: SystemFacts)
 def _with_launch(
     base: Grant, process: ProcessNeeds, limits: LimitFacts, system: SystemFacts
 ) -> Grant:
-    """Return ``base`` after the memlock settings of the launch itself; unchanged if the launch sets
-    none."""
+    """Return ``base`` with the memlock limit that the launch's own settings leave to the process. A
+    setting that the kernel refuses becomes ``refused``."""
     after = start_limit("memlock", base.limit, process, limits, system)
     evidence, by = base.evidence, after.by
     if after.refused is not None:
@@ -218,7 +219,7 @@ def _with_launch(
     return base._replace(limit=after.limit, evidence=evidence, refused=after.refused)
 
 
-def _own(limits: LimitFacts, origin: str) -> Grant:
+def _own_grant(limits: LimitFacts, origin: str) -> Grant:
     """Return the limit and capability of this process itself. origin: words for whose limit it is.
     ``hint`` names a row of limits.conf that would lift memlock at a new login."""
     mask = limits.effective_capabilities
@@ -240,9 +241,9 @@ def _raw(limit: Limit | Unknown) -> str:
     return " ".join("unlimited" if part is None else str(part) for part in limit)
 
 
-def _handed_on(limits: LimitFacts, runtime: str) -> Grant:
-    """Return the limit of a container for which the launch sets none. It is Docker's default, or
-    that of the daemon that starts it; Unknown if neither is seen."""
+def _runtime_grant(limits: LimitFacts, runtime: str) -> Grant:
+    """Return the limit of a container for which the launch sets none: Docker's default, or that of
+    the daemon that starts containers. ``limit`` is Unknown if neither is seen, and for pyxis."""
     runtimes, default = limits.runtimes, limits.runtimes.docker_default
     if runtime == "pyxis":
         reason = "a job of Slurm has the limit of the shell that submits it, or slurmd's"

@@ -78,13 +78,13 @@ def _judge_limit(
         return unknown(process.name, wanted, have=granted.have)
     if not wanted.bytes and wanted.more is None:
         return skip("it registers no memory with a NIC", process.name)
-    finding = _held_against(granted, wanted, process.runtime)
+    finding = _judge_demand(granted, wanted, process.runtime)
     return finding._replace(subject=process.name, formula=wanted.formula, evidence=granted.evidence)
 
 
-def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
-    """Judge what a process pins by a limit that counts. The subject of the finding is "": the
-    caller adds subject and evidence."""
+def _judge_demand(granted: Grant, wanted: Demand, runtime: str) -> Finding:
+    """Judge whether the limit in ``granted`` allows what ``wanted`` pins, unless a capability
+    certainly lifts that limit. The finding has no subject and no evidence: the caller adds both."""
     have, limit = granted.have, granted.limit
     limit_bytes = 0 if isinstance(limit, Unknown) or limit.soft is None else limit.soft
     need: str = format_need(wanted.bytes, limit_bytes)
@@ -120,11 +120,11 @@ def _held_against(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     if hard is None or hard >= wanted.bytes:
         text += "; the hard limit is high enough, but nothing raises the soft one to it"
     advice = granted.hint or "lift RLIMIT_MEMLOCK where the process is started"
-    advice += _within(soft, wanted)
+    advice += _advice_to_fit(soft, wanted)
     return passed("", have, need).failed(text, advice, settings)
 
 
-def _within(soft: int, wanted: Demand) -> str:
+def _advice_to_fit(soft: int, wanted: Demand) -> str:
     """Return advice on what fits into the limit ``soft``: fewer bytes on each NIC, or fewer NICs.
     Return "" if the demand is not known whole, or if too little would be left."""
     if wanted.more is not None or not soft:
@@ -147,7 +147,8 @@ def _within(soft: int, wanted: Demand) -> str:
 def demand_on(
     system: SystemFacts, rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None
 ) -> Demand | Unknown:
-    """Add up what a process pins on the devices of this host that it uses."""
+    """Add up what a process pins on the devices of this host that it uses. Unknown if these
+    devices, or the memory regions of the process, are not known."""
     why = unread(rdma)
     if why is not None:
         return why
@@ -195,7 +196,7 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
 
 
 def _lift(granted: Grant, soft: int | None, runtime: str) -> tuple[Setting, ...]:
-    """Return the setting that lifts the limit; of a launch's own limit only its unit does."""
+    """Return the setting that lifts the limit; () if the launch sets it outside of a unit."""
     lift = _unlimited(str(soft), runtime, granted.unit)
     return (lift,) if granted.unit or not granted.by_launch else ()
 
@@ -233,7 +234,7 @@ def runtime_limit(
     limit of each daemon that starts containers or jobs."""
     runtimes = limits.runtimes
     if needs is None:
-        findings = [_of_unit(unit, runtimes.slurm_propagates) for unit in runtimes.units]
+        findings = [_judge_unit(unit, runtimes.slurm_propagates) for unit in runtimes.units]
         yield from findings or [skip("no daemon that starts containers or jobs is seen")]
         return
     contained = [process for process in needs.rdma_processes if process.container is not None]
@@ -241,10 +242,10 @@ def runtime_limit(
         none = "the launch's RDMA processes run in no container"
         yield skip(none if needs.rdma_processes else NO_RDMA)
         return
-    yield from fold(_of_process(system, limits, process) for process in contained)
+    yield from fold(_judge_container(system, limits, process) for process in contained)
 
 
-def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) -> Finding:
+def _judge_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) -> Finding:
     """Judge the memlock limit that one daemon hands on: a warning unless it is unlimited.
     slurm_propagates: True if jobs of Slurm get the limit of the shell that submits them."""
     memlock = unit.running.memlock if unit.running is not None else unit.configured
@@ -269,9 +270,9 @@ def _of_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) ->
     return finding.warned(text, advice, (setting,), need="unlimited")
 
 
-def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
-    """Judge the memlock limit that the container of one process starts with. The launch's limit
-    counts, else Docker's default, else the daemon's."""
+def _judge_container(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
+    """Judge the memlock limit that one process's container starts with: the launch's, else Docker's
+    default, else the daemon's. Inside of a container only the first is judged."""
     container = process.container
     assert container is not None
     finding = passed(process.name)
@@ -296,7 +297,7 @@ def _of_process(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
         advice = "give the container --ulimit memlock=-1"
         return finding.warned(text, advice, settings, need="unlimited")
     for unit in runtimes.units_of(container.runtime):
-        judged = _of_unit(unit)
+        judged = _judge_unit(unit)
         if judged.status is not Status.SKIP:
             return judged._replace(subject=f"{process.name} ({judged.subject})")
     text = "the launch sets no memlock, and no daemon is seen here that would pass one on"
@@ -317,7 +318,7 @@ def inert_capability(
     contained = needs.rdma_processes if needs is not None else ()
     declared = [process for process in contained if process.container is not None]
     if declared:
-        yield from fold(_declared(process) for process in declared)
+        yield from fold(_judge_declared(process) for process in declared)
         return
     if not system.container.inside:
         if system.container.kind == "unknown":
@@ -326,10 +327,10 @@ def inert_capability(
         # Outside of containers every user's bounding set is full, which says nothing.
         yield skip("this is no container, and the launch describes none")
         return
-    yield _inert_here(limits)
+    yield _judge_here(limits)
 
 
-def _declared(process: ProcessNeeds) -> Finding:
+def _judge_declared(process: ProcessNeeds) -> Finding:
     """Judge whether the IPC_LOCK that the launch adds to a container has an effect.
 
     Warn if the launch names a user other than root, and memlock is not unlimited. Pass if no
@@ -349,7 +350,7 @@ def _declared(process: ProcessNeeds) -> Finding:
 
 
 def _no_effect(finding: Finding, now: str, runtime: str = "") -> Finding:
-    """Warn that the capability lifts nothing. now: the limit as a setting has it, or ""."""
+    """Warn that the capability lifts nothing. now: the present limit as text, "" if not set."""
     return finding.warned(
         "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
         "give the container memlock unlimited, or run it as user 0",
@@ -358,7 +359,7 @@ def _no_effect(finding: Finding, now: str, runtime: str = "") -> Finding:
     )
 
 
-def _inert_here(limits: LimitFacts) -> Finding:
+def _judge_here(limits: LimitFacts) -> Finding:
     """Judge the IPC_LOCK of the container that this check runs in. Warn if it is allowed but not in
     effect, and memlock is not unlimited."""
     here = passed("this container")

@@ -1,4 +1,4 @@
-"""Which NIC Mooncake takes first for each piece of memory: by facts alone, and as its log has it.
+"""Which NIC Mooncake takes first for each piece of memory: foretold, or asked of Mooncake.
 
 Its topology has a location per NUMA node (``cpu:0``) and per GPU that CUDA shows it (``cuda:0``).
 Of a location's NICs the preferred are chosen from at random, the others only when a transfer is
@@ -29,7 +29,7 @@ VARIABLES += ("MC_TE_FILTERS", "NCCL_IB_GID_INDEX")
 
 
 class Location(NamedTuple):
-    """One entry: ``cpu:0`` or ``cuda:0``. others: taken when a transfer is tried again."""
+    """A location of Mooncake's topology. others: taken only when a transfer is tried again."""
 
     name: str
     preferred: tuple[str, ...] | Unknown
@@ -42,7 +42,7 @@ class Location(NamedTuple):
 
 
 class View(NamedTuple):
-    """What one process sees. gpus: the PCI address of ``cuda:N`` at N."""
+    """Mooncake's topology for one process. gpus: the PCI address of ``cuda:N`` at index N."""
 
     locations: tuple[Location, ...]
     gpus: tuple[str, ...] | Unknown
@@ -53,7 +53,7 @@ class View(NamedTuple):
 
 
 @or_unknown
-def predicted(
+def predict_view(
     numa: NumaFacts,
     pci: PciFacts,
     gpus: GpuFacts,
@@ -62,10 +62,11 @@ def predicted(
     release: MooncakeRelease | None,
     knows_gpus: bool = True,
 ) -> View | Unknown:
-    """Foretell the topology that ``process`` gets, by the facts of the host alone.
+    """Foretell the topology that ``process`` gets, by the facts of the host alone. A file of
+    MC_CUSTOM_TOPO_JSON takes the place of the host's topology.
 
     release: Mooncake's, None for the newest known. knows_gpus: Mooncake is built with CUDA. Unknown
-    if the process's devices, or the file of MC_CUSTOM_TOPO_JSON, are not known."""
+    if the process's devices, or that file, are not known."""
     import json
 
     used = devices_in_use(rdma, process, release)
@@ -79,15 +80,15 @@ def predicted(
             read = known(parse_locations(json.loads(content)))
         except (ValueError, RecursionError) as error:
             return Unknown(f"not a topology: {error}")
-        return View(tuple(_only(place, used.names) for place in read), visible)
-    places = [_of_node(rdma, row.node, used.names) for row in numa.nodes]
+        return View(tuple(_keep_nics(place, used.names) for place in read), visible)
+    places = [_node_location(rdma, row.node, used.names) for row in numa.nodes]
     for index, address in enumerate(() if isinstance(visible, Unknown) else visible):
-        places.append(_of_gpu(pci, gpus, f"cuda:{index}", address, used.names, release))
+        places.append(_gpu_location(pci, gpus, f"cuda:{index}", address, used.names, release))
     return View(tuple(places), visible)
 
 
-def _of_node(rdma: RdmaFacts, number: int, names: Sequence[str]) -> Location:
-    """Return the location of a NUMA node: it prefers the NICs on that node."""
+def _node_location(rdma: RdmaFacts, number: int, names: Sequence[str]) -> Location:
+    """Return the location of a NUMA node: of the NICs ``names`` it prefers those on that node."""
     nodes = {nic.name: nic.node for nic in rdma.present}
     for name in names:
         near_node = nodes[name]
@@ -96,7 +97,7 @@ def _of_node(rdma: RdmaFacts, number: int, names: Sequence[str]) -> Location:
     return _location(f"cpu:{number}", tuple(name for name in names if nodes[name] == number), names)
 
 
-def _of_gpu(
+def _gpu_location(
     pci: PciFacts,
     gpus: GpuFacts,
     location: str,
@@ -104,10 +105,11 @@ def _of_gpu(
     names: Sequence[str],
     release: MooncakeRelease | None,
 ) -> Location:
-    """Return the location of a GPU: of its NUMA node's NICs, or else of all, it prefers the
-    nearest.
+    """Return the location of a GPU: it prefers the nearest of the NICs on its NUMA node, or of all
+    NICs if none is on that node.
 
-    location: its name, ``cuda:0``. address: the GPU's. release: None for the newest known."""
+    location: its name, ``cuda:0``. address: the GPU's. names: the NICs in use. release: None for
+    the newest known; older ones do not look at NUMA nodes."""
     if isinstance(gpus.accelerators, Unknown):
         return Location(location, gpus.accelerators)
     gpu = next((function for function in gpus.on_pci if function.address == address), None)
@@ -142,7 +144,7 @@ def _location(name: str, preferred: tuple[str, ...], names: Sequence[str]) -> Lo
     return Location(name, preferred, tuple(nic for nic in names if nic not in preferred))
 
 
-def _only(place: Location, names: Sequence[str]) -> Location:
+def _keep_nics(place: Location, names: Sequence[str]) -> Location:
     """Return a location with those NICs alone that are in ``names``."""
     if isinstance(place.preferred, Unknown):
         return place
@@ -176,10 +178,11 @@ def _order(name: str) -> tuple[str, int, str]:
     return location_type, int(number) if small else 0, name
 
 
-def measured(
+def measure_locations(
     root: Root, interpreter: str, process: ProcessNeeds, devices: Sequence[str]
 ) -> tuple[Location, ...] | Unknown:
-    """Ask the installed Mooncake for the topology of ``process``; devices: () for its discovery."""
+    """Ask the installed Mooncake for the topology of ``process``. devices: the only NICs that it
+    may use; () lets it discover all. Unknown without an answer."""
     environment, names = process.environment, ",".join(devices)
     variables = [f"{key}={environment[key]}" for key in VARIABLES if key in environment]
     return parse_locations(root.call("mooncake.local_topology", interpreter, names, *variables))
@@ -194,13 +197,13 @@ def differences(
     rows = []
     for name in sorted({*wanted, *have}, key=_order):
         unknown = name in wanted and isinstance(wanted[name].preferred, Unknown)
-        pair = (_said(wanted.get(name)), _said(have.get(name)))
+        pair = (_nics_text(wanted.get(name)), _nics_text(have.get(name)))
         if pair[0] != pair[1] and not unknown:
             rows.append((name, *pair))
     return tuple(rows)
 
 
-def _said(place: Location | None) -> str:
+def _nics_text(place: Location | None) -> str:
     """Say which NICs a location prefers, and which others it has."""
     if place is None:
         return "no such location"

@@ -38,7 +38,7 @@ from checks.memory.facts import MemoryFacts
 from checks.numa.facts import MemoryPolicy, NumaFacts
 from checks.numa.nodes import NODES, STATUS, node_list
 from checks.pci.facts import PathClass, PciFacts
-from checks.placement.mooncake_topology import ANY_PROCESS, View, predicted
+from checks.placement.mooncake_topology import ANY_PROCESS, View, predict_view
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.use import devices_in_use
 from checks.releases.mooncake import MooncakeRelease, release_of
@@ -51,12 +51,12 @@ SYS_NICE = Setting(Kind.CAPABILITY, "SYS_NICE", "added")
 def policy_refused(needs: LaunchNeeds, numa: NumaFacts) -> Iterable[Finding]:
     """Judge whether the kernel permits the memory policies that processes set."""
     policy = numa.policy
-    findings = [_policy_of(process, policy, needs) for process in needs.processes]
+    findings = [_judge_policy(process, policy, needs) for process in needs.processes]
     return fold(findings) or [passed("launch", "no process binds memory")]
 
 
 @or_unjudged
-def _policy_of(
+def _judge_policy(
     process: ProcessNeeds, policy: MemoryPolicy | Unknown, needs: LaunchNeeds
 ) -> Finding:
     """Judge whether one process may make the calls that bind its memory: set_mempolicy and
@@ -80,7 +80,7 @@ def _policy_of(
     have = f"{' and '.join(refused)} refused ({errors})" if refused else "permitted"
     finding = finding._replace(have=have, evidence=evidence)
     if not refused:
-        return _in_container(finding, process, need)
+        return _with_docker_profile(finding, process, need)
     finding = finding._replace(
         advice="give the container CAP_SYS_NICE, or a seccomp profile that permits "
         "get_mempolicy, set_mempolicy and mbind",
@@ -104,9 +104,9 @@ def _policy_of(
     return finding.failed(text)
 
 
-def _in_container(finding: Finding, process: ProcessNeeds, need: str) -> Finding:
-    """Add that the launch's own container may refuse calls that are permitted here. need: the
-    calls, for the text."""
+def _with_docker_profile(finding: Finding, process: ProcessNeeds, need: str) -> Finding:
+    """Warn if Docker's default profile will refuse, in the launch's container, the calls that are
+    permitted here. Else ``finding`` is unchanged. need: the calls, for the text."""
     limits = process.container
     if limits is None or limits.runtime not in ("docker", "compose") or limits.privileged:
         return finding
@@ -132,17 +132,18 @@ def _named(code: int) -> str:
 def cpuset_excludes(needs: LaunchNeeds, numa: NumaFacts, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether the cpuset allows the NUMA nodes that processes bind memory to."""
     must_be_read(numa)
-    findings = [_allowed_to(process, numa, rdma, needs) for process in needs.processes]
+    findings = [_judge_nodes(process, numa, rdma, needs) for process in needs.processes]
     return fold(findings) or [passed("launch", "no process binds memory")]
 
 
 @or_unjudged
-def _allowed_to(
+def _judge_nodes(
     process: ProcessNeeds, numa: NumaFacts, rdma: RdmaFacts, needs: LaunchNeeds
 ) -> Finding:
-    """Judge the NUMA nodes that one process binds to, against cpuset and CPUs."""
+    """Judge whether one process may use the NUMA nodes that it binds to: cpuset and CPUs must allow
+    them."""
     finding = passed(process.name)
-    refused = _refused(process, numa)
+    refused = _judge_named_nodes(process, numa)
     if refused is not None:
         return refused
     binds = {process.node} if process.program == "sglang" and process.node is not None else set()
@@ -176,12 +177,12 @@ def _allowed_to(
     finding = finding._replace(advice=advice, settings=settings)
     if missing & split:
         finding.known(splits)
-    verdicts = list(_excluded(missing & split, (missing & binds) | cpuless, needs))
+    verdicts = list(_verdicts(missing & split, (missing & binds) | cpuless, needs))
     worst = min(verdicts, key=lambda verdict: list(Status).index(verdict[0]))
     return finding._replace(status=worst[0], text="; ".join(text for _, text in verdicts))
 
 
-def _refused(process: ProcessNeeds, numa: NumaFacts) -> Finding | None:
+def _judge_named_nodes(process: ProcessNeeds, numa: NumaFacts) -> Finding | None:
     """Return a failure if the launch names NUMA nodes that this host does not have; else None."""
     there = {row.node for row in numa.nodes} or {0}
     named = next((named for named in process.named_nodes if named.nodes - there), None)
@@ -198,7 +199,7 @@ def _refused(process: ProcessNeeds, numa: NumaFacts) -> Finding | None:
 
 @or_unknown
 def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> set[int] | Unknown:
-    """Return the NUMA nodes over which a process splits its segment; empty for a single one."""
+    """Return the NUMA nodes over which a process splits its segment; empty if it is not split."""
     if needs.nic_nodes is not None:
         return set(known(process.segment_nodes))
     nodes = [known(nic_node(rdma, name)) for name in known(nics_of(rdma, needs, process))]
@@ -206,11 +207,11 @@ def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> se
     return several if len(several) > 1 else set()
 
 
-def _excluded(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[tuple[Status, str]]:
-    """Yield ``(status, text)`` of what follows from NUMA nodes that a process may not use.
+def _verdicts(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[tuple[Status, str]]:
+    """Yield ``(status, text)`` for each consequence of NUMA nodes that a process may not use.
 
-    split: those of Mooncake's segment. bound: those that SGLang binds a rank to, also if only their
-    CPUs are not allowed."""
+    split: such nodes of Mooncake's segment. bound: such nodes to which SGLang binds a rank; a node
+    without an allowed CPU counts too."""
     if split:
         mooncake = release_of(needs.mooncake_version)
         if mooncake is None:
@@ -256,15 +257,15 @@ def node_memory(needs: LaunchNeeds, numa: NumaFacts, memory: MemoryFacts) -> Ite
     policy = numa.policy
     if not isinstance(policy, Unknown) and policy.set_mempolicy:
         return [skip("set_mempolicy is refused here, so nothing is bound", "launch")]
-    return [_memory_of(nodes, needs.processes, memory, numa) for nodes in bound]
+    return [_judge_node_memory(nodes, needs.processes, memory, numa) for nodes in bound]
 
 
 @or_unjudged
-def _memory_of(
+def _judge_node_memory(
     numbers: Sequence[int], everything: Sequence[ProcessNeeds], memory: MemoryFacts, numa: NumaFacts
 ) -> Finding:
     """Judge whether one NUMA node, or several that share a binding, have the memory that is bound
-    to them."""
+    to them. everything: all processes of the launch."""
     where = node_list(numbers)
     finding = passed(where)
     bound = [{*(p.among or (() if p.node is None else (p.node,)))} for p in everything]
@@ -321,12 +322,12 @@ def gpu_nic_distance(
 ) -> Iterable[Finding]:
     """Judge whether each process has a NIC near its GPU."""
     placed = [process for process in needs.rdma_processes if process.gpu is not None]
-    findings = [_nearest(process, numa, pci, gpus, rdma, needs) for process in placed]
+    findings = [_judge_nearest(process, numa, pci, gpus, rdma, needs) for process in placed]
     return fold(findings) or [skip("no process of the launch has both a GPU and RDMA", "launch")]
 
 
 @or_unjudged
-def _nearest(
+def _judge_nearest(
     process: ProcessNeeds,
     numa: NumaFacts,
     pci: PciFacts,
@@ -381,17 +382,18 @@ def unknown_nic_node(
         names = known(nics_in_use(rdma, needs))
         reason = "the launch uses no RDMA device of this host"
     several = len(numa.nodes) > 1
-    return [_named_node(name, pci, rdma, several) for name in names] or [skip(reason)]
+    return [_judge_node_name(name, pci, rdma, several) for name in names] or [skip(reason)]
 
 
 @or_unjudged
-def _named_node(name: str, pci: PciFacts, rdma: RdmaFacts, several: bool) -> Finding:
-    """Judge whether one NIC names its NUMA node. several: the host has more than one."""
+def _judge_node_name(name: str, pci: PciFacts, rdma: RdmaFacts, several_nodes: bool) -> Finding:
+    """Judge whether one NIC names its NUMA node. several_nodes: the host has more than one; else a
+    NIC that names no node passes."""
     finding = passed(name, need="a NUMA node")
     number = finding.known(nic_node(rdma, name))
     if number is not None:
         return finding._replace(have=f"node {number}")
-    if not several:
+    if not several_nodes:
         return finding._replace(have="no node named, one on the host")
     return finding.warned(
         "Mooncake places no memory near it, and prefers NICs that have a NUMA node",
@@ -412,14 +414,14 @@ def mooncake_view(
 ) -> Iterable[Finding]:
     """Judge whether Mooncake takes the near NICs for each GPU."""
     if needs is None:
-        return _of_host(numa, pci, gpus, rdma)
+        return _judge_gpus(numa, pci, gpus, rdma)
     launch, release = needs, release_of(needs.mooncake_version)
 
     @or_unjudged
     def judge(process: ProcessNeeds) -> Finding:
         assert process.gpu is not None
         finding = passed(process.name)
-        view = finding.known(predicted(numa, pci, gpus, rdma, process, release))
+        view = finding.known(predict_view(numa, pci, gpus, rdma, process, release))
         names = finding.known(nics_of(rdma, launch, process))
         return judge_gpu(finding, pci, view, process.gpu, names, release)
 
@@ -427,13 +429,13 @@ def mooncake_view(
     return findings or [skip("no process registers memory of a GPU over RDMA", "launch")]
 
 
-def _of_host(numa: NumaFacts, pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts) -> list[Finding]:
+def _judge_gpus(numa: NumaFacts, pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts) -> list[Finding]:
     """Judge every GPU that this process may use, with all NICs of the host that Mooncake can
     use."""
     visible = known(visible_gpus(gpus, ANY_PROCESS))
     if not visible:
         return [skip("no GPU is visible here")]
-    view = known(predicted(numa, pci, gpus, rdma, ANY_PROCESS, None))
+    view = known(predict_view(numa, pci, gpus, rdma, ANY_PROCESS, None))
     names = known(devices_in_use(rdma, ANY_PROCESS).names)
     if not names:
         return [skip("no NIC of this host is usable")]

@@ -34,7 +34,7 @@ TRANSLATING = ("DMA", "DMA-FQ")
 PASS_THROUGH = ("identity", "none")
 
 
-class _Used(NamedTuple):
+class _PciDevices(NamedTuple):
     """GPUs by address and NICs by name: those in use, all of the host's without a launch."""
 
     gpus: dict[str, PciFunction]
@@ -48,16 +48,19 @@ class _Used(NamedTuple):
         return subjects | {Subject(f"NIC {name}", "device"): nic for name, nic in self.nics.items()}
 
 
-def _used(pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None) -> _Used:
-    """Return the GPUs and NICs on PCI in use. Raises UnjudgedError if there are none, or not
-    known."""
+def _pci_devices_in_use(
+    pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None
+) -> _PciDevices:
+    """Return the GPUs and NICs on PCI in use. Raises UnjudgedError if none is in use, or if that is
+    not known."""
     must_be_read(pci)
     finding = passed("PCI")
     if needs is None:
-        used = _Used({gpu.address: gpu for gpu in finding.known(pci.accelerators)}, dict(pci.nics))
+        accelerators = {gpu.address: gpu for gpu in finding.known(pci.accelerators)}
+        used = _PciDevices(accelerators, dict(pci.nics))
         finding.known(rdma.nics)
     else:
-        used = _Used({}, {})
+        used = _PciDevices({}, {})
         # gpu.count says what is wrong with the GPUs themselves, and with a silent library.
         silent = isinstance(gpus.nvml, Unknown) or bool(gpus.nvml.error)
         for process in gpu_processes(needs):
@@ -83,13 +86,13 @@ def _used(pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | N
 def link_degraded(
     needs: LaunchNeeds | None, pci: PciFacts, rdma: RdmaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:
-    used = _used(pci, gpus, rdma, needs)
-    return fold(_link(subject, function, pci) for subject, function in used.subjects.items())
+    used = _pci_devices_in_use(pci, gpus, rdma, needs)
+    return fold(_judge_link(subject, function, pci) for subject, function in used.subjects.items())
 
 
 @or_unjudged
-def _link(subject: str, function: PciFunction, pci: PciFacts) -> Finding:
-    """Judge whether a device's PCIe link has all its lanes."""
+def _judge_link(subject: str, function: PciFunction, pci: PciFacts) -> Finding:
+    """Judge whether a PCIe link has all lanes that the device and the bridge above have."""
     finding = passed(subject)
     link = function.link
     unread = [fact for fact in (link.width, link.max_width) if isinstance(fact, Unknown)]
@@ -120,7 +123,7 @@ def acs(
     needs: LaunchNeeds | None, pci: PciFacts, rdma: RdmaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:
     """Judge whether ACS sends transfers between GPU and NIC up to the CPU."""
-    used = _used(pci, gpus, rdma, needs)
+    used = _pci_devices_in_use(pci, gpus, rdma, needs)
     pairs = [(gpu, nic) for gpu in used.gpus.values() for nic in used.nics.values()]
     between = dict.fromkeys(bridge for pair in pairs for bridge in bridges_between(*pair))
     if not between:
@@ -128,11 +131,11 @@ def acs(
     if pci.direct_nic:
         return [skip("a Direct NIC platform needs ACS on (see rdma_topo of rdma-core)", "PCI")]
     missing = Unknown("its configuration space was not read")
-    return fold(_redirects(bridge, pci.acs.get(bridge, missing)) for bridge in between)
+    return fold(_judge_acs(bridge, pci.acs.get(bridge, missing)) for bridge in between)
 
 
 @or_unjudged
-def _redirects(bridge: str, control: int | Unknown | None) -> Finding:
+def _judge_acs(bridge: str, control: int | Unknown | None) -> Finding:
     """Judge ACS of one bridge. control: its ACS control register, None without ACS."""
     finding = passed(f"bridge {bridge}", need="no redirection")
     bits = finding.known(control)
@@ -157,15 +160,15 @@ def iommu(
     needs: LaunchNeeds | None, pci: PciFacts, rdma: RdmaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:
     """Judge whether an IOMMU translates the DMA of each device."""
-    used = _used(pci, gpus, rdma, needs)
+    used = _pci_devices_in_use(pci, gpus, rdma, needs)
     arm = not isinstance(pci.iommus, Unknown) and any(
         name.startswith(("smmu", "arm-smmu")) for name in pci.iommus
     )
-    return fold(_mode(subject, function, pci, arm) for subject, function in used.subjects.items())
+    return fold(_judge_iommu(name, function, pci, arm) for name, function in used.subjects.items())
 
 
 @or_unjudged
-def _mode(subject: str, function: PciFunction, pci: PciFacts, arm: bool) -> Finding:
+def _judge_iommu(subject: str, function: PciFunction, pci: PciFacts, arm: bool) -> Finding:
     """Judge the IOMMU mode of one device. arm: the host has Arm's IOMMU."""
     finding = passed(subject, need="identity, or no IOMMU")
     mode = finding.known(function.iommu)

@@ -23,8 +23,8 @@ from checks.placement.mooncake_topology import (
     Location,
     View,
     differences,
-    measured,
-    predicted,
+    measure_locations,
+    predict_view,
 )
 from checks.rdma.devices import Port
 from checks.rdma.facts import Nic
@@ -53,16 +53,16 @@ CHECKS = {
 class TopologyAnswer(NamedTuple):
     """All that ``topology`` shows.
 
-    root: the name of the host or capture that was read. source: the launch, "" without one. asked:
-    whether the installed Mooncake was asked, too. findings: of the checks in ``CHECKS``. status:
-    the worst of all. processes: of the launch."""
+    root: the name of the host or capture that was read. source: the launch, "" without one.
+    measures: whether the installed Mooncake was asked, too. findings: of the checks in ``CHECKS``.
+    status: the worst of all. processes: of the launch."""
 
     root: str
     source: str
     topology: Topology
     engine: Engine | Unknown
     views: tuple[MooncakeView, ...]
-    asked: bool
+    measures: bool
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     status: Status
@@ -80,7 +80,7 @@ def topology_answer(
     sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):
         raise UsageError(sized.reason)
-    needs = None if sized is None else named(sized.needs, short)
+    needs = None if sized is None else use_roles(sized.needs, short)
     facts = read_facts(host.root, needs, timeout_seconds, TOPICS)
     engine = engine_of_host(facts)
     try:
@@ -95,8 +95,9 @@ def topology_answer(
     return TopologyAnswer(*shown, findings, note_texts, _status(findings, views), of_launch)
 
 
-def named(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
-    """Return the needs with each process called by its role alone, if asked and if unique."""
+def use_roles(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
+    """Return the needs with each process named by its role, if ``short`` and if all roles
+    differ."""
     processes = needs.processes
     if not short or len({each.role for each in processes}) < len(processes):
         return needs
@@ -182,12 +183,12 @@ def views_of(
     for process in processes:
         devices = devices_in_use(facts.rdma, process, release)
         topics = facts.numa, facts.pci, facts.gpus, facts.rdma
-        view = predicted(*topics, process, release, knows_gpus)
+        view = predict_view(*topics, process, release, knows_gpus)
         variables = [process.environment.get(name) for name in VARIABLES]
         groups.setdefault(repr((devices, view, variables)), ([], devices, view))[0].append(process)
     views = []
     for group, devices, view in groups.values():
-        measured_places = None if root is None else _found(group[0], devices, engine, root)
+        measured_places = None if root is None else _measure_group(group[0], devices, engine, root)
         differs: tuple[tuple[str, str, str], ...] = ()
         if isinstance(measured_places, tuple) and isinstance(view, View):
             differs = differences(view.locations, measured_places)
@@ -196,7 +197,7 @@ def views_of(
     return tuple(views)
 
 
-def _found(
+def _measure_group(
     process: ProcessNeeds, devices: DevicesInUse, engine: Engine | Unknown, root: Root
 ) -> tuple[Location, ...] | Unknown:
     """Ask the installed library which NICs it chooses for a process; Unknown if it is not asked."""
@@ -206,8 +207,9 @@ def _found(
         return Unknown("not asked: the process is set to use TCP")
     if "MC_USE_TENT" in process.environment:
         return Unknown("not asked: MC_USE_TENT is another engine, whose answer is of another form")
-    named = devices.chosen not in (ChosenBy.DISCOVERY, ChosenBy.TOPOLOGY)
-    return measured(root, engine.interpreter, process, devices.candidates if named else ())
+    by_name = devices.chosen not in (ChosenBy.DISCOVERY, ChosenBy.TOPOLOGY)
+    names = devices.candidates if by_name else ()
+    return measure_locations(root, engine.interpreter, process, names)
 
 
 _WITHOUT_NAMES = (ChosenBy.NOBODY, ChosenBy.DISCOVERY)
@@ -217,15 +219,15 @@ def notes(
     facts: Facts, needs: LaunchNeeds | None, topology: Topology, views: tuple[MooncakeView, ...]
 ) -> tuple[str, ...]:
     """Return the notes in the order in which they are shown, each once."""
-    texts = [*_of_host(facts, topology)]
+    texts = [*_host_notes(facts, topology)]
     for view in views:
-        texts += _of_view(topology, view, facts.numa.memory_nodes)
-        texts += _of_segments(needs, view)
-        texts += _left_out(topology, view)
+        texts += _view_notes(topology, view, facts.numa.memory_nodes)
+        texts += _segment_notes(needs, view)
+        texts += _left_out_notes(topology, view)
     return tuple(dict.fromkeys(texts))
 
 
-def _of_host(facts: Facts, topology: Topology) -> Iterator[str]:
+def _host_notes(facts: Facts, topology: Topology) -> Iterator[str]:
     """Yield notes on NICs and GPUs that are not known or not usable, and on missing NUMA nodes."""
     if isinstance(facts.rdma.nics, Unknown):
         yield f"NICs are not known: {facts.rdma.nics.reason}"
@@ -242,17 +244,19 @@ def _of_host(facts: Facts, topology: Topology) -> Iterator[str]:
         )
 
 
-def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]) -> Iterator[str]:
+def _view_notes(
+    topology: Topology, group: MooncakeView, memory_nodes: Sequence[int]
+) -> Iterator[str]:
     """Yield notes on lost or idle NICs, on a NIC that all GPUs share, and on nodes without a NIC in
     use."""
-    for cause in dict.fromkeys(lost.cause for lost in seen.devices.lost):
-        lost = [device for device in seen.devices.lost if device.cause is cause]
+    for cause in dict.fromkeys(lost.cause for lost in group.devices.lost):
+        lost = [device for device in group.devices.lost if device.cause is cause]
         names = join_names(device.name for device in lost)
         yield f"{names}: not used by Mooncake ({cause.value}: {lost[0].why})"
-    used = seen.devices.names
-    if isinstance(seen.view, Unknown) or isinstance(used, Unknown) or len(used) < 2:
+    used = group.devices.names
+    if isinstance(group.view, Unknown) or isinstance(used, Unknown) or len(used) < 2:
         return
-    first = {place.name: place.first for place in seen.view.locations}
+    first = {place.name: place.first for place in group.view.locations}
     nics_of = {name: nics for name, nics in first.items() if not isinstance(nics, Unknown)}
     taken = {nic for nics in nics_of.values() for nic in nics}
     idle = [name for name in used if name not in taken]
@@ -276,17 +280,17 @@ def _of_view(topology: Topology, seen: MooncakeView, memory_nodes: Sequence[int]
             yield f"{memory}: its transfers take any of {join_names(used)}"
 
 
-def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
-    """Yield a note for GPUs of these processes that have a nearer, usable NIC that is not in use.
-    Yields nothing if the launch does not choose the NICs itself."""
-    names = seen.devices.names
-    if isinstance(names, Unknown) or not names or seen.devices.chosen in _WITHOUT_NAMES:
+def _left_out_notes(topology: Topology, group: MooncakeView) -> Iterator[str]:
+    """Yield a note for GPUs of a group's processes that have a nearer, usable NIC that is not in
+    use. Yields nothing if the launch does not choose the NICs itself."""
+    names = group.devices.names
+    if isinstance(names, Unknown) or not names or group.devices.chosen in _WITHOUT_NAMES:
         return
-    lost = {device.name for device in seen.devices.lost}
+    lost = {device.name for device in group.devices.lost}
     usable = [nic.name for nic in topology.nics if nic.name not in lost and nic.active]
     gpus_of: dict[tuple[str, str, str], list[str]] = {}
     for gpu in topology.gpus:
-        if not set(gpu.used_by) & set(seen.processes):
+        if not set(gpu.used_by) & set(group.processes):
             continue
         paths = {name: topology.paths[gpu.name, name] for name in usable}
         levels = {name: PathClass[path] for name, path in paths.items() if isinstance(path, str)}
@@ -298,19 +302,19 @@ def _left_out(topology: Topology, seen: MooncakeView) -> Iterator[str]:
     for (nearest, best_name, used_name), gpus in gpus_of.items():
         yield (
             f"{join_names(gpus)}: {nearest} ({best_name}) is nearer than {join_names(names)} "
-            f"({used_name}), and {seen.devices.how} leaves it out"
+            f"({used_name}), and {group.devices.how} leaves it out"
         )
 
 
-def _of_segments(needs: LaunchNeeds | None, seen: MooncakeView) -> Iterator[str]:
+def _segment_notes(needs: LaunchNeeds | None, group: MooncakeView) -> Iterator[str]:
     """Yield a note on processes whose segment is split over several NUMA nodes. A rank that is
     bound to one node may have its segment on that node, and is not named."""
     split: dict[tuple[int, ...], list[str]] = {}
     for process in needs.processes if needs is not None else ():
-        if process.name in seen.processes and splits_segment(process) is True:
+        if process.name in group.processes and splits_segment(process) is True:
             split.setdefault(known(process.segment_nodes), []).append(process.name)
-    unnamed = seen.devices.chosen in _WITHOUT_NAMES
-    where = "NICs" if unnamed else f"devices of {seen.devices.how}"
+    unnamed = group.devices.chosen in _WITHOUT_NAMES
+    where = "NICs" if unnamed else f"devices of {group.devices.how}"
     for nodes, names in split.items():
         listed = ", ".join(str(numa_node) for numa_node in sorted(nodes))
         who = fold_names(names) if len(names) > 1 else names[0]
@@ -374,11 +378,11 @@ def _nic(facts: Facts, nic: Nic, users: tuple[str, ...]) -> TopologyDevice:
     address = "" if function is None else function.address
     ports = () if isinstance(nic.ports, Unknown) else nic.ports
     active = any(isinstance(port.state, str) and "ACTIVE" in port.state for port in ports)
-    return TopologyDevice("nic", nic.name, address, nic.node, _kind(nic), users, active)
+    return TopologyDevice("nic", nic.name, address, nic.node, _describe_nic(nic), users, active)
 
 
-def _kind(nic: Nic) -> str:
-    """Return ``mlx5 400 Gb/s ACTIVE``; of several ports each."""
+def _describe_nic(nic: Nic) -> str:
+    """Describe the driver and ports of a NIC, as ``mlx5 400 Gb/s ACTIVE``."""
     names = [word for word in (nic.provider, nic.driver) if isinstance(word, str) and word]
     if isinstance(nic.ports, Unknown):
         return " ".join((*names[:1], "ports not known"))
@@ -410,7 +414,7 @@ def _users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]
 
 
 def _path(facts: Facts, address: str, nic: str) -> str | Unknown:
-    """Return the PCI path between a GPU and a NIC."""
+    """Return the class of the PCI path between a GPU and a NIC, as ``PIX``."""
     name = address if nic in facts.pci.nics else nic
     missing = Unknown(f"{name}: is no PCI device here", absent=True)
     path = facts.pci.paths.get((address, nic), missing)

@@ -36,9 +36,9 @@ def answer_text(answer: TopologyAnswer, paint: Paint, width: int, ascii_only: bo
     parts = [
         _verdict(answer, paint, width),
         boxes(answer.topology, width, ASCII if ascii_only else LINES),
-        matrix(answer.topology, starred(answer), paint, width),
-        _mooncake(answer, paint, width),
-        _judged(answer, paint, width),
+        matrix(answer.topology, preferred_nics(answer), paint, width),
+        _choice_lines(answer, paint, width),
+        _finding_lines(answer, paint, width),
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
 
@@ -54,7 +54,7 @@ _NEAREST = "Mooncake takes the nearest of the NICs in use"
 
 def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
     """Return one text: the status, its meaning, and how many findings and notes follow below."""
-    status, shown = answer.status, _shown(answer)
+    status, shown = answer.status, _shown_findings(answer)
     text = _NEAREST if status is Status.PASS and answer.views else _MEANINGS[status]
     if status is Status.PASS and not answer.topology.nics:
         text = "no NIC is here, and nothing is wrong in how the rest sits"
@@ -65,14 +65,14 @@ def _verdict(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
     return [headed(word, f"{text}{below}", width, paint(word, COLOURS.get(status, "green")))]
 
 
-def _shown(answer: TopologyAnswer) -> list[Finding]:
-    """Return the findings that are not fine, the worst first; --json alone has their evidence."""
+def _shown_findings(answer: TopologyAnswer) -> list[Finding]:
+    """Return the findings that are not fine, the worst first, without evidence and settings."""
     plain = (findings._replace(evidence=(), settings=()) for findings in answer.findings)
     findings = fold(plain)
     return [each for status in COLOURS for each in findings if each.status is status]
 
 
-def starred(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
+def preferred_nics(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
     """Return the NICs that Mooncake prefers for each GPU, by GPU name. Of several processes that
     have a GPU the first counts. A GPU without a known choice is left out."""
     names = {gpu.address: gpu.name for gpu in answer.topology.gpus}
@@ -87,7 +87,7 @@ def starred(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
     return chosen
 
 
-def _mooncake(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
+def _choice_lines(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
     """Return the lines on the NICs that Mooncake prefers, for each group of processes."""
     if not answer.views:
         return wrapped("Mooncake: no process of the launch uses RDMA", width)
@@ -99,26 +99,26 @@ def _mooncake(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
         if isinstance(seen.view, Unknown):
             lines += wrapped(f"  not known: {clean(seen.view.reason)}", width)
         else:
-            lines += _places(seen.view, width)
-        lines += _measured(answer, seen, paint, width)
+            lines += _view_lines(seen.view, width)
+        lines += _compare(answer, seen, paint, width)
     return lines
 
 
-def _places(view: View, width: int) -> list[str]:
+def _view_lines(view: View, width: int) -> list[str]:
     """Return the lines of a predicted choice; locations with the same NICs share a line."""
     groups: dict[Location, list[str]] = {}
     for place in view.locations:
         groups.setdefault(place._replace(name=""), []).append(place.name)
     rows = [(join_names(names), place) for place, names in groups.items()]
     first = max((len(name) for name, _ in rows), default=0)
-    lines = [line for name, place in rows for line in _place(name.ljust(first), place, width)]
+    lines = [line for name, place in rows for line in _lines_at(name.ljust(first), place, width)]
     if isinstance(view.gpus, Unknown):
         lines += wrapped(f"  memory of GPUs: not known: {clean(view.gpus.reason)}", width)
     return lines or ["  none: it has no location for any memory"]
 
 
-def _place(name: str, place: Location, width: int) -> list[str]:
-    """Return the lines of one location. name: that is written, padded to its column."""
+def _lines_at(name: str, place: Location, width: int) -> list[str]:
+    """Return the lines of one location. name: as it is written, padded to its column."""
     if isinstance(place.preferred, Unknown):
         return wrapped(f"  {name}  not known: {clean(place.preferred.reason)}", width)
     if not place.preferred and not place.others:
@@ -133,10 +133,10 @@ def _nics(names: Iterable[str]) -> str:
     return clean(join_names(sorted(names, key=natural)))
 
 
-def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: int) -> list[str]:
+def _compare(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: int) -> list[str]:
     """Return the lines that compare the installed Mooncake's answer with the prediction; [] if not
     asked."""
-    if not answer.asked:
+    if not answer.measures:
         return []
     if isinstance(seen.measured, Unknown):
         why = f"{paint('not measured', 'magenta')}: {clean(seen.measured.reason)}"
@@ -153,10 +153,10 @@ def _measured(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: i
     return lines
 
 
-def _judged(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
-    """Return the lines of the findings that are no pass or skip, and of the notes."""
+def _finding_lines(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]:
+    """Return the lines of the findings that are neither pass nor skip, and of the notes."""
     lines: list[str] = []
-    for finding in _shown(answer):
+    for finding in _shown_findings(answer):
         have_need = amounts(finding)
         word, colour = finding.status.value, COLOURS[finding.status]
         head = f"{finding.check}, {clean(finding.subject)}{f': {have_need}' if have_need else ''}"

@@ -23,7 +23,7 @@ from checks.placement.mooncake_topology import (
     View,
     differences,
     parse_locations,
-    predicted,
+    predict_view,
 )
 from checks.releases.mooncake import release_of
 from checks.run.facts import Facts
@@ -139,7 +139,7 @@ def test_the_library_says_what_was_foretold(asked: Asked, seen: Mapping[str, See
     process = ANY_PROCESS._replace(
         environment=asked.variables, rdma=RdmaUse(asked.devices, "--device")
     )
-    view = predicted(
+    view = predict_view(
         facts.numa,
         facts.pci,
         facts.gpus,

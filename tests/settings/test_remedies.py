@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from checks.base.finding import Fill, Finding, Kind, Setting, command
 from checks.base.root import Root
 from checks.limits.runtimes import Limit, UnitLimit
-from checks.memlock.judge import _of_unit
-from checks.placement.pci_checks import _redirects
+from checks.memlock.judge import _judge_unit
+from checks.placement.pci_checks import _judge_acs
 from checks.software.software_checks import pip_install
 from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import read_launch
@@ -170,8 +170,8 @@ def test_checks_carry_words_as_they_found_them(tmp_path: Path) -> None:
     path = "/x$(touch P1); touch P2/my data"
     needs = _needs(path)
     found += findings(facts_of("/", "storage", needs=needs), needs, "storage.offload-path")
-    found.append(_redirects(HOSTILE[0], 0x1D))
-    found.append(_of_unit(UnitLimit(HOSTILE[0], None, Limit(1, 1), "a file")))
+    found.append(_judge_acs(HOSTILE[0], 0x1D))
+    found.append(_judge_unit(UnitLimit(HOSTILE[0], None, Limit(1, 1), "a file")))
     settings = [setting for finding in found for setting in finding.settings]
     settings.append(pip_install(environment(interpreter="python"), HOSTILE[0]))
     assert len(settings) == 4

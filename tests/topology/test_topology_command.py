@@ -20,7 +20,7 @@ from checks.base.needs import LaunchNeeds, ProcessNeeds
 from checks.base.root import CALLS_FILE
 from checks.base.unknown import Unknown
 from preflight.cli.main import run
-from preflight.topology.answer import Topology, TopologyDevice, TopologyNode, named, natural
+from preflight.topology.answer import Topology, TopologyDevice, TopologyNode, natural, use_roles
 from preflight.topology.report import ASCII, LINES, box, boxes, chunks, matrix
 from tests.builders.synthetic import (
     PATIENCE_SECONDS,
@@ -274,7 +274,7 @@ def test_ten_comes_behind_nine() -> None:
 def test_the_line_of_the_launch_is_left_out_where_it_tells_nobody_apart() -> None:
     def names(*processes: tuple[str, str]) -> list[str]:
         needs = tuple(ProcessNeeds(name, "sglang", {}, role=role) for name, role in processes)
-        return [one.name for one in named(LaunchNeeds("run.sh", needs, ()), short=True).processes]
+        return [p.name for p in use_roles(LaunchNeeds("run.sh", needs, ()), short=True).processes]
 
     found = names(("/a/run.sh:2 rank 0", "rank 0"), ("/a/run.sh:2 rank 1", "rank 1"))
     assert found == ["rank 0", "rank 1"]

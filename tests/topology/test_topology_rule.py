@@ -28,7 +28,7 @@ from checks.placement.mooncake_topology import (
     differences,
     parse_locations,
     pci_steps,
-    predicted,
+    predict_view,
 )
 from checks.placement.node_checks import CHECKS
 from checks.releases.mooncake import mooncake_release
@@ -61,7 +61,7 @@ def read(folder: Path, host: SyntheticHost) -> Facts:
 
 
 def view_of(facts: Facts, release: Any = None, **changes: Any) -> dict[str, tuple[Any, Any]]:
-    view = predicted(
+    view = predict_view(
         facts.numa, facts.pci, facts.gpus, facts.rdma, ANY_PROCESS._replace(**changes), release
     )
     assert isinstance(view, View)
@@ -118,7 +118,7 @@ def test_devices_by_name_and_gpus_by_number_are_the_process_own(tmp_path: Path) 
 
 def test_a_build_without_cuda_has_no_location_of_a_gpu(tmp_path: Path) -> None:
     facts = read(tmp_path, gpu_host())
-    view = predicted(
+    view = predict_view(
         facts.numa, facts.pci, facts.gpus, facts.rdma, ANY_PROCESS, None, knows_gpus=False
     )
     assert isinstance(view, View)
