@@ -41,7 +41,8 @@ class MemoryHeadroom(NamedTuple):
 
 
 class _Hierarchy(NamedTuple):
-    """The file names of one version of cgroups. limits: the one that kills first."""
+    """The file names of one version of cgroups. limits: first the limit at which the kernel kills.
+    page_cache: counters of memory.stat. protection: whether memory.min exists."""
 
     limits: tuple[str, ...]
     usage: str
@@ -84,18 +85,18 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
 
 @or_unknown
 def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
-    """Return the tightest limit of one folder; None if it sets none."""
+    """Return the smallest headroom below one folder's limits; None if the folder sets none."""
     every = [(known(cgroup_limit(root, path := f"{folder}/{x}")), path) for x in files.limits]
     limits = [(limit, path) for limit, path in every if limit is not None]
     if not limits:
         return None
-    used = known(_used(root, folder, files))
+    used = known(_used_bytes(root, folder, files))
     rooms = (MemoryHeadroom(max(0, limit - used), path) for limit, path in limits)
     return min(rooms, key=lambda room: room.left_bytes)
 
 
 @or_unknown
-def _used(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
+def _used_bytes(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
     """Return the bytes that a cgroup uses, without page cache that the kernel can give back.
     Unknown if a count is missing."""
     usage = known(root.count(f"{folder}/{files.usage}"))
@@ -144,7 +145,7 @@ class MemoryFacts(NamedTuple):
     killing_headroom: the same of the limits at which the kernel kills, so without memory.high.
     overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted here.
     shm_refuses: why no file can be made in /dev/shm, "" if nothing was seen. hugetlb_charged: huge
-    pages count against the memory cgroup. sizes None: not a file system."""
+    pages count against the memory cgroup."""
 
     meminfo: Meminfo | Unknown
     headroom: MemoryHeadroom | Unknown | None
@@ -164,7 +165,7 @@ class MemoryFacts(NamedTuple):
 
 def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
     """Read the host's memory below ``root``."""
-    size, available, refuses = _shm(root)
+    size, available, refuses = _read_shm(root)
     policy = root.integer(OVERCOMMIT)
     wrong = Unknown(f"{OVERCOMMIT}: no policy of the kernel: {policy}")
     return MemoryFacts(
@@ -181,7 +182,7 @@ def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
     )
 
 
-def _shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
+def _read_shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
     """Return size and free bytes of /dev/shm, and why no file can be made in it ("" if one can).
     All three are from ``memory.space``; the first two may be Unknown."""
     answer = root.call("memory.space", SHM)

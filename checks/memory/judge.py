@@ -37,7 +37,8 @@ def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
 
 
 def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
-    """Return the regular memory of the processes as a sum. huge_bytes: added as one more term."""
+    """Write the regular memory of the processes as a sum, ``2 x 3 GiB + 1 GiB``; unknown sizes are
+    left out. huge_bytes: added as one more term."""
     every = (process.regular_bytes for process in processes)
     counts = Counter(size for size in every if isinstance(size, int) and size)
     sizes = ((n, format_bytes(size)) for size, n in counts.items())
@@ -62,7 +63,7 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
         evidence=(Evidence(table.source, f"MemAvailable {available} bytes"),),
     )
     ranks = any(process.program == "sglang" for process in needs.processes)
-    advice = f"lower {sizes_to_lower(needs.processes)}, or free memory{_unused_pool(needs, table)}"
+    advice = f"lower {sizes_to_lower(needs.processes)}, or free memory{_unused_pages(needs, table)}"
     if need_bytes > available:
         refused = "a rank is refused, or " * ranks
         text = f"there is not enough memory: {refused}the kernel kills a process"
@@ -75,7 +76,7 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
         yield finding
 
 
-def _unused_pool(needs: LaunchNeeds, table: Meminfo) -> str:
+def _unused_pages(needs: LaunchNeeds, table: Meminfo) -> str:
     """Return advice on the free huge pages of the default size, which no other memory can use.
     Return "" if all are taken or reserved, or if the launch takes or may take them."""
     rows = ("Hugepagesize", "HugePages_Free", "HugePages_Rsvd")
@@ -91,7 +92,7 @@ def _unused_pool(needs: LaunchNeeds, table: Meminfo) -> str:
 @CHECKS.check("memory.cgroup", the_launch)
 def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge the memory limits of this process's own cgroup, of the launch's containers, and of a
-    Slurm job."""
+    Slurm job. The job is left out if its limit is that cgroup's."""
     finding = passed("cgroup")
     charged, headroom = _charged(needs, memory), memory.headroom
     need_bytes, headroom = finding.known(charged), finding.known(headroom)
@@ -108,14 +109,14 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
         setting = Setting(Kind.CGROUP, headroom.source, no_limit(headroom.source))
         sizes = sizes_to_lower(needs.processes)
         left = headroom.left_bytes
-        finding = _limited("cgroup", left, need_bytes, formula, evidence, (setting,), sizes)
+        finding = _judge_fit("cgroup", left, need_bytes, formula, evidence, (setting,), sizes)
         if slow and finding.status is Status.FAIL:
             text = "the kernel slows every process of the cgroup down: the start may never end"
             finding = finding._replace(text=text, consequence=Consequence.DEGRADED)
         yield finding
     yield from container_memory(needs)
     if headroom is None or "slurm" not in headroom.source:
-        yield from _slurm_job(needs)
+        yield from _judge_slurm_job(needs)
 
 
 @or_unknown
@@ -129,7 +130,7 @@ def _charged(needs: LaunchNeeds, memory: MemoryFacts) -> int | Unknown:
     return total + sum(map(known, sizes))
 
 
-def _limited(
+def _judge_fit(
     subject: str,
     left_bytes: int,
     need_bytes: int,
@@ -165,10 +166,10 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
         need_bytes = sum(known(each.regular_bytes) for each in processes)
         evidence = (Evidence(origin, f"memory limit {limit_bytes} bytes"),)
         sizes = sizes_to_lower(processes)
-        yield _limited(origin, limit_bytes, need_bytes, _formula(processes), evidence, (), sizes)
+        yield _judge_fit(origin, limit_bytes, need_bytes, _formula(processes), evidence, (), sizes)
 
 
-def _slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
+def _judge_slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
     """Judge the --mem of a Slurm job; warn if the launch needs more. It is a limit only if
     cgroup.conf has ConstrainRAMSpace=yes. Yields nothing without --mem."""
     places = [(each, each.container) for each in needs.processes]
@@ -205,10 +206,10 @@ def shm_space(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
         origin = "" if each.container is None else each.container.origin
         groups.setdefault(origin, []).append(each)
     for group in groups.values() or ((),):
-        yield from _shm_of(memory, group)
+        yield from _judge_shared_shm(memory, group)
 
 
-def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[Finding]:
+def _judge_shared_shm(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[Finding]:
     """Judge the /dev/shm that ``processes`` share: that of their container, or this host's."""
     need_bytes = sum(process.shm_bytes for process in processes)
     ranks = sum(1 for process in processes if process.gpu is not None)
@@ -222,7 +223,7 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
         size = RUNTIME_SHM_BYTES if container.shm_bytes is None else container.shm_bytes
         origin = "unless told otherwise" if container.shm_bytes is None else "as asked for"
         have = format_bytes(size, f"{{}} {origin}")
-        finding = _shm(subject, size, size, have, need_bytes, ranks, ())
+        finding = _judge_shm(subject, size, size, have, need_bytes, ranks, ())
         described = (each._replace(described_by=container.runtime) for each in finding.settings)
         yield finding._replace(settings=tuple(described))
         return
@@ -239,7 +240,7 @@ def _shm_of(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) -> Iterator[
             advice, settings = "mount it writable", (again,)
         yield finding.failed("no segment can be made there", advice, settings)
         return
-    yield _shm(SHM, size_bytes, available, have, need_bytes, ranks, evidence)
+    yield _judge_shm(SHM, size_bytes, available, have, need_bytes, ranks, evidence)
 
 
 def shm_wanted_bytes(need_bytes: int) -> int:
@@ -247,7 +248,7 @@ def shm_wanted_bytes(need_bytes: int) -> int:
     return max(GIB, 2 * need_bytes)
 
 
-def _shm(
+def _judge_shm(
     subject: str,
     size_bytes: int,
     available_bytes: int,
@@ -256,8 +257,8 @@ def _shm(
     ranks: int,
     evidence: tuple[Evidence, ...],
 ) -> Finding:
-    """Judge one /dev/shm. Fail if the launch's certain bytes do not fit. Warn if several GPU
-    processes (``ranks``) have 64 MiB or less, too little for NCCL and torch."""
+    """Judge one /dev/shm. Fail if less is free than the launch certainly writes. Warn if several
+    GPU processes (``ranks``) share 64 MiB or less of free space, too little for NCCL and torch."""
     need = format_bytes(need_bytes)
     finding = passed(subject, have, need, evidence=evidence)
     wanted = shm_wanted_bytes(need_bytes)

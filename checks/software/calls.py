@@ -59,7 +59,7 @@ class Elf(NamedTuple):
 
 
 def search() -> dict[str, Any]:
-    """Return this interpreter's module folders, and the programs on PATH."""
+    """Return this interpreter, its module folders, and the paths of programs on PATH."""
     names = ("python3", "numactl", "mooncake_master")
     # An empty part of PATH, or none, does not mean the current or the system's own folders here.
     path = os.pathsep.join(filter(None, os.environ.get("PATH", "").split(os.pathsep)))
@@ -112,7 +112,7 @@ def parts(package: str) -> list[str]:
 
 
 def program(path: str) -> dict[str, str]:
-    """Read a file on PATH: its ``_identity``, or a script's interpreter. Runs nothing."""
+    """Read a file on PATH: its ``_identity``, or a script's interpreter; else {}. Runs nothing."""
     elf = read_elf(path)
     if elf is not None:
         return _identity(path, elf)
@@ -122,7 +122,7 @@ def program(path: str) -> dict[str, str]:
 
 
 def _identity(path: str, elf: Elf) -> dict[str, str]:
-    """Return the ``build_id``, and ``release``: what --version prints, "" if it prints none."""
+    """Return ``build_id``, and ``release``: what --version would print, or "". Runs nothing."""
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size > _PROGRAM_LIMIT_BYTES:
             return {"build_id": elf.build_id, "release": ""}
@@ -296,7 +296,7 @@ def _read_elf(descriptor: int) -> Elf | None:
 
 
 def _build_id(notes: bytes, align: int) -> str:
-    """Return the build id among a segment's notes. Source: elf(5), Nhdr."""
+    """Return the build id among a segment's notes in hex, or "". Source: elf(5), Nhdr."""
     align = 8 if align == 8 else 4
     start = 0
     while start + 12 <= len(notes):

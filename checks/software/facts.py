@@ -51,7 +51,7 @@ class CompiledFile(NamedTuple):
     """A compiled file of Mooncake: ``missing`` pairs a library with the file that needs it.
 
     wheel: the distribution whose libraries the file looks for, "" if it names none. releases: those
-    that a program may be of, by name or by build id; () if neither tells."""
+    that a program may be of, by its version text or build id; () if neither tells."""
 
     name: str
     missing: tuple[tuple[str, str], ...]
@@ -60,10 +60,10 @@ class CompiledFile(NamedTuple):
 
 
 class Record(NamedTuple):
-    """How a wheel's files differ from its RECORD. listed: how many it names, None without a RECORD.
+    """How a wheel's files differ from its RECORD. listed: files in RECORD; None without a RECORD.
 
-    changed: (name, bytes in RECORD, bytes on disk, None if absent); equal bytes: another content.
-    """
+    changed: (name, bytes in RECORD, bytes on disk, None if absent); equal bytes: another
+    content."""
 
     wheel: Distribution
     listed: int | None
@@ -73,8 +73,9 @@ class Record(NamedTuple):
 class Master(NamedTuple):
     """The mooncake_master on PATH.
 
-    package: the ``mooncake`` folder that it starts the program of, None if it is the program
-    itself. releases: those that it may be of, none if nothing tells. source: what tells."""
+    package: if it is a script, the ``mooncake`` folder whose program it starts, else None.
+    releases: those that the program may be of; () if nothing tells. source: what tells the
+    releases."""
 
     path: str
     package: str | None
@@ -310,7 +311,7 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
         if package is None and any(n.startswith(("engine.", "store.", "_store.")) for n in files):
             package = f"{folder}/mooncake"
         if "nvidia" in names:
-            cuda = {**_cuda(root, f"{folder}/nvidia"), **cuda}
+            cuda = {**_cuda_libraries(root, f"{folder}/nvidia"), **cuda}
     torch, sglang = others.get("torch"), others.get("sglang")
     if hidden is not None and not (mooncake or package or sglang):
         return hidden
@@ -320,7 +321,7 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
     )
 
 
-def _cuda(root: Root, folder: str) -> dict[str, str]:
+def _cuda_libraries(root: Root, folder: str) -> dict[str, str]:
     """Find the CUDA runtime libraries that wheels installed: file name -> folder."""
     folder_of = {}
     for wheel in _CUDA_WHEELS:
@@ -349,7 +350,7 @@ def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
 
 
 def _wheel(rpath: object) -> str:
-    """Name the wheel that a file came in, by the folder of its bundled libraries."""
+    """Name the wheel that a file came in by the folder of its libraries; "" without one."""
     for folder in rpath if isinstance(rpath, list) else ():
         name = str(folder).rstrip("/").rpartition("/")[2]
         if name.endswith(".libs"):

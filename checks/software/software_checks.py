@@ -150,8 +150,9 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
     # What PYTHONPATH puts in front of one interpreter's wheel, a script of another takes too.
     same = master is not None and (master.package == engine.package or _shadowed(engine))
     if master is not None and engine.package is not None and not (master.package and same):
-        imported = tuple(each.version for each in engine.mooncake[:1])
-        finding = _judge_master(finding, master, _told(files) if _shadowed(engine) else imported)
+        wheel = tuple(each.version for each in engine.mooncake[:1])
+        imported = _program_releases(files) if _shadowed(engine) else wheel
+        finding = _judge_master(finding, master, imported)
     for fact in (software.records, software.master):
         if isinstance(fact, Unknown) and finding.status is Status.PASS:
             finding = finding.unknown(fact)
@@ -164,8 +165,9 @@ def _shadowed(engine: Environment) -> bool:
     return engine.package is not None and folder not in [wheel.folder for wheel in engine.mooncake]
 
 
-def _told(files: tuple[CompiledFile, ...]) -> tuple[str, ...]:
-    """Return the releases of a folder's programs, as the file that leaves the fewest says."""
+def _program_releases(files: tuple[CompiledFile, ...]) -> tuple[str, ...]:
+    """Return the releases that a folder's programs may be of: those of the program with the fewest;
+    () if none is known."""
     return min((file.releases for file in files if file.releases), key=len, default=())
 
 
@@ -180,7 +182,7 @@ def _judge_copies(
     """
     folders = [each.folder for each in engine.mooncake]
     if folders and _shadowed(engine):
-        programs = " or ".join(_told(files))
+        programs = " or ".join(_program_releases(files))
         release = f"programs are of release {programs}" if programs else "release is unknown"
         text = f"an import takes {engine.package}, which came with no wheel: its {release}"
         advice = "remove its folder from PYTHONPATH, or uninstall the wheel that it shadows"
@@ -235,8 +237,7 @@ def _judge_files(
 
 def _judge_master(finding: Finding, master: Master, imported: tuple[str, ...]) -> Finding:
     """Warn if the mooncake_master on PATH is of another release than the Mooncake that an import
-    takes, or if either is unknown. ``finding``: the verdict so far, whose text and advice are kept.
-    """
+    takes (``imported``), or if either is unknown. The text and advice of ``finding`` are kept."""
     ours, theirs = (
         [version.partition("+")[0] for version in each] for each in (imported, master.releases)
     )
