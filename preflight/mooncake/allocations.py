@@ -32,8 +32,8 @@ class Outcome(Enum):
     FAILED = "failed"
 
 
-class Handed(Enum):
-    """What of an allocation is registered, if it is."""
+class RegisteredPart(Enum):
+    """The part of an allocation that is registered with the NICs, if any is."""
 
     AS_ASKED = "the bytes that were asked for"
     WHOLE_PAGES = "all that is mapped"
@@ -45,11 +45,11 @@ class Allocation(NamedTuple):
 
     bytes: as asked for, before rounding. pages: taken, of ``page_size_bytes`` each; 0 inside the
     arena, which has pages itself, and 0 if not mapped. node: the NUMA node of the pages, or None.
-    error: the message of the process if the pages are missing. handed: the part that is registered.
-    offset_bytes: the beginning within a page; of plain memory, whose address is not known, the one
-    that takes most pages. may_die: a bus error may come instead of ``error``, if other processes
-    take the pages meanwhile. split: the number of the mapping that this share is part of, or 0.
-    owner: the number of the host pool, or of the store client, that it is for."""
+    error: the message of the process if the pages are missing. offset_bytes: the beginning within a
+    page; of plain memory, whose address is not known, the one that takes most pages. may_die: a bus
+    error may come instead of ``error``, if other processes take the pages meanwhile. split: the
+    number of the mapping that this share is part of, or 0. owner: the number of the host pool, or
+    of the store client, that it is for."""
 
     what: MemoryKind
     bytes: int
@@ -61,7 +61,7 @@ class Allocation(NamedTuple):
     on_shortage: OnShortage
     outcome: Outcome = Outcome.TAKEN
     error: str = ""
-    handed: Handed = Handed.AS_ASKED
+    registered_part: RegisteredPart = RegisteredPart.AS_ASKED
     offset_bytes: int = 0
     may_die: bool = False
     split: int = 0
@@ -107,8 +107,8 @@ class StockedPools:
         return page_size_bytes in self._killing
 
     def _has(self, at: Spot, pages: int) -> bool:
-        whole = Spot(at.page_size_bytes, None)
-        return all(pages <= self._left.get(spot, 0) for spot in (at, whole))
+        size_in_all = Spot(at.page_size_bytes, None)
+        return all(pages <= self._left.get(spot, 0) for spot in (at, size_in_all))
 
     def take(self, at: Spot, pages: int) -> bool:
         """Take pages at a spot, and at every spot that contains it. Return False, and take none, if
@@ -130,19 +130,19 @@ Pools = EndlessPools | StockedPools
 def all_regions_of(allocations: Iterable[Allocation]) -> Iterator[Region]:
     """Yield the regions of one process; a segment in shares is one region, registered once."""
     for shares in mappings(allocations):
-        yield from regions_of(whole(shares))
+        yield from regions_of(join_shares(shares))
 
 
 def mappings(allocations: Iterable[Allocation]) -> Iterator[tuple[Allocation, ...]]:
-    """Yield the allocations of one process, mapping by mapping; shares of one mapping together."""
+    """Yield the allocations of one process; the shares of one split mapping come together."""
     together: dict[object, list[Allocation]] = {}
     for number, allocation in enumerate(allocations):
         together.setdefault(allocation.split or -number - 1, []).append(allocation)
     yield from map(tuple, together.values())
 
 
-def whole(shares: Sequence[Allocation]) -> Allocation:
-    """Return the one mapping of several ``shares``, bound to no single node."""
+def join_shares(shares: Sequence[Allocation]) -> Allocation:
+    """Return the one mapping that ``shares`` are parts of, bound to no single node."""
     first = shares[0]
     if len(shares) == 1:
         return first
@@ -157,12 +157,12 @@ def regions_of(allocation: Allocation) -> Iterator[Region]:
     regular = allocation.backing in (Backing.REGULAR, Backing.NONE)
     page = REGULAR_PAGE_BYTES if regular else allocation.page_size_bytes
     what, size = allocation.what, allocation.bytes
-    if allocation.handed is Handed.HALVES:
+    if allocation.registered_part is RegisteredPart.HALVES:
         half = size // 2
         yield Region(f"K half of the {what}", half, page)
         yield Region(f"V half of the {what}", size - half, page, half % page)
         return
-    if allocation.handed is Handed.WHOLE_PAGES:
+    if allocation.registered_part is RegisteredPart.WHOLE_PAGES:
         size += -size % page
     # MmapArena gives its mapping the flag itself (mmap_arena.cpp).
     dontfork = allocation.backing is Backing.ARENA

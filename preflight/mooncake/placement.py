@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class NicPlacement(NamedTuple):
-    """The nodes of the NICs in use, which decide whether a segment is split."""
+    """The NUMA nodes of the NICs in use, which decide whether a segment is split. origin: what
+    tells the nodes, in words."""
 
     nodes: tuple[int, ...] | Unknown
     origin: str
@@ -34,7 +35,8 @@ class NicPlacement(NamedTuple):
 
 
 class RankPlacement(NamedTuple):
-    """The node that each rank's memory is bound to, None if nothing binds it."""
+    """The NUMA node that each rank's memory is bound to, None if nothing binds it. origin: what
+    tells the nodes, in words."""
 
     nodes: tuple[int | None, ...]
     origin: str
@@ -96,12 +98,12 @@ def binds_ranks(environment: Mapping[str, str]) -> bool:
 
 
 def place_ranks(
-    ranks: int, nics: tuple[int, ...], root: Root, first_gpu: int = 0, tries: bool = False
+    ranks: int, nics: tuple[int, ...], root: Root, first_gpu: int = 0, leaves_unbound: bool = False
 ) -> RankPlacement:
     """Return the NUMA node to which SGLang binds each rank's memory: that of its GPU. If the GPUs
     do not tell, the ranks are spread over ``nics``, the nodes of the NICs, or bound to none if
-    these are fewer than two. A note tells what is assumed. tries: a rank whose node the cpuset
-    forbids is not bound.
+    these are fewer than two. A note tells what is assumed. leaves_unbound: a rank whose node the
+    cpuset forbids is not bound.
 
     SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node of its GPU, on
     a host with a second node and numactl (utils/numa_utils.py)."""
@@ -109,7 +111,7 @@ def place_ranks(
     if len(numa_nodes(root)) > 1 and not isinstance(gpus, Unknown):
         nodes = gpus[first_gpu : first_gpu + ranks]
         if len(nodes) == ranks and None not in nodes:
-            mems = read_allowed(root).mems if tries else Unknown("not asked")
+            mems = read_allowed(root).mems if leaves_unbound else Unknown("not asked")
             if not isinstance(mems, Unknown) and not set(mems).issuperset(nodes):
                 nodes = tuple(numa_node if numa_node in mems else None for numa_node in nodes)
             return RankPlacement(nodes, "this host's GPUs, to whose nodes SGLang binds each rank")
@@ -128,8 +130,8 @@ def place_ranks(
 
 
 class ClientNics:
-    """The placement of the NICs for each list of devices that a client names. Each list is read
-    once."""
+    """Places the NICs of store clients, and keeps the placement of each list of devices that a
+    client names. stated: the nodes of --nic-numa-nodes, or None."""
 
     def __init__(self, root: Root, stated: tuple[int, ...] | None) -> None:
         self._root = root

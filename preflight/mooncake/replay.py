@@ -31,10 +31,10 @@ from preflight.mooncake.allocations import (
     Allocation,
     Backing,
     EndlessPools,
-    Handed,
     OnShortage,
     Outcome,
     Pools,
+    RegisteredPart,
     StockedPools,
 )
 from preflight.programs.memory_records import Launch, MappedProcess, OwnPool, Protocol, StoreClient
@@ -111,13 +111,13 @@ class ProcessRun:
         for number, size in enumerate(self.process.host_pools_bytes):
             for mapped in self._host_pool(size, registered):
                 if number < len(split) and split[number]:
-                    mapped = mapped._replace(handed=Handed.HALVES)
+                    mapped = mapped._replace(registered_part=RegisteredPart.HALVES)
                 elif whole and mapped.backing is Backing.MEMFD_HUGETLB:
-                    mapped = mapped._replace(handed=Handed.WHOLE_PAGES)
+                    mapped = mapped._replace(registered_part=RegisteredPart.WHOLE_PAGES)
                 yield mapped._replace(owner=number)
         for own_pool in self.process.own_pools:
             self.host_pools_left -= 1
-            yield self._own_pool(own_pool)
+            yield self._engine_pool(own_pool)
         for number, client in enumerate(self.process.clients):
             for mapped in self._dummy_client(client) if client.dummy else self._client(client):
                 yield mapped._replace(owner=number)
@@ -141,13 +141,14 @@ class ProcessRun:
         else:
             yield self._shared_memory(what, size, registered)
 
-    def _own_pool(self, asked: OwnPool) -> Allocation:
-        """Return the pool of another engine, of huge pages or of regular ones."""
-        what, registered = MemoryKind.CPU_POOL, asked.registered
-        if asked.hugepage_bytes is None:
-            return _regular(what, asked.bytes, registered)
-        fails, page = OnShortage.FAILS, asked.hugepage_bytes
-        return self._map(what, asked.bytes, Backing.HUGETLB, registered, fails, asked.error, page)
+    def _engine_pool(self, engine_pool: OwnPool) -> Allocation:
+        """Map the pool of another engine, on huge pages or on regular ones."""
+        what, registered = MemoryKind.CPU_POOL, engine_pool.registered
+        if engine_pool.hugepage_bytes is None:
+            return _regular(what, engine_pool.bytes, registered)
+        fails, page, error = OnShortage.FAILS, engine_pool.hugepage_bytes, engine_pool.error
+        size, backing = engine_pool.bytes, Backing.HUGETLB
+        return self._map(what, size, backing, registered, fails, error, page)
 
     def _dummy_client(self, client: StoreClient) -> Iterator[Allocation]:
         """Yield the buffer of a client whose segment another process has."""
@@ -155,7 +156,7 @@ class ProcessRun:
         if client.local_buffer_bytes:
             registered, size = client.protocol is Protocol.RDMA, client.local_buffer_bytes
             mapped = self._shared_memory(MemoryKind.LOCAL_BUFFER, size, registered)
-            yield mapped._replace(handed=Handed.WHOLE_PAGES)
+            yield mapped._replace(registered_part=RegisteredPart.WHOLE_PAGES)
 
     def _client(self, client: StoreClient) -> Iterator[Allocation]:
         """Yield the cache, buffer and segment of a client, and its offload buffer."""
@@ -163,13 +164,14 @@ class ProcessRun:
         yield from self._hot_cache(registered)
         yield from self._local_buffer(client.local_buffer_bytes, registered)
         for mapped in self._mapped_segment(client):
-            on_huge_pages = mapped.backing is not Backing.REGULAR
-            yield mapped._replace(handed=Handed.WHOLE_PAGES) if on_huge_pages else mapped
+            if mapped.backing is not Backing.REGULAR:
+                mapped = mapped._replace(registered_part=RegisteredPart.WHOLE_PAGES)
+            yield mapped
         if client.offload_buffer_bytes is not None:
             yield self._offload_buffer(client, client.offload_buffer_bytes, registered)
 
     def _offload_buffer(self, client: StoreClient, size: int, registered: bool) -> Allocation:
-        """Return the buffer for SSD offload; it fails if its size or its folder cannot be had."""
+        """Return the buffer for SSD offload; it fails if it is too large or its folder is taken."""
         mapped = _regular(MemoryKind.OFFLOAD_BUFFER, size, registered)
         if not 0 < size < ADDRESS_SPACE_BYTES:
             why = "SIGSEGV (exit code 139): Mooncake goes on without the memory that it asked for"
@@ -181,8 +183,8 @@ class ProcessRun:
         return mapped
 
     def _shared_memory(self, what: MemoryKind, size: int, registered: bool) -> Allocation:
-        """Map a host pool, or the buffer of a client without a segment, as shared memory. It is on
-        huge pages if they are on, else on regular ones."""
+        """Map a host pool, or the buffer of a client without a segment, as shared memory. With huge
+        pages switched on it takes these, and fails if they run short; else regular pages."""
         if not size:
             error = "RuntimeError: Failed to map shared memory: Invalid argument"
             return _failed(_regular(what, size, registered), error)
@@ -215,14 +217,14 @@ class ProcessRun:
             yield _onheap(what, size, registered, alignment)
 
     def _local_buffer(self, size: int, registered: bool) -> Iterator[Allocation]:
-        """Yield the local buffer of a client."""
+        """Yield the local buffer of a client, if any; the arena may come before it."""
         if not size:
             return
         if not self._hugepages:
             yield _onheap(MemoryKind.LOCAL_BUFFER, size, registered, ARENA_ALIGNMENT_BYTES)
             return
         what, error = MemoryKind.LOCAL_BUFFER, self._launch.release.no_local_buffer
-        yield from self._direct(what, size, ARENA_ALIGNMENT_BYTES, registered, error)
+        yield from self._map_directly(what, size, ARENA_ALIGNMENT_BYTES, registered, error)
 
     def _mapped_segment(self, client: StoreClient) -> Iterator[Allocation]:
         """Yield the segment of a client: one mapping, or a share on each NUMA node. The arena may
@@ -233,14 +235,14 @@ class ProcessRun:
         if not size:
             return
         if len(nodes) > 1:
-            yield from self._numa_segment(what, size, nodes)
+            yield from self._split_segment(what, size, nodes)
         elif self._hugepages:
             error = "setup returns -600: Failed to allocate segment memory"
             if registered:
                 # Over RDMA the pages are touched after the mapping is granted: seen with two ranks
                 # that start together on one short node.
                 error += " (or a bus error, where another rank takes the pages meanwhile)"
-            for mapped in self._direct(what, size, self._page_bytes, registered, error):
+            for mapped in self._map_directly(what, size, self._page_bytes, registered, error):
                 yield mapped._replace(may_die=registered and mapped.what is what)
         elif size >= SLAB_BYTES:
             yield _regular(what, size, registered)
@@ -249,7 +251,8 @@ class ProcessRun:
             yield _failed(_regular(what, size, registered), error)
 
     def _segment_nodes(self, client: StoreClient) -> tuple[int, ...]:
-        """Return the nodes over which the segment is split; fewer than two: it is not."""
+        """Return the nodes over which a client's segment is split; fewer than two: it is not
+        split."""
         release = self._launch.release
         if client.protocol is not Protocol.RDMA or release.numa_segments is NumaSegments.NONE:
             return ()
@@ -258,7 +261,7 @@ class ProcessRun:
             return tuple(numa_node for numa_node in nodes if numa_node == self.process.node)
         return nodes
 
-    def _numa_segment(
+    def _split_segment(
         self, what: MemoryKind, size: int, nodes: tuple[int, ...]
     ) -> Iterator[Allocation]:
         """Yield the share of a split segment on each of ``nodes``, up to the first that fails.
@@ -297,12 +300,11 @@ class ProcessRun:
     def _at(self, page_size_bytes: int) -> Spot:
         return Spot(page_size_bytes, self.process.node, self.process.among)
 
-    def _direct(
+    def _map_directly(
         self, what: MemoryKind, size: int, alignment: int, registered: bool, error: str
     ) -> Iterator[Allocation]:
         """Yield memory as ``allocate_buffer_mmap_memory`` takes it: from the arena if it fits, else
-        a mapping. The first call yields the arena before. error: the message if the mapping fails.
-        """
+        a mapping. The first call maps and yields the arena first. error: if the mapping fails."""
         yield from self._create_arena()
         if self.arena and self.arena.place(size, alignment):
             page, numa_node = self._page_bytes, self.process.node
@@ -412,9 +414,9 @@ def replay(launch: Launch, pools: Pools, turns: Iterable[int] = ()) -> tuple[Pro
     """Run every process of ``launch`` against ``pools``, until one fails or all are done. Return
     the allocations of each process, in the order of the launch.
 
-    ``turns``: whose turn it is, as indexes into ``launch.processes``; after them, and by default,
-    every process maps its host pools, in order, and then each sets up its clients. Nothing in
-    SGLang enforces that order; ``checks.hugetlb.fit`` judges over every order."""
+    ``turns``: indexes into ``launch.processes``, each for one allocation. After them, and by
+    default, every process maps its host pools, in order, and then each sets up its clients. Nothing
+    in SGLang enforces that order; ``checks.hugetlb.fit`` judges over every order."""
     folders: set[str] = set()
     runs = [ProcessRun(process, launch, pools, folders) for process in launch.processes]
     steps = [run.steps() for run in runs]
@@ -451,12 +453,12 @@ def _advance(run: ProcessRun, steps: Iterator[Allocation]) -> bool:
 
 
 @lru_cache(maxsize=4)  # a sizing, its needs and its checks ask of the same launch
-def asked_for(launch: Launch) -> tuple[ProcessReplay, ...]:
-    """Return every allocation of ``launch`` when no pool runs short."""
+def replay_endless(launch: Launch) -> tuple[ProcessReplay, ...]:
+    """Replay a launch against pools that never run short; return all that it asks for."""
     return replay(launch, EndlessPools())
 
 
-def taken_from(
+def replay_stock(
     launch: Launch, stock: Mapping[Spot, Stock | Unknown]
 ) -> tuple[ProcessReplay, ...] | None:
     """Replay a launch against the pools of a host, each with the fewest pages it may have. None if
@@ -478,33 +480,34 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
 
     Host pools of SGLang's own allocator are a usage of their own: like an arena they take their
     pages from others, and nothing fails without them."""
-    with_arenas = asked_for(launch)
-    without_arenas = asked_for(launch.without_arenas())
+    with_arenas = replay_endless(launch)
+    without_arenas = replay_endless(launch.without_arenas())
     usages: list[Usage] = []
     for mapped, dropped in zip(with_arenas, without_arenas, strict=True):
-        must, may = _split(mapped.allocations)
+        must, replaceable = _split_replaceable(mapped.allocations)
         among = mapped.process.among
-        least = _without_last_cache(_split(dropped.allocations)[0])
+        least = _without_last_cache(_split_replaceable(dropped.allocations)[0])
         arenas = [each for each in must if each.what is MemoryKind.ARENA]
         most, least_pages, of_arena = (pages_by_spot(a, among) for a in (must, least, arenas))
         # Whether nothing that the arena could hold is mapped beside it.
         lasting = [each for each in must if each.on_shortage is not OnShortage.BUS_ERROR]
         beside = [each for each in lasting if each.what is not MemoryKind.ARENA]
         serves = all(each.backing is not Backing.HUGETLB for each in beside)
-        touched = _touched(must, mapped.arena_used_bytes, among)
+        touched = _touched_if_arena_is_last(must, mapped.arena_used_bytes, among)
         usage = most, least_pages, serves, _headroom(mapped), of_arena, touched
         usages.append(Usage(mapped.process.name, *usage))
-        if may:
+        if replaceable:
             name = own_allocator(mapped.process.name)
-            usages.append(Usage(name, pages_by_spot(may, among), {}, True, {}))
+            usages.append(Usage(name, pages_by_spot(replaceable, among), {}, True, {}))
     return tuple(usages)
 
 
-def _touched(
+def _touched_if_arena_is_last(
     allocations: tuple[Allocation, ...], used_bytes: int, among: tuple[int, ...]
 ) -> dict[Spot, int]:
-    """Return the pages before an arena and the arena's used ones; none if more follows.
-    MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1)."""
+    """Return the huge pages mapped before an arena that is mapped last, and the arena's used ones;
+    {} if more follows. MAP_POPULATE stops at a cgroup's limit without an error (seen,
+    0.3.13.post1)."""
     huge = [allocation for allocation in allocations if allocation.on_huge_pages]
     if not huge or huge[-1].what is not MemoryKind.ARENA:
         return {}
@@ -514,11 +517,11 @@ def _touched(
     return touched
 
 
-def _split(
+def _split_replaceable(
     allocations: Iterable[Allocation],
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Split allocations in two: all others, and the host pools of SGLang's own allocator on huge
-    pages, which do without them."""
+    """Return two groups: all other allocations, and the host pools of SGLang's own allocator on
+    huge pages, which can do without huge pages."""
     replaceable = MemoryKind.HOST_POOL, Backing.HUGETLB, OnShortage.FALLS_BACK
     every = [(each, (each.what, each.backing, each.on_shortage)) for each in allocations]
     must = tuple(each for each, kinds in every if kinds != replaceable)
@@ -526,7 +529,7 @@ def _split(
 
 
 def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
-    """Return the allocations without a hot cache that nothing follows: the client does without."""
+    """Leave out a hot cache that no huge pages follow: the client can go on without a cache."""
     others = [n for n, each in enumerate(allocations) if each.what is not MemoryKind.HOT_CACHE]
     last = max((number for number in others if allocations[number].on_huge_pages), default=-1)
     return tuple(a for number, a in enumerate(allocations) if number < last or number in others)
@@ -553,11 +556,11 @@ def pages_by_spot(
 
 def _headroom(process: ProcessReplay) -> dict[Spot, int]:
     """Return the pages on other nodes that a bound process must also see free on the node of its
-    binding.
+    binding. {} for an unbound process, and without a split segment.
 
-    It maps a split segment, and must see the whole segment free on that node first. The kernel
-    grants a mapping on the pages of the nodes that the process's policy allows (mm/hugetlb.c,
-    allowed_mems_nr), although each share is then bound, and taken, elsewhere."""
+    The process must see the whole segment free on that node first: the kernel grants a mapping on
+    the pages of the nodes that the process's policy allows (mm/hugetlb.c, allowed_mems_nr). Each
+    share is then bound, and taken, elsewhere."""
     numa_node = process.process.node
     headroom: dict[Spot, int] = {}
     shares = [share for share in process.allocations if share.on_shortage is OnShortage.BUS_ERROR]

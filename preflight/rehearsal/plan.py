@@ -31,11 +31,17 @@ from preflight.mooncake.allocations import (
     Backing,
     EndlessPools,
     Outcome,
+    join_shares,
     mappings,
     regions_of,
-    whole,
 )
-from preflight.mooncake.replay import SLAB_BYTES, ProcessReplay, asked_for, replay, taken_from
+from preflight.mooncake.replay import (
+    SLAB_BYTES,
+    ProcessReplay,
+    replay,
+    replay_endless,
+    replay_stock,
+)
 from preflight.processes.processes import ProcessKind
 from preflight.programs.memory_records import HotCache, Launch, MappedProcess, StoreClient
 from preflight.rehearsal.records import Library, Member, RehearsalPlan, RehearsalStep
@@ -136,7 +142,7 @@ def until_refused(
     refused hot cache is given back instead, and the client goes on."""
     done: list[Allocation] = []
     for shares in mappings(allocations):
-        mapped = whole(shares)
+        mapped = join_shares(shares)
         why = next(filter(None, (refusal(part, forking) for part in regions_of(mapped))), "")
         if not why or mapped.outcome is not Outcome.TAKEN:
             done += shares
@@ -306,7 +312,7 @@ def plan_members(
         order.sort(key=lambda index: members[index].program != "mooncake_client")
     ordered = tuple(members[at]._replace(number=number) for number, at in enumerate(order))
     launch = launch._replace(processes=tuple(launch.processes[index] for index in order))
-    replayed = taken_from(launch, stock)
+    replayed = replay_stock(launch, stock)
     steps = list(_steps(ordered, launch, replayed))
     # Nothing is predicted of those after the first that fails.
     ends = next((at for at, step in enumerate(steps, 1) if step.failure is not None), len(steps))
@@ -330,7 +336,7 @@ def _steps(
 ) -> Iterator[RehearsalStep]:
     """Yield the steps: first all host pools, then each member's store clients and registrations.
     taken: the predicted allocations of each member; None if nothing can be predicted."""
-    every = list(map(_group_by_number, asked_for(launch)))
+    every = list(map(_group_by_number, replay_endless(launch)))
     here = [_Groups({}, {})] * len(every) if taken is None else list(map(_group_by_number, taken))
     for index, member in enumerate(members):
         count = len(member.process.host_pools_bytes)

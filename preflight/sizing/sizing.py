@@ -16,10 +16,10 @@ from preflight.base.usage_error import UsageError
 from preflight.mooncake.allocations import Backing
 from preflight.mooncake.replay import (
     ProcessReplay,
-    asked_for,
     hugetlb_usages,
     pages_by_spot,
-    taken_from,
+    replay_endless,
+    replay_stock,
 )
 from preflight.programs.store_environment import Note
 from preflight.sizing.flag_inputs import Flags, gather_flags
@@ -144,12 +144,12 @@ def read_host(root: Root) -> HostMemory:
 def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
     """Return the sizing of one launch, judged against the host."""
     usages = hugetlb_usages(inputs.launch)
-    asked = asked_for(inputs.launch)
+    asked = replay_endless(inputs.launch)
     unlimited = judge_fit(usages, {})
     stock = _stock(inputs, host, root, unlimited.needs)
     verdict = judge_fit(usages, stock)
     unused = unused_requests(inputs, asked)
-    taken = taken_from(inputs.launch, stock)
+    taken = replay_stock(inputs.launch, stock)
     status, reason = _status(inputs, asked, verdict, stock, unused)
     if status == "fails" and not reason:
         reason = _why_it_fails(taken)

@@ -13,7 +13,7 @@ from checks.base.unknown import Unknown
 from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import RELEASES
 from preflight.mooncake.allocations import REGULAR_PAGE_BYTES, Backing, Outcome, StockedPools
-from preflight.mooncake.replay import asked_for, hugetlb_usages, pages_by_spot, replay
+from preflight.mooncake.replay import hugetlb_usages, pages_by_spot, replay, replay_endless
 from preflight.programs.memory_records import (
     Launch,
     MappedProcess,
@@ -33,7 +33,7 @@ def exactly(pages: Mapping[Spot, int]) -> dict[Spot, Stock | Unknown]:
 
 def fails_for_another_reason(launch: Launch) -> bool:
     """A segment too small for regular pages fails however many huge pages there are."""
-    return any(process.failure for process in asked_for(launch))
+    return any(process.failure for process in replay_endless(launch))
 
 
 @st.composite
@@ -111,7 +111,7 @@ def test_a_lone_process_is_judged_as_it_runs(launch: Launch) -> None:
 
 @given(launches())
 def test_totals_are_sums_of_rounded_allocations(launch: Launch) -> None:
-    for process in asked_for(launch):
+    for process in replay_endless(launch):
         for a in process.allocations:
             if a.backing not in (Backing.ARENA, Backing.NONE):
                 assert a.pages == round_up(a.bytes, a.page_size_bytes) // a.page_size_bytes
@@ -120,7 +120,7 @@ def test_totals_are_sums_of_rounded_allocations(launch: Launch) -> None:
     needs = judge_fit(hugetlb_usages(launch), {}).needs
     for spot, count in needs.items():
         if spot.node is None:
-            taken = [pages_by_spot(process.allocations) for process in asked_for(launch)]
+            taken = [pages_by_spot(process.allocations) for process in replay_endless(launch)]
             assert count == sum(
                 pages
                 for process in taken

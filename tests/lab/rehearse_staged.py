@@ -81,7 +81,7 @@ def staged_plan(
     from checks.releases.mooncake import mooncake_release
     from checks.run.facts import read_facts
     from preflight.mooncake.allocations import all_regions_of
-    from preflight.mooncake.replay import asked_for
+    from preflight.mooncake.replay import replay_endless
     from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
     from preflight.programs.store_environment import read_store_settings
     from preflight.rehearsal.plan import member_of, plan_members
@@ -115,7 +115,7 @@ def staged_plan(
                 rdma=RdmaUse((), "staged") if one.protocol == "rdma" else None,
                 regions=tuple(all_regions_of(asked.allocations)),
             )
-            for one, own, asked in zip(given, environments, asked_for(launch), strict=True)
+            for one, own, asked in zip(given, environments, replay_endless(launch), strict=True)
         ),
         (),
         mooncake_version=library.version,

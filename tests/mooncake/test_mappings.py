@@ -8,7 +8,7 @@ from checks.base.pages import MemoryKind, Spot
 from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release
 from preflight.mooncake.allocations import mappings
-from preflight.mooncake.replay import asked_for, heap, hugetlb_usages
+from preflight.mooncake.replay import heap, hugetlb_usages, replay_endless
 from preflight.programs.memory_records import (
     HotCache,
     Launch,
@@ -28,7 +28,7 @@ def test_two_segments_on_other_nodes_are_two_mappings() -> None:
     )
     process = MappedProcess("rank 0", StoreSettings(True, 2 * MIB), clients=clients)
     launch = Launch((process,), mooncake_release("0.3.12"), (0, 1))
-    (replay,) = asked_for(launch)
+    (replay,) = replay_endless(launch)
     segments = [
         [share.node for share in shares]
         for shares in mappings(replay.allocations)
@@ -63,7 +63,7 @@ def test_a_segment_for_each_node_has_whole_slabs(
     settings, _ = read_store_settings(dict.fromkeys(variables[: 3 if hca else 2], "1"), release)
     client = StoreClient(80 * MIB, 0, Protocol.RDMA)
     process = MappedProcess("rank 0", settings, clients=(client,))
-    (replay,) = asked_for(Launch((process,), release, (0, 1)))
+    (replay,) = replay_endless(Launch((process,), release, (0, 1)))
     assert [allocation.pages for allocation in replay.allocations] == pages
     assert len(list(mappings(replay.allocations))) == mappings_
 

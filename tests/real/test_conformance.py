@@ -15,7 +15,7 @@ from checks.base.unknown import known
 from checks.releases.mooncake import mooncake_release
 from preflight.launches.source import Origin, Word
 from preflight.mooncake.allocations import EndlessPools, StockedPools
-from preflight.mooncake.replay import asked_for, pages_by_spot, replay
+from preflight.mooncake.replay import pages_by_spot, replay, replay_endless
 from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
 from preflight.programs.store_environment import byte_size, read_store_settings
 from preflight.programs.store_processes import read_mooncake_client
@@ -175,7 +175,7 @@ def test_the_arena_that_mooncake_client_is_told_of(
     client = known(process.client)
     settings, _ = read_store_settings(environment, mooncake, process.arena)
     launch = Launch((MappedProcess("mooncake_client", settings, (), (client,)),), mooncake)
-    needed = pages_by_spot(asked_for(launch)[0].allocations)[Spot(2 * MIB, None)]
+    needed = pages_by_spot(replay_endless(launch)[0].allocations)[Spot(2 * MIB, None)]
     store = stores(wheel_0_3_13)
     assert huge_pages.set(needed + 20, 0, 0) is None
     try:
