@@ -58,7 +58,7 @@ def parse_node_list(text: str) -> tuple[int, ...]:
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """Return a list of CPUs likewise; an empty one, as a node of memory alone has, is ``()``."""
+    """Parse a list of CPUs as ``parse_node_list`` does; an empty one is ``()``."""
     return _parse_list(text, MOST_CPUS, "CPUs") if text.strip(_AROUND) else ()
 
 
@@ -113,7 +113,8 @@ class Allowed(NamedTuple):
 
 
 def read_allowed(root: Root) -> Allowed:
-    """Read which CPUs and nodes are allowed. Never raises; what a file did not say is Unknown."""
+    """Read which CPUs and nodes are allowed. A capture without /proc/self/status has those of its
+    cpuset. Never raises; what a file did not say is Unknown."""
     status = root.text(STATUS)
     source, cpuset_cpus, cpuset_mems = _cpuset(root)
     cpus = _allowed(status, "Cpus_allowed_list", parse_cpu_list)
@@ -148,7 +149,7 @@ def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
 def _cpuset(root: Root) -> tuple[str, List, List]:
     """Return ``(folder, CPUs, NUMA nodes)`` of the innermost cpuset that has lists; folder ""
     without."""
-    for top, path in (*_usual(root), *_mounted(root)):
+    for top, path in (*_cpusets_at_usual_mounts(root), *_mounted_cpusets(root)):
         parts = [part for part in path.split("/") if part]
         if ".." in parts:
             continue
@@ -165,7 +166,7 @@ def _cpuset(root: Root) -> tuple[str, List, List]:
     return "", missing, missing
 
 
-def _usual(root: Root) -> Iterator[tuple[str, str]]:
+def _cpusets_at_usual_mounts(root: Root) -> Iterator[tuple[str, str]]:
     """Yield ``(usual mount point, path below it)`` of this process's cpuset."""
     for line in root.lines(MEMBERSHIPS):
         controllers, _, path = line.partition(":")[2].partition(":")
@@ -175,7 +176,7 @@ def _usual(root: Root) -> Iterator[tuple[str, str]]:
             yield f"{CGROUP_MOUNT}/cpuset", path
 
 
-def _mounted(root: Root) -> Iterator[tuple[str, str]]:
+def _mounted_cpusets(root: Root) -> Iterator[tuple[str, str]]:
     """Yield ``(mount point, path below it)`` for each file system in /proc/mounts with cpusets. The
     path is that of this process's cpuset; see cpuset(7)."""
     path = root.word(CPUSET)
@@ -211,7 +212,7 @@ def read_meminfo(root: Root) -> Meminfo | Unknown:
     table = known(read_whole_meminfo(root))
     values, gpus = dict(table.values), gpu_memory_nodes(root)
     for numa_node in gpus:
-        gpu = known(_read(root, f"{NODES}/node{numa_node}/meminfo"))
+        gpu = known(_table(root, f"{NODES}/node{numa_node}/meminfo"))
         for row in filter(values.__contains__, _OF_GPUS):
             values[row] = max(0, values[row] - known(gpu.value(_OF_GPUS[row])))
     less = f", less the GPUs' memory ({node_list(gpus)})" if gpus else ""
@@ -220,22 +221,22 @@ def read_meminfo(root: Root) -> Meminfo | Unknown:
 
 def read_whole_meminfo(root: Root) -> Meminfo | Unknown:
     """Read the table as programs do: the memory of a GPU that is a NUMA node counts in it."""
-    return _read(root, "/proc/meminfo")
+    return _table(root, "/proc/meminfo")
 
 
 def read_node_meminfo(root: Root) -> Mapping[int, Meminfo | Unknown]:
     """Read each NUMA node's meminfo table, by node; empty if the kernel shows no nodes."""
-    return {number: _read(root, f"{NODES}/node{number}/meminfo") for number in numa_nodes(root)}
+    return {number: _table(root, f"{NODES}/node{number}/meminfo") for number in numa_nodes(root)}
 
 
 def read_process_sizes(root: Root, pid: int) -> Mapping[str, int]:
     """Read the sizes in /proc/PID/status (``VmPin``), in bytes; empty if the process is gone."""
-    table = _read(root, f"/proc/{pid}/status")
+    table = _table(root, f"/proc/{pid}/status")
     return {} if isinstance(table, Unknown) else table.values
 
 
 @or_unknown
-def _read(root: Root, name: str) -> Meminfo | Unknown:
+def _table(root: Root, name: str) -> Meminfo | Unknown:
     """Read a file of the form of /proc/meminfo; sizes in bytes, rows without a unit as counts."""
     content = known(root.text(name))
     values = {}

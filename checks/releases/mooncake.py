@@ -23,7 +23,7 @@ class NumaSegments(Enum):
 
 
 class MooncakeRelease(NamedTuple):
-    """What one release does: as the oldest by default, until a later row changes it."""
+    """The facts of one release. A field's default is the fact of the oldest release."""
 
     first: Numbers = (0, 0, 0, 0)
 

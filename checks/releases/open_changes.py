@@ -1,6 +1,6 @@
-"""What upstream has open that would change an answer: a row each, which no release carries yet.
+"""Open pull requests of Mooncake and SGLang that would change an answer, a row each.
 
-No answer counts on one. A release that is newer than the tables may have it, and is told so;
+No answer counts on one. A release that is newer than the tables may have it, and the user is told;
 ``tools/add_release.py`` looks for each in the new wheel. What a release has carried becomes a fact
 of its row, with the code that reads it, and leaves this table.
 """
@@ -11,11 +11,12 @@ from checks.base.record import NamedTuple
 
 
 class OpenChange(NamedTuple):
-    """One change of ``program``, and where it was read: pull requests, of which one may be merged.
+    """A change of ``program`` that no known release has. changes: what it does, as text. pulls: its
+    pull requests, of which one may be merged.
 
-    fact: what a release's row will have for it, a field that there is or one to add. marks: files
-    of the wheel and a text that is in them from then on, whatever its case; () where nobody has
-    said which names it brings."""
+    fact: the field of a release's row that will tell the change; it may not exist yet. marks: pairs
+    of files in the wheel and a text that they will have with the change, in any case; () if no name
+    is known yet."""
 
     program: str
     changes: str

@@ -59,15 +59,15 @@ _PREFIX = frozenset(("hicache_storage_pass_prefix_keys",))
 
 
 class StoreReader(NamedTuple):
-    """What one release reads of the Mooncake store's configuration.
+    """The way in which one release reads the Mooncake store's configuration.
 
     absent: keys that it does not know, in JSON and in the environment. config_file: whether
     SGLANG_HICACHE_MOONCAKE_CONFIG_PATH is read. gigabytes: whether ``4gb`` is a segment size.
     local_buffer: whether the extra config's ``local_buffer_size`` counts. hostnames: the variables
-    of the local host name, the first one set. hostname_first: they go before the JSON's own.
-    protocol_from_environment: MOONCAKE_PROTOCOL stands in for one that the JSON leaves out.
-    set_counts: a variable that is empty counts as set. typed: keys of HiCache's own in the extra
-    config that are refused where their value is of another type."""
+    of the local host name, the first one set. hostname_first: these variables win over the JSON's
+    host name. protocol_from_environment: MOONCAKE_PROTOCOL stands in for one that the JSON leaves
+    out. set_counts: a variable that is empty counts as set. typed: keys of HiCache's own in the
+    extra config of which a value of another type is refused."""
 
     absent: frozenset[str] = _SERVER_CHECK | _STANDALONE | _OFFLOAD | _TENANT
     config_file: bool = False
@@ -89,7 +89,7 @@ class StoreReader(NamedTuple):
 
 
 class SglangRelease(NamedTuple):
-    """What one release does: as the oldest by default, until a later row changes it."""
+    """The facts of one release. A field's default is the fact of the oldest release."""
 
     first: Numbers = (0, 5, 2, 0)
     # One page more than fits, even where the size is a whole number of pages; else rounded down.

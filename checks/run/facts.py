@@ -103,11 +103,11 @@ def read_facts(
     threads: dict[str, threading.Thread] = {}
     for topic in READERS if topics is None else topics:
         asked = topic, root, needs, results, limit_seconds
-        threads[topic] = threading.Thread(target=_read, args=asked, name=topic, daemon=True)
+        threads[topic] = threading.Thread(target=_read_topic, args=asked, name=topic, daemon=True)
         try:
             threads[topic].start()
         except RuntimeError:  # no thread is to be had (pids.max, ulimit -u or -v): then in turn
-            _read(*asked)
+            _read_topic(*asked)
     start = time.monotonic()
     _wait(threads, start + min(slow_seconds, limit_seconds))
     waiting = [topic for topic, thread in threads.items() if thread.is_alive()]
@@ -128,7 +128,7 @@ def _wait(threads: Mapping[str, threading.Thread], until: float) -> None:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-def _read(
+def _read_topic(
     topic: str, root: Root, needs: LaunchNeeds | None, results: dict[str, Any], limit_seconds: float
 ) -> None:
     """Read one topic into ``results``; whatever goes wrong makes this topic Unknown."""

@@ -67,8 +67,8 @@ def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
     return check, judge_nothing
 
 
-def _described(finding: Finding, runtime: str) -> Finding:
-    """Mark the finding's variables as set by ``runtime``."""
+def _with_runtime(finding: Finding, runtime: str) -> Finding:
+    """Return the finding with its environment variables marked as set by ``runtime``, if any."""
     if not runtime or not finding.settings:
         return finding
     settings = tuple(
@@ -97,7 +97,7 @@ def judge(
             text = f"defect of this check: {type(error).__name__}: {error}"
             check_findings = [Finding(check.id, Status.UNKNOWN, "host", text=text)]
         # A check that says nothing would be a silent pass.
-        findings += [_described(finding, runtime) for finding in check_findings] or [
+        findings += [_with_runtime(finding, runtime) for finding in check_findings] or [
             Finding(check.id, Status.UNKNOWN, "host", text="gave no answer")
         ]
     return findings

@@ -67,7 +67,7 @@ class HeldMemory(NamedTuple):
 
 
 class OpenFiles(NamedTuple):
-    """How many files it has open, and which RDMA devices' verbs files are among them."""
+    """How many files a process has open, and the RDMA devices among them, as ``uverbs0``."""
 
     number: int
     verbs_devices: tuple[str, ...]
@@ -114,16 +114,16 @@ def read_environment(root: Root, pid: int) -> dict[str, str] | Unknown:
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
-def read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
-    """Return the memory that a process holds; Unknown without the right to read its mappings."""
+def read_held_memory(root: Root, pid: int) -> HeldMemory | Unknown:
+    """Return the memory that a process holds; Unknown if its mappings cannot be read."""
     try:
-        return _read_memory(root, pid)
+        return _parse_held_memory(root, pid)
     except (ValueError, IndexError) as error:
         return Unknown(f"/proc/{pid}: its mappings are not written as proc(5) says: {error}")
 
 
 @or_unknown
-def _read_memory(root: Root, pid: int) -> HeldMemory | Unknown:
+def _parse_held_memory(root: Root, pid: int) -> HeldMemory | Unknown:
     """Read from /proc the memory that process ``pid`` holds; Unknown if a file cannot be read.
     Raises ValueError or IndexError if a file is malformed."""
     places = {}

@@ -44,7 +44,8 @@ def folder(path: str) -> dict[str, Any]:
 
 
 def direct(path: str) -> dict[str, Any]:
-    """Try to open a nameless file in the folder with O_DIRECT, which leaves nothing behind."""
+    """Try to open a nameless file with O_DIRECT: ``direct``, or ``errno``. Leaves nothing
+    behind."""
     import errno
 
     try:
@@ -90,7 +91,7 @@ def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
         if isinstance(path, Unknown) or not path.startswith("/"):
             continue
         if item.kind == "offload":
-            folders[path] = _folder(root, path, item.direct_io, item.created)
+            folders[path] = _look_at_folder(root, path, item.direct_io, item.created)
         else:
             name = f"{path.rstrip('/')}/config.json" if item.kind in ("model", "draft") else path
             content = root.mode(name)
@@ -99,9 +100,9 @@ def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
     return StorageFacts(folders, files)
 
 
-def _folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | Unknown:
-    """Look at the folder ``path``. If it does not exist and the process creates it, look at the
-    nearest folder above that exists. direct_io: try O_DIRECT too."""
+def _look_at_folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | Unknown:
+    """Look at the folder ``path``. If it does not exist, and the process creates it (``created``),
+    look at the nearest folder above that exists. direct_io: try O_DIRECT too."""
     place = path.rstrip("/") or "/"
     answer = root.call("storage.folder", place)
     first = answer
@@ -198,13 +199,13 @@ def _judge_folder(item: Storage, storage: StorageFacts) -> Finding:
 @CHECKS.check("storage.offload-space", _offloads)
 def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
     """Judge whether each offload folder has room for all its users."""
-    yield from (_space(item, storage) for item in items)
+    yield from (_judge_space(item, storage) for item in items)
 
 
 @or_unjudged
-def _space(item: Storage, storage: StorageFacts) -> Finding:
-    """Judge whether one offload folder has room for all that its users will write. Warn if it has
-    not, or if its file system has no inode left."""
+def _judge_space(item: Storage, storage: StorageFacts) -> Finding:
+    """Judge whether one offload folder has room for all that its users will write. Warn if the room
+    is too small, or if its file system has no inode left."""
     path = passed(Subject(item.owner, "process")).known(item.path)
     finding = passed(path, need=format_bytes(item.need_bytes))
     folder = finding.known(storage.folders.get(path, Unknown("not looked at")))

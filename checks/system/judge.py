@@ -28,8 +28,8 @@ def io_uring(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
 
 
 def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
-    """Judge whether one process can make an io_uring, by the attempt that was made here. Unknown if
-    the process will run in another container, whose seccomp profile decides."""
+    """Judge whether one process can make an io_uring, by the attempt made here. A success says
+    nothing of another container, whose own seccomp profile decides."""
     errno = system.uring_errno
     finding = passed(process.name, "a ring can be made", "io_uring")
     container = process.container
@@ -122,38 +122,38 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
     yield finding if size == _USUAL_PAGE_BYTES else finding.warned(text)
 
 
-class _Wants(NamedTuple):
-    """A kernel that something of a launch needs: ``what`` it has since then, ``without`` it."""
+class _KernelFeature(NamedTuple):
+    """A kernel feature that a launch needs. kernel: the first with it. without: what fails then."""
 
     kernel: tuple[int, int]
     what: str
     without: str
 
 
-_HUGE_MEMFD = _Wants((4, 14), "memfd_create with huge pages", "L2 pools cannot be mapped")
-_URING_KERNEL = _Wants((5, 1), "io_uring", "reads from the SSD fail")
-_DMA_BUF = _Wants((5, 12), "ibv_reg_dmabuf_mr", "GPU memory cannot be registered")
+_HUGE_MEMFD = _KernelFeature((4, 14), "memfd_create with huge pages", "L2 pools cannot be mapped")
+_URING_KERNEL = _KernelFeature((5, 1), "io_uring", "reads from the SSD fail")
+_DMA_BUF = _KernelFeature((5, 12), "ibv_reg_dmabuf_mr", "GPU memory cannot be registered")
 
 
 @CHECKS.check("system.kernel-old", the_launch)
 def kernel_old(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
     """Judge whether the kernel is new enough for what the launch uses; warn if it is not."""
     kernel = known(system.kernel)
-    wants = sorted(set(_wants(needs)))
+    needed = sorted(set(_needed_features(needs)))
     have = f"Linux {system.kernel_release}"
     evidence = (Evidence(KERNEL_RELEASE, str(system.kernel_release)),)
-    missing = [want for want in wants if kernel < want.kernel]
+    missing = [feature for feature in needed if kernel < feature.kernel]
     finding = passed("host", have, evidence=evidence)
-    if wants:
-        major, minor = wants[-1].kernel
-        finding = finding._replace(need=f"{major}.{minor} or newer", formula=wants[-1].what)
+    if needed:
+        major, minor = needed[-1].kernel
+        finding = finding._replace(need=f"{major}.{minor} or newer", formula=needed[-1].what)
     if missing:
-        text = "; ".join(f"without {want.what}, {want.without}" for want in missing)
+        text = "; ".join(f"without {feature.what}, {feature.without}" for feature in missing)
         finding = finding.warned(text, "use a newer kernel, unless this one has it back-ported")
     yield finding
 
 
-def _wants(needs: LaunchNeeds) -> Iterator[_Wants]:
+def _needed_features(needs: LaunchNeeds) -> Iterator[_KernelFeature]:
     """Yield the kernel features that the launch uses."""
     for process in needs.processes:
         if isinstance(process.hugetlb_bytes, Unknown) or process.hugetlb_bytes:

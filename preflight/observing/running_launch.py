@@ -19,9 +19,9 @@ from checks.running.processes import (
     Registered,
     RunningProcess,
     read_environment,
+    read_held_memory,
     read_limit,
     read_memlock,
-    read_memory,
     read_open_files,
     read_packages,
     read_processes,
@@ -202,7 +202,7 @@ def _server(
 
 def _holding(root: Root, pid: int) -> Holding | None:
     """Return the memory, files and limits of one process; None if it has ended."""
-    memory = read_memory(root, pid)
+    memory = read_held_memory(root, pid)
     if isinstance(memory, Unknown) and memory.absent:
         return None
     limits = read_memlock(root, pid), read_limit(root, pid, "Max open files")
