@@ -59,7 +59,7 @@ def memory_policy() -> dict[str, int]:
 
 
 class NumaNode(NamedTuple):
-    """One NUMA node."""
+    """One NUMA node; ``node`` is its number."""
 
     node: int
     cpus: tuple[int, ...] | Unknown  # () for a node of memory alone
@@ -92,7 +92,7 @@ class NumaFacts(NamedTuple):
     mems_allowed: tuple[int, ...] | Unknown
     cpuset_cpus: tuple[int, ...] | Unknown  # of the innermost cpuset that has a list
     cpuset_mems: tuple[int, ...] | Unknown
-    cpuset_source: str  # its folder, "" without
+    cpuset_source: str  # the folder of that cpuset, "" without one
     policy: MemoryPolicy | Unknown
     balancing: int | Unknown  # kernel.numa_balancing (0 off, 1 normal, 2 memory tiering)
 

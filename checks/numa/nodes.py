@@ -109,7 +109,7 @@ class Allowed(NamedTuple):
     mems: List
     cpuset_cpus: List
     cpuset_mems: List
-    cpuset_source: str  # its folder, "" without
+    cpuset_source: str  # the folder of that cpuset, "" without one
 
 
 def read_allowed(root: Root) -> Allowed:
@@ -212,7 +212,7 @@ def read_meminfo(root: Root) -> Meminfo | Unknown:
     table = known(read_whole_meminfo(root))
     values, gpus = dict(table.values), gpu_memory_nodes(root)
     for numa_node in gpus:
-        gpu = known(_table(root, f"{NODES}/node{numa_node}/meminfo"))
+        gpu = known(_read_table(root, f"{NODES}/node{numa_node}/meminfo"))
         for row in filter(values.__contains__, _OF_GPUS):
             values[row] = max(0, values[row] - known(gpu.value(_OF_GPUS[row])))
     less = f", less the GPUs' memory ({node_list(gpus)})" if gpus else ""
@@ -221,22 +221,23 @@ def read_meminfo(root: Root) -> Meminfo | Unknown:
 
 def read_whole_meminfo(root: Root) -> Meminfo | Unknown:
     """Read the table as programs do: the memory of a GPU that is a NUMA node counts in it."""
-    return _table(root, "/proc/meminfo")
+    return _read_table(root, "/proc/meminfo")
 
 
 def read_node_meminfo(root: Root) -> Mapping[int, Meminfo | Unknown]:
     """Read each NUMA node's meminfo table, by node; empty if the kernel shows no nodes."""
-    return {number: _table(root, f"{NODES}/node{number}/meminfo") for number in numa_nodes(root)}
+    paths = {number: f"{NODES}/node{number}/meminfo" for number in numa_nodes(root)}
+    return {number: _read_table(root, path) for number, path in paths.items()}
 
 
 def read_process_sizes(root: Root, pid: int) -> Mapping[str, int]:
     """Read the sizes in /proc/PID/status (``VmPin``), in bytes; empty if the process is gone."""
-    table = _table(root, f"/proc/{pid}/status")
+    table = _read_table(root, f"/proc/{pid}/status")
     return {} if isinstance(table, Unknown) else table.values
 
 
 @or_unknown
-def _table(root: Root, name: str) -> Meminfo | Unknown:
+def _read_table(root: Root, name: str) -> Meminfo | Unknown:
     """Read a file of the form of /proc/meminfo; sizes in bytes, rows without a unit as counts."""
     content = known(root.text(name))
     values = {}

@@ -117,7 +117,7 @@ class PciFacts(NamedTuple):
 
     accelerators: tuple[PciFunction, ...] | Unknown  # in PCI order, () on a host without PCI
     nics: Mapping[str, PciFunction]  # RDMA device name -> function
-    bridges: Mapping[str, PciFunction]  # those above either, by address
+    bridges: Mapping[str, PciFunction]  # those above these devices, by address
     acs: Mapping[str, int | Unknown | None]  # control register, by bridge between GPU and NIC
     paths: Mapping[tuple[str, str], PathClass | Unknown]  # by accelerator's address and NIC's name
     iommus: tuple[str, ...] | Unknown  # names in /sys/class/iommu ("dmar0", "ivhd0")

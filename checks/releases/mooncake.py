@@ -15,7 +15,7 @@ from checks.base.written_numbers import Numbers, version_numbers
 
 
 class NumaSegments(Enum):
-    """What a segment is mapped from when the NICs sit on several NUMA nodes."""
+    """How a segment is mapped if the NICs sit on several NUMA nodes."""
 
     NONE = "one mapping, on no node in particular"
     REGULAR = "split over the NIC nodes, on regular pages even where huge pages are asked for"

@@ -33,7 +33,7 @@ class HybridSize(Enum):
 
 
 class DraftPool(Enum):
-    """What an EAGLE or STANDALONE draft model's own pool gets."""
+    """The size of the host pool of an EAGLE or STANDALONE draft model."""
 
     NONE = "no host pool"
     OWN_PAGE = "the target's tokens, rounded as an independent pool"
@@ -193,9 +193,9 @@ class SglangRelease(NamedTuple):
     def prefetch_budget(self, device: int, host: int, buffers: bool = False) -> int:
         """Return how many tokens of L3 one cache may have under prefetch at a time.
 
-        device, host: tokens of its L1 and L2. buffers: --hicache-host-memory-mode buffer_only. If
-        so many or more tokens are under way, a further request is served without what only L3 has.
-        Source: cache_controller.py, prefetch_capacity_limit and prefetch_rate_limited."""
+        device, host: tokens of its L1 and L2. buffers: --hicache-host-memory-mode buffer_only. Once
+        so many tokens are under way, a further request is served without the tokens that only L3
+        has. Source: cache_controller.py, prefetch_capacity_limit and prefetch_rate_limited."""
         if buffers and self.buffer_only:
             return int(0.9 * host)
         if not self.budget_of_difference:
@@ -344,7 +344,7 @@ def sglang_release(text: str) -> SglangRelease:
 
 
 def older_than_known(text: str) -> str:
-    """Return a sentence if ``text`` is older than the table, else ""."""
+    """Return a sentence if ``text`` is a version older than the table, else ""."""
     try:
         known = parse_version(text) >= RELEASES[0].first
     except ValueError:

@@ -49,7 +49,7 @@ READERS: dict[str, tuple[str, str]] = {
 
 
 class Facts:
-    """The topics that were read, as attributes; see the module's text for those that were not."""
+    """The topics of a host, as attributes. One that was not read raises UnreadTopicError."""
 
     system: SystemFacts
     limits: LimitFacts

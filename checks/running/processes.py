@@ -50,10 +50,10 @@ class HugeMapping(NamedTuple):
 
 
 class HeldMemory(NamedTuple):
-    """What one process holds. regular_bytes: on pages of the usual size, without files' caches.
+    """The memory that one process holds. regular_bytes: on pages of the usual size, without files'
+    caches.
 
-    locked_bytes, pinned_bytes: what counts against its limit of locked memory (mlock), and what
-    drivers have pinned (RDMA registration)."""
+    locked_bytes: locked with mlock. pinned_bytes: pinned by drivers, for RDMA registration."""
 
     huge: tuple[HugeMapping, ...]
     regular_bytes: int

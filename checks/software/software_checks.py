@@ -150,8 +150,8 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
     # What PYTHONPATH puts in front of one interpreter's wheel, a script of another takes too.
     same = master is not None and (master.package == engine.package or _shadowed(engine))
     if master is not None and engine.package is not None and not (master.package and same):
-        wheel = tuple(each.version for each in engine.mooncake[:1])
-        imported = _program_releases(files) if _shadowed(engine) else wheel
+        installed = tuple(each.version for each in engine.mooncake[:1])
+        imported = _program_releases(files) if _shadowed(engine) else installed
         finding = _judge_master(finding, master, imported)
     for fact in (software.records, software.master):
         if isinstance(fact, Unknown) and finding.status is Status.PASS:

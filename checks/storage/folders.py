@@ -44,8 +44,8 @@ def folder(path: str) -> dict[str, Any]:
 
 
 def direct(path: str) -> dict[str, Any]:
-    """Try to open a nameless file with O_DIRECT: ``direct``, or ``errno``. Leaves nothing
-    behind."""
+    """Try to open a nameless file in the folder with O_DIRECT, which leaves nothing behind. Return
+    ``direct``, with the error's name as ``errno`` if it is False."""
     import errno
 
     try:
@@ -161,7 +161,7 @@ def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Findin
 
 @or_unjudged
 def _judge_folder(item: Storage, storage: StorageFacts) -> Finding:
-    """Judge whether Mooncake can use one offload folder; the first that fails is told: path,
+    """Judge whether Mooncake can use one offload folder. Only the first failure is told, of path,
     existence, symbolic link, directory, read-only mount, write permission, O_DIRECT."""
     path = passed(Subject(item.owner, "process")).known(item.path)
     finding = passed(path, evidence=(Evidence(item.origin, path),))
