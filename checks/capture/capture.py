@@ -1,8 +1,8 @@
-"""A host in one file: the answers that were recorded, under the names that they were asked by.
+"""A host in one file: the answers that were recorded, under the names by which they were asked.
 
-An archive holds ``capture.json`` (what is no file's content: folders, links, modes, and why what
-could not be read could not), ``calls.json`` (what no file answers, in the form that ``Root`` takes
-too) and the files as they are, for a person to read; a folder with the same content serves too.
+An archive holds ``capture.json`` (folders, links, modes, and why a file could not be read),
+``calls.json`` (the answers of calls, in the form that ``Root`` takes too) and the files as they
+are, for a person to read; a folder with the same content serves too.
 """
 
 import os

@@ -115,7 +115,7 @@ def _used_bytes(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
 
 def _protected_below(root: Root, folder: str) -> bool:
     """Tell whether a cgroup below ``folder`` protects memory from reclaim (memory.min). True too if
-    one cannot be read."""
+    a cgroup cannot be read."""
     names = root.names(folder)
     if isinstance(names, Unknown):
         return True
@@ -141,7 +141,7 @@ HUGETLB_ACCOUNTING = "memory_hugetlb_accounting"
 class MemoryFacts(NamedTuple):
     """The host's memory, in bytes.
 
-    headroom: the tightest memory limit over the cgroup and its ancestors; None if none binds.
+    headroom: the tightest memory limit over the cgroup and its ancestors; None without a limit.
     killing_headroom: the same of the limits at which the kernel kills, so without memory.high.
     overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted here.
     shm_refuses: why no file can be made in /dev/shm, "" if nothing was seen. hugetlb_charged: huge

@@ -44,7 +44,7 @@ class NetworkFacts(NamedTuple):
 
     addresses: tuple[InterfaceAddress, ...] | Unknown
     ephemeral: tuple[int, int] | Unknown  # first and last port given to outgoing connections
-    reserved: tuple[tuple[int, int], ...] | Unknown  # ports that it leaves alone in that range
+    reserved: tuple[tuple[int, int], ...] | Unknown  # ports of that range that are kept free
     ports: Mapping[int, PortState | Unknown]  # by number, those of the launch
     time_wait: int | Unknown = Unknown("not read", absent=True)  # closed, with ports not free yet
     routing: RoutingTables | Unknown = Unknown("not read", absent=True)
@@ -157,7 +157,7 @@ class ServiceAnswer(NamedTuple):
 
 
 class ServiceFacts(NamedTuple):
-    """The services' answers, by ``key_of``; one that the launch starts is only resolved."""
+    """The services' answers, by ``key_of``. Services of the launch itself are only resolved."""
 
     answers: Mapping[tuple[str, str, int | None], ServiceAnswer]
 

@@ -87,7 +87,8 @@ class ProcessRun:
     def __init__(
         self, process: MappedProcess, launch: Launch, pools: Pools, offload_folders: set[str]
     ) -> None:
-        """Begin a process that has mapped nothing yet."""
+        """Begin a process that has mapped nothing yet. offload_folders: those that clients hold so
+        far, shared by all processes of a replay."""
         self.process = process
         self.arena: _Arena | None = None
         self.done: list[Allocation] = []
@@ -251,8 +252,8 @@ class ProcessRun:
             yield _failed(_regular(what, size, registered), error)
 
     def _segment_nodes(self, client: StoreClient) -> tuple[int, ...]:
-        """Return the nodes over which a client's segment is split; fewer than two: it is not
-        split."""
+        """Return the NUMA nodes over which the segment of a client is split. With fewer than two
+        nodes it is one mapping."""
         release = self._launch.release
         if client.protocol is not Protocol.RDMA or release.numa_segments is NumaSegments.NONE:
             return ()
@@ -304,7 +305,8 @@ class ProcessRun:
         self, what: MemoryKind, size: int, alignment: int, registered: bool, error: str
     ) -> Iterator[Allocation]:
         """Yield memory as ``allocate_buffer_mmap_memory`` takes it: from the arena if it fits, else
-        a mapping. The first call maps and yields the arena first. error: if the mapping fails."""
+        a mapping. The first call maps the arena, and yields that mapping first. error: the message
+        if the last mapping fails."""
         yield from self._create_arena()
         if self.arena and self.arena.place(size, alignment):
             page, numa_node = self._page_bytes, self.process.node

@@ -96,8 +96,8 @@ def topology_answer(
 
 
 def use_roles(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
-    """Return the needs with each process named by its role, if ``short`` and if all roles
-    differ."""
+    """Return the needs with each process named by its role alone, if ``short`` and if all roles
+    differ; else unchanged."""
     processes = needs.processes
     if not short or len({each.role for each in processes}) < len(processes):
         return needs

@@ -77,11 +77,11 @@ def preferred_nics(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
     have a GPU the first counts. A GPU without a known choice is left out."""
     names = {gpu.address: gpu.name for gpu in answer.topology.gpus}
     chosen: dict[str, tuple[str, ...]] = {}
-    for seen in answer.views:
-        if isinstance(seen.view, Unknown) or isinstance(seen.view.gpus, Unknown):
+    for group in answer.views:
+        if isinstance(group.view, Unknown) or isinstance(group.view.gpus, Unknown):
             continue
-        for index, address in enumerate(seen.view.gpus):
-            place = seen.view.at(f"cuda:{index}")
+        for index, address in enumerate(group.view.gpus):
+            place = group.view.at(f"cuda:{index}")
             if place is not None and not isinstance(place.preferred, Unknown):
                 chosen.setdefault(names.get(address, ""), place.preferred)
     return chosen
@@ -92,15 +92,15 @@ def _choice_lines(answer: TopologyAnswer, paint: Paint, width: int) -> list[str]
     if not answer.views:
         return wrapped("Mooncake: no process of the launch uses RDMA", width)
     lines: list[str] = []
-    for seen in answer.views:
-        rule = f"Mooncake {seen.release}" if seen.release else "the newest Mooncake known"
-        who = clean(join_names(seen.processes))
+    for group in answer.views:
+        rule = f"Mooncake {group.release}" if group.release else "the newest Mooncake known"
+        who = clean(join_names(group.processes))
         lines += wrapped(f"{who}: the NICs that {rule} prefers, and those for another try", width)
-        if isinstance(seen.view, Unknown):
-            lines += wrapped(f"  not known: {clean(seen.view.reason)}", width)
+        if isinstance(group.view, Unknown):
+            lines += wrapped(f"  not known: {clean(group.view.reason)}", width)
         else:
-            lines += _view_lines(seen.view, width)
-        lines += _compare(answer, seen, paint, width)
+            lines += _view_lines(group.view, width)
+        lines += _compare(answer, group, paint, width)
     return lines
 
 
@@ -133,22 +133,22 @@ def _nics(names: Iterable[str]) -> str:
     return clean(join_names(sorted(names, key=natural)))
 
 
-def _compare(answer: TopologyAnswer, seen: MooncakeView, paint: Paint, width: int) -> list[str]:
+def _compare(answer: TopologyAnswer, group: MooncakeView, paint: Paint, width: int) -> list[str]:
     """Return the lines that compare the installed Mooncake's answer with the prediction; [] if not
     asked."""
     if not answer.measures:
         return []
-    if isinstance(seen.measured, Unknown):
-        why = f"{paint('not measured', 'magenta')}: {clean(seen.measured.reason)}"
+    if isinstance(group.measured, Unknown):
+        why = f"{paint('not measured', 'magenta')}: {clean(group.measured.reason)}"
         return wrapped(f"  {why}", width)
     who = "the installed Mooncake"
     if isinstance(answer.engine, Engine) and answer.engine.wheel:
         who = f"{answer.engine.wheel} {answer.engine.version}"
-    if not seen.differs:
-        unpredicted = "" if isinstance(seen.view, View) else ", for which nothing was predicted"
+    if not group.differs:
+        unpredicted = "" if isinstance(group.view, View) else ", for which nothing was predicted"
         return wrapped(f"  measured: {who} agrees{unpredicted}", width)
     lines = wrapped(f"  {paint('measured', 'yellow')}: {who} says otherwise", width)
-    for name, foretold, measured in seen.differs:
+    for name, foretold, measured in group.differs:
         lines += wrapped(f"  {clean(name)}: {clean(measured)} (foretold: {clean(foretold)})", width)
     return lines
 
@@ -186,7 +186,7 @@ def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
             for (gpu, nic), path in topology.paths.items()
         ],
         "installed": plain(answer.engine),
-        "mooncake": [_view_object(seen) for seen in answer.views],
+        "mooncake": [_view_object(group) for group in answer.views],
         "findings": [
             finding_object(item, **fields(item, "text", "advice")) for item in answer.findings
         ],
@@ -199,22 +199,22 @@ def _device_object(device: TopologyDevice) -> dict[str, Any]:
     return {**fields(device, "name", "address"), "numa_node": plain(device.numa_node), **uses}
 
 
-def _view_object(seen: MooncakeView) -> dict[str, Any]:
+def _view_object(group: MooncakeView) -> dict[str, Any]:
     """Build the JSON data of one group of processes."""
-    view = seen.view
+    view = group.view
     return {
-        **fields(seen, "processes"),
-        "mooncake_version": plain(seen.release),
-        "devices": plain(seen.devices.names),
-        "chosen_by": seen.devices.how,
+        **fields(group, "processes"),
+        "mooncake_version": plain(group.release),
+        "devices": plain(group.devices.names),
+        "chosen_by": group.devices.how,
         "lost": [
-            {**fields(lost, "name", "cause"), "reason": lost.why} for lost in seen.devices.lost
+            {**fields(lost, "name", "cause"), "reason": lost.why} for lost in group.devices.lost
         ],
         "predicted": _locations(view if isinstance(view, Unknown) else view.locations),
-        "measured": _locations(seen.measured),
+        "measured": _locations(group.measured),
         "differs": [
             {"location": name, "predicted": foretold, "measured": measured}
-            for name, foretold, measured in seen.differs
+            for name, foretold, measured in group.differs
         ],
     }
 
