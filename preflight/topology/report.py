@@ -285,7 +285,7 @@ def _columns(devices: Sequence[TopologyDevice], width: int) -> tuple[int, int, i
 
 def _row(device: TopologyDevice, gaps: tuple[int, int, int]) -> str:
     cells = (device.name, device.address, device.what)
-    texts = [shortened(clean(cell), gap).ljust(gap) for cell, gap in zip(cells, gaps, strict=True)]
+    texts = [shortened(cell, gap).ljust(gap) for cell, gap in zip(cells, gaps, strict=True)]
     return "  ".join((*texts, clean(join_names(device.used_by)))).rstrip()
 
 
