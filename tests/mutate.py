@@ -25,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from preflight.base.output import shown
+from preflight.base.output import terminal_text
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
 from tests.builders.synthetic import build_host, gpu_host, limited_container, plain_host
@@ -317,7 +317,7 @@ def problems_of(number: int, folder: Path, show: bool = False) -> list[str]:
             json.loads(out.getvalue())
         except ValueError as error:
             problems.append(f"prints no JSON: {error}")
-    if shown(said) != said:
+    if terminal_text(said) != said:
         problems.append("prints control characters")
     problems += _end()
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -21,8 +21,8 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
     """Run a click command and return the exit code of the process. Errors are printed in a line,
     never as a traceback.
 
-    name: the program's name. refuse: called with the exit code and the message if the command gives
-    no answer."""
+    name: the program's name. refuse: called with an exit code and the message if the command gives
+    no answer; its value is the exit code that counts."""
     open_streams()
 
     def refused(exit_code: int, message: str, shown: str | None = None) -> int:
@@ -86,10 +86,11 @@ def own_words(argv: Sequence[str]) -> Sequence[str]:
 
 
 def asked_answers(argv: Sequence[str]) -> Answers:
-    """Read from a command line which answers are asked for, as pairs of format and file.
+    """Read from a command line which answers it asks for: pairs of format and file.
 
-    --json is the format "json". An --output belongs to the --format before it; if that has a file
-    already, or none precedes, to the next one. "" for an --output without a format."""
+    --json is the format "json". The file is None for standard output. An --output belongs to the
+    --format before it. If that format has a file already, or no format precedes, it belongs to the
+    next format; the format is "" if none follows."""
     answers: Answers = []
     for number, word in enumerate(argv):
         name, equals, value = word.partition("=")

@@ -61,10 +61,11 @@ def envelope(
 ) -> Json:
     """Return an answer in its envelope; ``findings`` of the answer stand beside it.
 
-    name: of the schema. exit_code: of the process. word: how the command ended. One of STATUSES is
-    the status; any other word is the answer's ``outcome``, and the exit code gives the status.
-    reason: why it has this status; by default the worst finding. launch: its source and a summary.
-    host, command: by default those of the click command that runs."""
+    name: of the schema, as ``check``. exit_code: of the process. word: how the command ended. One
+    of STATUSES is the status; any other word is the answer's ``outcome``, and the exit code gives
+    the status. reason: of the status; by default the worst finding, if ``exit_code`` is not 0.
+    launch: its source and a summary. host, command: by default those of the click command that
+    runs. Secrets are removed from ``reason`` and ``launch`` alone."""
     from checks.capture.secrets import public
 
     context = click.get_current_context(silent=True)
@@ -82,7 +83,7 @@ def envelope(
         "command": command,
         "status": status,
         "exit_code": exit_code,
-        "reason": public(reason) if reason else _worst(findings) if exit_code else None,
+        "reason": public(reason) if reason else _worst_sentence(findings) if exit_code else None,
         "launch": launch and {"source": public(launch[0]), "summary": public(launch[1]) or None},
         "host": host,
         "findings": findings,
@@ -90,8 +91,8 @@ def envelope(
     }
 
 
-def _worst(findings: list[Json]) -> str | None:
-    """Return the first of the worst findings in one sentence."""
+def _worst_sentence(findings: list[Json]) -> str | None:
+    """Return the first of the worst findings as a sentence; None if nothing is amiss."""
     order = ("fail", "unknown", "warn")
     wanting = [finding for finding in findings if finding["status"] in order]
     if not wanting:
@@ -102,7 +103,8 @@ def _worst(findings: list[Json]) -> str | None:
 
 
 def finding_object(finding: Any, about: Iterable[str] = (), **more: Any) -> Json:
-    """Return a finding's JSON fields and ``more``; about: the subjects, else the finding's."""
+    """Return a finding's JSON fields, and ``more`` fields. about: the names of its subjects, by
+    default ``finding.subject`` alone."""
     return {
         "check": finding.check,
         "status": getattr(finding.status, "value", finding.status),
@@ -122,10 +124,10 @@ def amount(text: str) -> Json | None:
 
 
 def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
-    """Return the subjects of a finding as JSON: kind, name and ranks of each.
+    """Return the subjects of a finding as JSON: kind, name and ranks of each. check: the finding's.
 
-    If a text carries no kind, its name or the check's id decides: a rule's subject is a place in
-    the launch. A subject without a check is a process."""
+    A text that is no Subject, or has no kind, gets a kind by its name ("host"), else by the check:
+    for a rule it is "launch", without a check "process"."""
     beginnings = [beginning for beginning in SUBJECTS if check.startswith(beginning)]
     usual = SUBJECTS[max(beginnings, key=len)] if beginnings else "launch" if check else "process"
     known = (text if isinstance(text, Subject) else Subject(text) for text in texts)

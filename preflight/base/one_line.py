@@ -18,7 +18,8 @@ def clean(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return ``clean`` text of at most so many characters: all, or the first words and dots."""
+    """Return the text in one line, without secrets, of at most ``most`` characters. If it is
+    longer, its first words and " ..."."""
     text = public(clean(text))
     if len(text) <= most:
         return text
@@ -28,7 +29,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def with_short_paths(text: str, most: int) -> str:
-    """Return the text with the end alone of paths longer than ``most`` characters."""
+    """Return the text; of each path longer than ``most`` characters only the end is left."""
 
     def end_of(match: re.Match[str]) -> str:
         path = match[0]

@@ -48,7 +48,7 @@ def open_streams() -> None:
             setattr(sys, name, os.fdopen(null, "w" if number else "r", encoding="utf-8"))
 
 
-def shown(text: str) -> str:
+def terminal_text(text: str) -> str:
     """Return text with control characters written out; lines and our own colours stay."""
     return "".join(
         ("\x1b[0m" if part == "0" else f"\x1b[{part}m\x1b[1m")
@@ -62,11 +62,11 @@ def shown(text: str) -> str:
 
 @contextmanager
 def output_to(path: str | None) -> Iterator[None]:
-    """Collect what is printed to standard output within the block, and then write it to the file
-    ``path``, whole or not at all.
+    """Collect what the block prints to standard output, and then write it to the file ``path``,
+    whole or not at all.
 
-    If ``path`` is None, it is printed as usual. No file is written if nothing was printed, or the
-    block raised. Raises UsageError."""
+    If ``path`` is None, the block prints as usual. No file is written if nothing was printed, or
+    the block raised. Raises UsageError if the file cannot be written."""
     if path is None:
         yield
         return
@@ -84,10 +84,13 @@ def output_to(path: str | None) -> Iterator[None]:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line to standard output, or to standard error if ``err``. A reader that closed the
-    pipe is no error; a full disk raises OutputError, for standard output alone."""
+    """Print a line to standard output, or to standard error if ``err``. Within ``output_to`` it
+    goes to the file in place of standard output.
+
+    A reader that closed the pipe is no error. A full disk raises OutputError, but not for standard
+    error."""
     stream = sys.stderr if err else sys.stdout
-    text = shown(text)
+    text = terminal_text(text)
     lines = _LINES_OF_A_FILE.get()
     if lines is not None and not err:
         lines.append(text)
@@ -140,8 +143,9 @@ def _unknown(value: object) -> dict[str, str]:
 
 
 def painter(color: str) -> Callable[[str, str], str]:
-    """Return ``paint(text, colour)``, which colours a text, or leaves it as it is."""
-    shown = colored(color)
+    """Return a function ``paint(text, colour)``, which colours a text, or leaves it as it is.
+    color: auto, always or never."""
+    shown = uses_color(color)
 
     def paint(text: str, colour: str) -> str:
         return f"\x1b[{_OURS};{_COLORS[colour]}m{text}\x1b[{_OURS};0m" if shown else text
@@ -149,8 +153,9 @@ def painter(color: str) -> Callable[[str, str], str]:
     return paint
 
 
-def colored(color: str) -> bool:
-    """Return whether to colour: --color, NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, the terminal."""
+def uses_color(color: str) -> bool:
+    """Return whether to colour texts. color: auto decides by NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE,
+    then the terminal; it never colours a file of ``output_to``."""
     if color != "auto" or _LINES_OF_A_FILE.get() is not None:
         return color == "always"
     if "NO_COLOR" in os.environ:
@@ -161,7 +166,8 @@ def colored(color: str) -> bool:
 
 
 def columns() -> int:
-    """Return how many columns a line may take: COLUMNS, the terminal's own width, or a pipe's."""
+    """Return how many columns a line may take: COLUMNS, else the terminal's width, else
+    PIPE_COLUMNS; never below LEAST_COLUMNS or above MOST_COLUMNS."""
     wished, width = os.environ.get("COLUMNS", ""), PIPE_COLUMNS
     if wished.isascii() and wished.isdecimal() and 0 < int(wished) < 10**6:
         width = int(wished)

@@ -14,10 +14,10 @@ _HIDDEN = ("Cc", "Cf", "Zl", "Zp", "Cs")
 class Line(str):
     """A line of shell that carries what it does, for programs that do it without a shell.
 
-    does: run ``argv``, write or append ``content`` to ``file``, "shell" for what the user's shell
-    alone can do, "by hand" for what is for the reader. restarts: what then has to be started anew:
-    launch, container, pod, host or a unit; "" for nothing. starts: the engine and the words with
-    which that starts a container; () if the line says no such thing."""
+    does: "run" for ``argv``, "write" or "append" for ``content`` to ``file``, "shell" for a line of
+    the user's shell, "by hand" for a comment. restarts: what then has to be started anew: launch,
+    container, pod, host or a unit; "" for nothing. starts: an engine (docker, podman) and the
+    options with which it has to start the container; () for every other line."""
 
     does: str
     argv: tuple[str, ...]
@@ -112,7 +112,7 @@ def start(engine: str, arguments: Sequence[str]) -> Line:
     return Line(text, text.does, starts=(engine, *arguments))
 
 
-def together(lines: Iterable[Line]) -> tuple[Line, ...]:
+def merged_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
     """Drop repeated lines, and join the container options of each engine (docker, podman) into one
     line, ``start the container with: ...``."""
     once = dict.fromkeys(lines)

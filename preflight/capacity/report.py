@@ -21,7 +21,7 @@ from preflight.capacity.answer import CapacityAnswer, ServerCapacity, rate_sente
 from preflight.capacity.deployment import Bounds, Keys, Round, Tier
 from preflight.capacity.workload import MultiTurnWorkload
 from preflight.render.plain_data import fields, plain
-from preflight.render.text import filled, fitted
+from preflight.render.text import filled, fitted_table
 
 
 def capacity_text(answer: CapacityAnswer, width: int, paint: Paint, ascii_only: bool) -> str:
@@ -71,7 +71,7 @@ def _tiers(tiers: Sequence[Tier], width: int) -> str:
         rows.append([tier.name, tier.what, size, _bounds_text(tier.tokens), counted])
     if all(tier.conversations is None for tier in tiers):
         heads, rows = heads[:-1], [row[:-1] for row in rows]
-    return fitted(rows, heads, width, right=range(2, len(heads)))
+    return fitted_table(rows, heads, width, right=range(2, len(heads)))
 
 
 def _rounds_table(rounds: Sequence[Round], width: int) -> str:
@@ -84,7 +84,7 @@ def _rounds_table(rounds: Sequence[Round], width: int) -> str:
         hits = (share(a, b) if each.reusable_tokens else "-" for _, a, b in each.hits)
         evicting = (*each.evicting, *(f"{name}?" for name in each.may_evict_too))
         rows.append([*numbers, *hits, " ".join(evicting)])
-    return fitted(rows, [*heads, "evicting"], width, right=range(len(heads)))
+    return fitted_table(rows, [*heads, "evicting"], width, right=range(len(heads)))
 
 
 def _workload_sentence(workload: MultiTurnWorkload) -> str:

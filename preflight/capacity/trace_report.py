@@ -13,7 +13,7 @@ from preflight.capacity.answer import CapacityAnswer, ServerCapacity
 from preflight.capacity.deployment import Bounds
 from preflight.capacity.trace_answer import ServerReplay, TraceAnswer
 from preflight.render.plain_data import fields
-from preflight.render.text import filled, fitted
+from preflight.render.text import filled, fitted_table
 from preflight.traces.tiers import TIERS, Flows
 
 Row = list[str]
@@ -29,13 +29,13 @@ def trace_text(capacity: CapacityAnswer, answer: TraceAnswer, width: int, plot: 
             continue
         about = f"{server.subject}, {replay.rules.write_policy}, on this trace:"
         heads, rows = tier_rows(server, replay, answer)
-        tiers = fitted(rows, heads, width, right=range(1, len(heads)))
+        tiers = fitted_table(rows, heads, width, right=range(1, len(heads)))
         parts.append(f"{filled(about, width)}\n{tiers}")
         lines = [*moves(server, replay, answer), *(f"note: {note}" for note in replay.notes)]
         parts.append("\n".join(filled(line, width) for line in lines))
     if answer.query.curve:
         heads, rows = curve_rows(capacity, answer)
-        parts += [plot, fitted(rows, heads, width, right=range(1, 5))]
+        parts += [plot, fitted_table(rows, heads, width, right=range(1, 5))]
     lines = [*curve_sentences(capacity, answer), *(f"note: {note}" for note in answer.notes)]
     parts.append("\n".join(filled(line, width) for line in lines))
     return "\n\n".join(parts)

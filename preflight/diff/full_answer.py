@@ -84,7 +84,8 @@ class Side(NamedTuple):
 
 
 def parse_versions(option: str, text: str) -> dict[str, str]:
-    """Return the releases of ``sglang=0.5.9,mooncake=0.3.8`` by product. Raises UsageError."""
+    """Return product -> release of a text as ``sglang=0.5.9,mooncake=0.3.8``. Raises UsageError for
+    anything else; ``option`` begins the message."""
     versions: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         product, equals, version = part.strip().partition("=")
@@ -100,7 +101,7 @@ def answer_of(
     side: Side, timeout_seconds: float, waivers: Iterable[Waiver] = ()
 ) -> tuple[Answer, tuple[str, str]]:
     """Judge one side. Return its answer, and a pair: the launch's name, and its processes in a
-    sentence. Raises UsageError."""
+    sentence. Raises UsageError if no launch can be read."""
     launch = side.launch._replace(
         mooncake_version=side.versions.get("mooncake", side.launch.mooncake_version),
         sglang_version=side.versions.get("sglang", side.launch.sglang_version),
@@ -122,8 +123,8 @@ def _sized(seen: JudgedHost) -> Sized:
 
 
 def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
-    """Return the facts as if the host had the kernel, rdma-core or NVIDIA driver of ``versions``. A
-    topic that was not read stays so."""
+    """Return the facts as if the host had the kernel, rdma-core or NVIDIA driver of ``versions``;
+    the same object if ``versions`` names none of these. A topic that was not read stays Unknown."""
     topics: dict[str, Any] = dict(facts.topics)
     kernel, library = versions.get("kernel"), versions.get("rdma-core")
     driver = versions.get("nvidia-driver")
@@ -173,7 +174,7 @@ _MOST_CHARACTERS = 16 << 20
 
 
 class LockedAnswer(NamedTuple):
-    """What ``--lock`` wrote. waivers: those that the answer was accepted with."""
+    """What ``--lock`` wrote. name: of the launch. waivers: the answer was accepted with these."""
 
     name: str
     answer: Answer
@@ -181,7 +182,8 @@ class LockedAnswer(NamedTuple):
 
 
 def locked_text(name: str, answer: Answer, waivers: Iterable[Waiver] = ()) -> str:
-    """Return an answer as the JSON text that ``--lock`` writes to a file, without secrets."""
+    """Return an answer as the JSON text that ``--lock`` writes, without secrets. name: the
+    launch's."""
     pairs = without_secrets(answer).items()
     lines = [[key.section.name.lower(), *key[1:], text] for key, text in pairs]
     accepted = [
@@ -279,7 +281,8 @@ def _bytes(size_bytes: int) -> str:
 
 
 def _flags(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield the flags of each process, named by kind and number, as its release reads them."""
+    """Yield the flags of each process as its release reads them. The subject is the process's kind;
+    the second process of a kind is ``KIND 2``."""
     seen: Counter[str] = Counter()
     for process in sized.sizing.inputs.processes:
         seen[process.kind.value] += 1
@@ -318,10 +321,10 @@ def _flags_of(process: LaunchProcess) -> Iterator[tuple[str, str]]:
 
 def _value(name: str, value: Any) -> str:
     secret = value is not None and not isinstance(value, Unknown) and is_secret(name)
-    return REMOVED if secret else _told(value)
+    return REMOVED if secret else _text_of(value)
 
 
-def _told(value: Any) -> str:
+def _text_of(value: Any) -> str:
     return value.reason if isinstance(value, Unknown) else str(value)
 
 
@@ -334,9 +337,9 @@ def _keys(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
         for what, value in launch_key.named.items():
             # Releases are told from each other by what their keys hold.
             if what != "SGLang release":
-                yield AnswerKey(Section.KEYS, name, f"named: {what}"), _told(value)
+                yield AnswerKey(Section.KEYS, name, f"named: {what}"), _text_of(value)
         for what, value in launch_key.content.items():
-            yield AnswerKey(Section.KEYS, name, f"held: {what}"), _told(value)
+            yield AnswerKey(Section.KEYS, name, f"held: {what}"), _text_of(value)
 
 
 def _host(facts: Facts) -> Iterator[tuple[AnswerKey, str]]:
@@ -346,7 +349,7 @@ def _host(facts: Facts) -> Iterator[tuple[AnswerKey, str]]:
             value = read(facts)
         except (UnknownFactError, UnreadTopicError) as error:
             value = error.fact
-        yield AnswerKey(Section.HOST, "host", name), _told(value)
+        yield AnswerKey(Section.HOST, "host", name), _text_of(value)
 
 
 _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
@@ -380,7 +383,8 @@ def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tup
 
 
 def _settings(seen: JudgedHost, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield each setting; a number of bytes or pages has its unit."""
+    """Yield each setting that plan wants, with the wanted value; "unset" if that is empty. A number
+    of bytes or pages gets its unit."""
     made = plan(seen.needs, seen.facts, findings, kept_settings(seen.host.root))
     for row in made.settings:
         setting, wanted = row.setting, row.setting.wanted or "unset"
@@ -404,7 +408,7 @@ Paint = Callable[[str, str], str]
 
 
 class Change(NamedTuple):
-    """One line of the answer that is another one; None if a side does not have it."""
+    """A line in which two answers differ. old, new: its text; None if that answer has no line."""
 
     key: AnswerKey
     old: str | None

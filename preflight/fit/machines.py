@@ -23,7 +23,7 @@ from preflight.fit.judged_values import CompareBy
 from preflight.fit.launch_values import SizeValues
 from preflight.inputs.host_source import open_host, size_within
 from preflight.inputs.launch_words import LaunchWords
-from preflight.render.text import fitted, wrapped
+from preflight.render.text import fitted_table, wrapped
 from preflight.sglang.admission_gate import RESERVE_BYTES
 from preflight.sizing.launch_sizing import first_failure
 
@@ -314,7 +314,7 @@ def machines_text(answer: Machines, width: int) -> str:
         if all(row[at] == empty for row in rows):
             del heads[at]
             rows = [row[:at] + row[at + 1 :] for row in rows]
-    lines += fitted(rows, heads, width, right=range(1, 7), firm=range(1, 7)).splitlines()
+    lines += fitted_table(rows, heads, width, right=range(1, 7), firm=range(1, 7)).splitlines()
     for reason, names in answer.left_out.items():
         kinds = ", ".join(dict.fromkeys(names))
         lines += wrapped(f"note: not on {kinds}: {reason}", width, 2)

@@ -20,7 +20,7 @@ from preflight.fit.launch_edit import Advice, Edit
 from preflight.fit.launch_values import Knob, gigabytes
 from preflight.judging.refusal import REFUSED
 from preflight.render.plain_data import fields, plain
-from preflight.render.text import fitted, wrapped
+from preflight.render.text import fitted_table, wrapped
 
 if TYPE_CHECKING:
     from preflight.capacity.answer import CapacityAnswer
@@ -175,9 +175,10 @@ def _table(result: FitResult, width: int) -> list[str]:
     rows = size_rows(result)
     if result.first:  # nobody wrote what it starts from
         without_old = [(name, fits, note) for name, _, fits, note in rows]
-        return fitted(without_old, ("", "fits", ""), width, right=(1,), firm=(0, 1)).splitlines()
+        table = fitted_table(without_old, ("", "fits", ""), width, right=(1,), firm=(0, 1))
+        return table.splitlines()
     heads = ("", "now", "fits", "")
-    return fitted(rows, heads, width, right=(1, 2), firm=(0, 1, 2)).splitlines()
+    return fitted_table(rows, heads, width, right=(1, 2), firm=(0, 1, 2)).splitlines()
 
 
 def _size_row(
@@ -289,7 +290,7 @@ def _choice_lines(
     saves, and notes. first: the launch has no sizes yet."""
     yield from wrapped(choice.what, width, 0)
     heads, rows = division_table(choice, first)
-    yield from fitted(rows, heads, width, right=range(1, len(heads))).splitlines()
+    yield from fitted_table(rows, heads, width, right=range(1, len(heads))).splitlines()
     if choice.capacity is not None and choice.replay is not None:
         yield from _curve_lines(choice.capacity, choice.replay, paint, width, plain)
     for size, tokens in choice.next_gib:

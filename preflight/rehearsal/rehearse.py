@@ -37,7 +37,7 @@ from preflight.rehearsal.records import (
 )
 from preflight.rehearsal.run import pages_of_others, run
 from preflight.render.plain_data import fields, plain
-from preflight.render.text import fitted
+from preflight.render.text import fitted_table
 from preflight.sizing.launch_needs import launch_needs
 from preflight.sizing.sizing import judge_inputs
 
@@ -363,7 +363,7 @@ def answer_text(answer: RehearsalAnswer, color: str) -> str:
             step = (done.step.member.name, done.step.what, _predicted_text(done.step))
             rows.append((*step, came, _time_text(done)))
         heads = ("process", "step", "predicted", "measured", "time")
-        parts.append(fitted(rows, heads, columns()))
+        parts.append(fitted_table(rows, heads, columns()))
         parts.append("\n".join(_facts(plan, run)))
     more = [text for text in (*answer.differences, *answer.warnings) if text != answer.reason]
     notes = () if plan is None else plan.notes

@@ -77,8 +77,8 @@ def escape(text: str) -> Html:
 
 
 def element(name: str, *inner: str, **attributes: str | float | None) -> Html:
-    """Write one HTML element. Plain text in ``inner`` is escaped, Html is not. Attributes:
-    ``class_`` is class, ``data_sort`` is data-sort; None is left out."""
+    """Return one HTML element. Plain text in ``inner`` is escaped, Html is not. attributes:
+    ``class_`` is class, ``data_sort`` is data-sort; one with the value None is left out."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()

@@ -57,7 +57,8 @@ def table(
     margin: str = "",
 ) -> str:
     """Return a table, with a line below its heads if it has some. right: indexes of columns aligned
-    to the right. widths: cells are wrapped to these. margin: stands in front of each line."""
+    to the right. widths: of each column, or one of all; cells are wrapped to them, and by None not
+    at all. margin: stands in front of each line."""
     from tabulate import tabulate
 
     aligns = ["right" if at in right else "left" for at in range(len(heads or rows[0]))]
@@ -72,7 +73,7 @@ def table(
     return "\n".join(f"{margin}{line}".rstrip() for line in text.splitlines())
 
 
-def fitted(
+def fitted_table(
     rows: Sequence[Sequence[str]],
     heads: Sequence[str],
     width: int,

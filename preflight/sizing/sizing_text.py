@@ -12,7 +12,7 @@ from checks.hugetlb.fit import Stock, pool_needs, spot_order
 from preflight.base.output import columns
 from preflight.mooncake.allocations import Allocation, Backing, OnShortage
 from preflight.mooncake.replay import ProcessReplay
-from preflight.render.text import cell_widths, fitted, wrapped
+from preflight.render.text import cell_widths, fitted_table, wrapped
 from preflight.sizing.advice import numbers_to_set, recommend
 from preflight.sizing.sizing import Sizing, taken_pages
 
@@ -261,8 +261,8 @@ def _processes(sizing: Sizing) -> str:
 def _table(
     rows: list[list[str]], heads: list[str], right: Collection[int] = (), firm: Sequence[int] = ()
 ) -> str:
-    """Return a table as wide as the terminal. right, firm: as ``fitted`` takes them."""
-    return fitted(rows, heads, columns(), right=right, firm=firm, margin=" " * INDENT)
+    """Return a table as wide as the terminal. right, firm: as ``fitted_table`` takes them."""
+    return fitted_table(rows, heads, columns(), right=right, firm=firm, margin=" " * INDENT)
 
 
 def _names(processes: list[ProcessReplay]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from checks.base.record import NamedTuple
 from preflight.base.program import data_file
 from preflight.render.plain_data import fields, plain
-from preflight.render.text import filled, fitted
+from preflight.render.text import filled, fitted_table
 from preflight.traces.curve import Curve, CurveCounter
 from preflight.traces.formats import Request, Trace, chained
 
@@ -175,7 +175,7 @@ def description_text(about: TraceDescription, width: int) -> str:
     ]
     parts = ["\n".join(filled(line, width) for line in lines)]
     heads = ["tokens of a", "mean", "median", "95% below", "most"]
-    parts.append(fitted(lengths, heads, width, right=range(1, 5)))
+    parts.append(fitted_table(lengths, heads, width, right=range(1, 5)))
     rows, upto, known = [], 0, 0
     for part in about.windows:
         upto, known = upto + part.requests, known + part.new
@@ -183,7 +183,7 @@ def description_text(about: TraceDescription, width: int) -> str:
         rows.append([f"{upto:,}", f"{part.accesses:,}", again, f"{known * block:,}"])
     if rows:
         heads = ["requests", "blocks", "seen before", "distinct tokens so far"]
-        parts.append(fitted(rows, heads, width, right=range(4)))
+        parts.append(fitted_table(rows, heads, width, right=range(4)))
     return "\n\n".join(parts)
 
 

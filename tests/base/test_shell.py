@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from checks.base.finding import Fill
 from preflight.base.one_line import shortened, with_last_name, with_short_paths
-from preflight.base.output import painter, shown
+from preflight.base.output import painter, terminal_text
 from preflight.base.shell import append, comment, is_hidden, line, posix_assignment, visible, write
 from tests.builders.examples import fewer
 from tests.tables import each_row
@@ -78,16 +78,16 @@ def test_a_file_is_written_and_added_to(tmp_path: object) -> None:
     ],
 )
 def test_what_a_terminal_would_obey_is_written_out(text: str, said: str) -> None:
-    assert shown(text) == said
+    assert terminal_text(text) == said
     blanks = str.maketrans("\n\t", "  ")
     assert visible(text.translate(blanks)) == said.translate(blanks)
 
 
 def test_own_colours_stay_where_they_are_asked_for() -> None:
-    assert shown(painter("always")("FAIL", "red")) == "\x1b[31m\x1b[1mFAIL\x1b[0m"
+    assert terminal_text(painter("always")("FAIL", "red")) == "\x1b[31m\x1b[1mFAIL\x1b[0m"
     assert painter("never")("FAIL", "red") == "FAIL"
     # What hides text, moves the cursor or is coloured by somebody else is text.
-    assert shown("\x1b[8mhidden\x1b[2K\x1b[31m") == "\\x1b[8mhidden\\x1b[2K\\x1b[31m"
+    assert terminal_text("\x1b[8mhidden\x1b[2K\x1b[31m") == "\\x1b[8mhidden\\x1b[2K\\x1b[31m"
 
 
 def test_a_shortened_text_ends_with_a_whole_word_where_it_has_one() -> None:

@@ -16,7 +16,7 @@ import pytest
 from checks.base.archive import write_whole
 from checks.base.root import Root
 from checks.run.facts import read_facts
-from preflight.base.output import shown
+from preflight.base.output import terminal_text
 from preflight.cli.main import run
 from tests.builders.synthetic import build_host, plain_host
 
@@ -192,7 +192,7 @@ def test_nothing_of_a_launch_is_obeyed_by_a_terminal(
     run([*command, "--root", str(host), str(script)])
     seen = capsys.readouterr()
     said = seen.out + seen.err
-    assert shown(said) == said
+    assert terminal_text(said) == said
     assert all(
         line.startswith("#") for line in seen.out.splitlines() if "/systemd/system/x" in line
     )
