@@ -21,39 +21,40 @@ _CONTEXT_TOPICS = ("system", "limits")
 
 
 class Checked(NamedTuple):
-    """A report, what it was made from, and the waivers that held."""
+    """A report, the judged host that it is made from, and the waivers that have not expired."""
 
     report: Report
     seen: JudgedHost
     waivers: tuple[Waiver, ...] = ()
 
 
-def checked(
+def check_launch(
     launch: LaunchWords,
     root: str,
     timeout_seconds: float,
     *,
     chosen: Chosen = ALL_CHECKS,
     more_topics: Iterable[str] = (),
-    slow: Callable[[list[str]], None] | None = None,
-    measured: Callable[[JudgedHost], list[Finding]] = lambda _: [],
+    report_slow: Callable[[list[str]], None] | None = None,
+    judge_measured: Callable[[JudgedHost], list[Finding]] = lambda _: [],
 ) -> Checked:
     """Judge ``launch`` on the host ``root``. Raises UsageError.
 
-    chosen: which checks to make and to waive. more_topics: topics to read besides. slow: called
-    with the topics that are still being read after a while. measured: gives findings about
-    measurements."""
+    chosen: which checks to make and to waive. more_topics: topics to read besides those of the
+    checks. report_slow: called with the topics that are still being read after a while.
+    judge_measured: gives findings about measured rates."""
     host_checks = list(every_check())
     selection = selection_of(chosen)
     made = [pair for pair in host_checks if selection.takes(pair[0].id)]
-    seen = judge_host(launch, root, timeout_seconds, made, (*_CONTEXT_TOPICS, *more_topics), slow)
+    topics = (*_CONTEXT_TOPICS, *more_topics)
+    seen = judge_host(launch, root, timeout_seconds, made, topics, report_slow)
     # That a launch could not be read is said whatever is selected.
     unread = isinstance(seen.launch, Unknown)
-    of_launch = [*seen.of_launch, *known_problems(seen), *measured(seen)]
+    of_launch = [*seen.of_launch, *known_problems(seen), *judge_measured(seen)]
     of_launch = [findings for findings in of_launch if unread or selection.takes(findings.check)]
     over = waiver_findings(selection)
-    again = partial(_again, launch=launch, root=root)
-    findings = _explained([*over, *seen.of_host, *of_launch], seen, host_checks, again)
+    ask_line = partial(_ask_line, launch=launch, root=root)
+    findings = _with_commands([*over, *seen.of_host, *of_launch], seen, host_checks, ask_line)
     understood = ""
     left_out: tuple[str, ...] = ()
     if seen.launch is not None and not isinstance(seen.launch, Unknown):
@@ -70,15 +71,16 @@ def checked(
             understood += f"; {behind.text}"
         if uses_no_hicache_or_mooncake(processes):
             judged = {each.check for each in findings.findings if each.status is not Status.SKIP}
-            topics = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
-            looked_at = ", ".join(sorted(topics)) or "nothing of the host"
+            of_host = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
+            looked_at = ", ".join(sorted(of_host)) or "nothing of the host"
             understood += f"; neither HiCache nor Mooncake. Checked all the same: {looked_at}"
     answer = report(findings, selection.ignore, seen.needs, seen.host.name, understood)
     return Checked(answer._replace(left_out=left_out), seen, selection.waivers)
 
 
 def known_problems(seen: JudgedHost) -> list[Finding]:
-    """Judge the launch by the records of known problems; [] without a launch."""
+    """Judge the launch by the records of known problems; [] without a launch. A defect of a record
+    becomes one finding that is unknown."""
     if seen.launch is None:
         return []
     from preflight.advisories.judge import advisory_findings
@@ -94,8 +96,9 @@ def known_problems(seen: JudgedHost) -> list[Finding]:
 def selection_of(chosen: Chosen) -> Selection:
     """Return the checks and rules chosen, and the waivers, valid and expired.
 
-    Raises UsageError if a pattern or a waiver names no check, or a check is waived twice. So it
-    does if the file of waivers cannot be read, or no check is left."""
+    Raises UsageError if a pattern or a waiver names no check, a check is waived twice, the file of
+    waivers cannot be read, or no check is left. A waiver of a lock is left out if its check is
+    unknown, or has another waiver."""
     if chosen == ALL_CHECKS:
         return Selection()
     from preflight.advisories.records import advisories
@@ -139,14 +142,14 @@ def selection_of(chosen: Chosen) -> Selection:
     return selection
 
 
-def _explained(
+def _with_commands(
     findings: Sequence[Finding],
     seen: JudgedHost,
     host_checks: Sequence[tuple[Check, Judge]],
-    again: Callable[[str], tuple[Line, ...]],
+    ask_line: Callable[[str], tuple[Line, ...]],
 ) -> Findings:
-    """Return the findings with functions for their commands and consequences. again: the line for
-    the command that a finding asks."""
+    """Return the findings with functions for their commands and consequences. ask_line: gives the
+    line that runs a subcommand of this program for the same launch."""
     from preflight.judging.pages import LAUNCH_CHECKS, MEASURED
 
     declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS, *MEASURED]
@@ -158,11 +161,11 @@ def _explained(
         consequences(declared),
         lambda finding: commands(finding.settings, context),
         lambda finding: conditions_of(finding.settings, context),
-        lambda finding: again(finding.asks),
+        lambda finding: ask_line(finding.asks),
     )
 
 
-def _again(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
+def _ask_line(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
     """Return the line that runs the subcommand ``command`` for the same launch file.
 
     () if ``command`` is "", or the launch was typed, piped, or read with other options than --root
@@ -187,7 +190,8 @@ _MOST_CHARACTERS = 1 << 20
 
 
 def read_waivers(path: str) -> tuple[Waiver, ...]:
-    """Return the waivers of a TOML file: check, reason, until. Raises UsageError."""
+    """Return the waivers of a TOML file: check, reason, until. Raises UsageError if the file cannot
+    be read, has no waiver, or a wrong one."""
     import sys
 
     if sys.version_info >= (3, 11):
@@ -235,25 +239,25 @@ def _waiver(where: str, number: int, row: object) -> Waiver:
 
 def waiver_findings(selection: Selection) -> list[Finding]:
     """Return a warning for each expired waiver of a check that is selected."""
-    if not selection.over:
+    if not selection.expired:
         return []  # nothing of launches is loaded for a host alone
     from preflight.judging.pages import WAIVER
 
     text = "the waiver has expired, and what the check finds counts again"
     advice = "mend what the check finds, or write a later until; its reason: "
-    rows = ((w, f"a waiver until {w.until}") for w in selection.over if selection.takes(w.check))
+    rows = ((w, f"a waiver until {w.until}") for w in selection.expired if selection.takes(w.check))
     warn = partial(Finding, WAIVER.id, Status.WARN)
     return [warn(w.check, until, text=text, advice=advice + w.reason) for w, until in rows]
 
 
 class Selection(NamedTuple):
     """Which checks are made, and which findings are waived. only, skip: patterns over ids
-    (``rdma.*``). waivers: valid ones. over: expired ones."""
+    (``rdma.*``). waivers: valid ones. expired: those whose last day is over."""
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     waivers: tuple[Waiver, ...] = ()
-    over: tuple[Waiver, ...] = ()
+    expired: tuple[Waiver, ...] = ()
 
     @property
     def ignore(self) -> Mapping[str, str]:
@@ -266,8 +270,8 @@ class Selection(NamedTuple):
 
 
 def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
-    """Return the end of an error message: why ``pattern`` chooses no id. A check between nodes
-    belongs to another command. such: the words before "id"."""
+    """Return the end of an error message: why ``pattern`` matches none of ``ids``. A check between
+    nodes belongs to another command. such: "such an" or "this", before the word "id"."""
     from preflight.check.catalogue import FLEET_CHECKS
 
     elsewhere = [check.id for check in FLEET_CHECKS if _matches(check.id, (pattern,))]

@@ -40,8 +40,9 @@ class Catalogue(NamedTuple):
         rule_ids = [rule.id for rule in self.rules]
         return [*self.checks, *rule_ids, *(each.check for each in self.advisories)]
 
-    def about(self) -> dict[str, str]:
-        """Return by id the question and the reason that a reader of a finding asks for."""
+    def texts_by_id(self) -> dict[str, str]:
+        """Return id -> text for a reader of a finding: question and reason of a check, what a rule
+        finds, or summary and details of a record."""
         texts = {id_: f"{each.page.asks}\n\n{each.page.why}" for id_, each in self.checks.items()}
         texts |= {rule.id: rule.finds for rule in self.rules}
         return texts | {
@@ -71,7 +72,8 @@ MEANS = {
 
 
 class PageText(NamedTuple):
-    """lead: a sentence. rows: facts in few words. outcomes: each status, and when it is given."""
+    """The texts of a page. lead: a sentence. why: paragraphs, or "". rows: a name and a few words
+    each. outcomes: each status, and when it is given."""
 
     title: str
     lead: str

@@ -15,7 +15,7 @@ from mooncake_preflight import MODE, become
 from preflight.base import exit_codes
 from preflight.base.output import say
 from preflight.base.usage_error import NoLaunchError, UsageError
-from preflight.check.answer import Checked, checked, selection_of
+from preflight.check.answer import Checked, check_launch, selection_of
 from preflight.inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MODES = ("enforce", "warn", "off")
 NAME = "mooncake-preflight exec"
 
 
-class Differs(NamedTuple):
+class LockDiff(NamedTuple):
     """How a start differs from a locked answer: exit code, text and answer of ``diff``."""
 
     exit_code: int
@@ -40,10 +40,10 @@ class Differs(NamedTuple):
 
 
 class LockedStart(NamedTuple):
-    """A locked answer that a start is compared with. differences: compares. strict: any difference
-    is refused, otherwise a worse verdict alone."""
+    """A locked answer. differences: compares a start with the answer. strict: a start with any
+    difference is refused, otherwise a start with a worse verdict alone."""
 
-    differences: Callable[[Checked], Differs]
+    differences: Callable[[Checked], LockDiff]
     strict: bool
 
 
@@ -64,8 +64,8 @@ class Gate(NamedTuple):
 
 
 def run_behind_the_gate(launch: LaunchWords, gate: Gate) -> int:
-    """Check the launch, then replace this process by its command. Return an exit code only if that
-    is not done.
+    """Check the launch, then replace this process by its command. Return an exit code only if the
+    command is not started.
 
     The environment variable that MODE names says whether a verdict can refuse: enforce, warn or
     off. Raises UsageError."""
@@ -79,17 +79,17 @@ def run_behind_the_gate(launch: LaunchWords, gate: Gate) -> int:
     if mode == "off":
         return become(launch.words, environment)
     limit_seconds = STEPS * gate.timeout_seconds
-    judged = _judged_in_child(lambda: _judged(launch, gate, mode), limit_seconds)
-    if isinstance(judged, str):
+    decision = _decide_in_child(lambda: _decide(launch, gate, mode), limit_seconds)
+    if isinstance(decision, str):
         starts = mode == "warn" or not _refused(None, gate)
-        _say(None, judged, starts, gate.as_json)
-        judged = Judged(starts, {})
-    if not judged.starts:
+        _say(None, decision, starts, gate.as_json)
+        decision = Decision(starts, {})
+    if not decision.starts:
         return exit_codes.REFUSED
-    return become(launch.words, _changed(environment, judged.changes))
+    return become(launch.words, _changed(environment, decision.changes))
 
 
-class Judged(NamedTuple):
+class Decision(NamedTuple):
     """Whether the command is started. changes: variables to set before that, by name; "" removes
     one."""
 
@@ -97,9 +97,9 @@ class Judged(NamedTuple):
     changes: Mapping[str, str]
 
 
-def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judged | str:
-    """Run ``judge`` in a child process, which may hang on a lost mount. Return its answer, or as
-    text why it gave none.
+def _decide_in_child(decide: Callable[[], Decision], limit_seconds: float) -> Decision | str:
+    """Run ``decide`` in a child process, which may hang on a lost mount. Return its answer, or a
+    text: why there is no answer.
 
     If the child was stopped by a signal, this process ends with the same code."""
     try:
@@ -110,7 +110,7 @@ def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judge
     if child == 0:
         code = exit_codes.DEFECT
         try:
-            answer = json.dumps(judge()).encode() + b"\n"
+            answer = json.dumps(decide()).encode() + b"\n"
             # A thread that never ends keeps what is open, and the reader of a pipe waiting.
             null = os.open(os.devnull, os.O_RDWR)
             for number in range(3):
@@ -130,7 +130,7 @@ def _judged_in_child(judge: Callable[[], Judged], limit_seconds: float) -> Judge
     os.close(reader)
     ended = _exit_code(child) if answer or time.monotonic() < until else None
     if answer.endswith(b"\n"):
-        return Judged(*json.loads(answer))
+        return Decision(*json.loads(answer))
     if ended in STOPPED:
         os._exit(ended)
     return "no answer in time" if ended is None else f"it ended with code {ended}"
@@ -152,9 +152,12 @@ def _exit_code(child: int) -> int | None:
     return None
 
 
-def _judged(launch: LaunchWords, gate: Gate, mode: str) -> Judged:
+def _decide(launch: LaunchWords, gate: Gate, mode: str) -> Decision:
     """Check, print the answer, write the report, and decide whether the command starts. This runs
-    in a child, which is left behind if it hangs. mode: "warn" starts the command always."""
+    in a child, which is left behind if it hangs.
+
+    mode: "warn" starts the command always. If the launch starts nothing to check, the command is
+    started, but not with a strict lock."""
     changes: dict[str, str] = {}
     lock = gate.locked_start
     try:
@@ -168,7 +171,7 @@ def _judged(launch: LaunchWords, gate: Gate, mode: str) -> Judged:
         else:
             refusal = "" if starts else ": --strict starts nothing that cannot be compared"
             say(f"{NAME}: {reason}{refusal}", err=True)
-        return Judged(starts, changes)
+        return Decision(starts, changes)
     if gate.apply_environment and checked is not None:
         # What findings want set; "" removes a variable.
         wanting = checked.report.of(Status.FAIL, Status.UNKNOWN, Status.WARN)
@@ -190,7 +193,7 @@ def _judged(launch: LaunchWords, gate: Gate, mode: str) -> Judged:
     starts = mode == "warn" or not refused
     if not starts or report is None or report.verdict is not Status.PASS or gate.as_json:
         _say(report, reason, starts, gate.as_json, locked)
-    return Judged(starts, changes)
+    return Decision(starts, changes)
 
 
 def _stop_at_once() -> None:
@@ -203,9 +206,9 @@ def _stop_at_once() -> None:
 
 
 def _checked(launch: LaunchWords, gate: Gate) -> tuple[Checked | None, str]:
-    """Return the checked launch and "", or None and the reason. Raises NoLaunchError."""
+    """Return the checked launch and "", or None and why there is none. Raises NoLaunchError."""
     try:
-        return checked(launch, "/", gate.timeout_seconds, chosen=gate.chosen), ""
+        return check_launch(launch, "/", gate.timeout_seconds, chosen=gate.chosen), ""
     except NoLaunchError:
         raise
     except UsageError as error:
@@ -230,10 +233,11 @@ def _refused(report: Report | None, gate: Gate) -> bool:
 
 
 def _say(
-    report: Report | None, reason: str, starts: bool, as_json: bool, locked: Differs | None = None
+    report: Report | None, reason: str, starts: bool, as_json: bool, locked: LockDiff | None = None
 ) -> None:
     """Print the answer on standard error, as standard output is the server's. reason: why
-    ``report`` is None. starts: whether the command is started."""
+    ``report`` is None. starts: whether the command is started. locked: differences from the locked
+    answer, None without one."""
     if as_json:
         say(_object_text(report, reason, None if starts else exit_codes.REFUSED, locked), err=True)
         return
@@ -255,7 +259,8 @@ def _say(
 
 
 def _save(gate: Gate, report: Report | None, reason: str) -> None:
-    """Write the JSON report; a place that cannot be written does not keep a server down."""
+    """Write the JSON report to ``gate.report_path``. An error of writing is printed, and does not
+    keep the server from starting. reason: why ``report`` is None."""
     if (path := gate.report_path) is None:
         return
     from preflight.base.within import save
@@ -268,9 +273,10 @@ def _save(gate: Gate, report: Report | None, reason: str) -> None:
 
 
 def _object_text(
-    report: Report | None, reason: str, exit_code: int | None = None, locked: Differs | None = None
+    report: Report | None, reason: str, exit_code: int | None = None, locked: LockDiff | None = None
 ) -> str:
-    """Return the check's object as text. locked: differences from a locked answer, or None."""
+    """Return check's JSON as text. reason: why ``report`` is None. exit_code: by default that of
+    the report, or of unknown. locked: differences from a locked answer, or None."""
     from preflight.base.output import json_text
     from preflight.check.report import error_object, report_object
 

@@ -95,14 +95,16 @@ class LaunchShare(NamedTuple):
 
 
 def machine_object(seen: JudgedHost) -> dict[str, Any]:
-    """Return the facts to compare with other machines, as JSON; texts are not cleaned of
-    secrets."""
+    """Return the facts to compare with other machines, as JSON that may hold secrets.
+
+    The name is that of NAME_VARIABLES (for this host alone), else the host's, else the capture's
+    file name. Facts that the machine does not have are left out."""
     ports = rails(seen.facts, seen.needs)
     read, boot = (seen.host.root.word(path) for path in (HOST_NAME, BOOT_ID))
     file = seen.host.name.rstrip("/").rpartition("/")[2].partition(".tar")[0]
     host = file if isinstance(read, Unknown) or not read else read
     named = [os.environ.get(name) for name in NAME_VARIABLES if seen.host.name == "/"]
-    facts = _pairs(seen.facts, () if isinstance(ports, Unknown) else ports)
+    facts = _facts_to_compare(seen.facts, () if isinstance(ports, Unknown) else ports)
     every = {**dict(facts), **dict(_models(seen.needs, seen.host.root))}
     return {
         "name": next(filter(None, named), host),
@@ -119,9 +121,9 @@ def machine_object(seen: JudgedHost) -> dict[str, Any]:
     }
 
 
-def _pairs(facts: Facts, ports: Iterable[Rail]) -> Pairs:
-    """Yield the name and value of each fact to compare. A topic that was not read is one Unknown,
-    by the topic's name."""
+def _facts_to_compare(facts: Facts, ports: Iterable[Rail]) -> Pairs:
+    """Yield the name and value of each fact to compare. A topic that was not read is one Unknown
+    under the topic's name. ports: of all RDMA devices."""
     for topic, as_read in _AS_READ.items():
         record = facts.topic(topic)
         if isinstance(record, Unknown):
@@ -260,11 +262,8 @@ _MADE = {
 
 
 def _models(needs: LaunchNeeds | None, root: Root) -> Pairs:
-    """Yield for each model a hash of its config.json, so that different models in one path are
-    seen.
-
-    A file that is missing is "absent", a too large one "present"; None for a model without a path.
-    """
+    """Yield for each model with an absolute path a hash of its config.json, so that different
+    models in one path are seen. A file that is missing is "absent", a too large one "present"."""
     import hashlib
 
     for storage in needs.storage if needs is not None else ():
@@ -286,7 +285,7 @@ def _share(seen: JudgedHost) -> LaunchShare | None:
     if seen.needs is None or seen.launch is None or isinstance(seen.launch, Unknown):
         return None
     needs, sizing = seen.needs, seen.launch.sizing
-    stores = _stores(sizing)
+    stores = _segment_sizes(sizing)
     return LaunchShare(
         protocol_of(sizing),
         stores if isinstance(stores, Unknown) else sum(stores),
@@ -296,9 +295,10 @@ def _share(seen: JudgedHost) -> LaunchShare | None:
     )
 
 
-def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
+def _segment_sizes(sizing: LaunchSizing) -> list[int] | Unknown:
     """Return the segment of each store client in bytes; clients that add none are left out. A
-    segment does not depend on L2, so either bound of the sizes gives it. Unknown if both are."""
+    segment does not depend on L2, so either bound of the sizes gives it. Unknown if no bound is
+    known."""
     for bound in (sizing.inputs.most, sizing.inputs.least):
         if not isinstance(bound, Unknown):
             clients = [client for each in bound.launch.processes for client in each.clients]
@@ -309,7 +309,8 @@ def _stores(sizing: LaunchSizing) -> list[int] | Unknown:
 
 @or_unknown
 def protocol_of(sizing: LaunchSizing) -> str:
-    """Return the protocol of the launch's stores: ``rdma``, ``tcp``, both; "" without one."""
+    """Return the protocols of the launch's stores: ``rdma``, ``tcp``, ``rdma tcp``; "" without a
+    store. Unknown if that of one store is."""
     protocols: set[str] = set()
     for process in sizing.inputs.processes:
         if process.server is not None and process.server.store is not None:
@@ -326,7 +327,8 @@ def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
 
 
 def affinity_of(needs: LaunchNeeds) -> str | None:
-    """Name the rule by which devices talk to each other; None without RDMA (config.cpp)."""
+    """Name the rule by which a NIC chooses among a peer's NICs, as in LaunchShare: the loosest of
+    all processes. None without RDMA (config.cpp)."""
     rules = set()
     for process in needs.rdma_processes:
         same_name = AFFINITY in process.environment
@@ -342,11 +344,11 @@ MOST_ROUTES = 64
 class Rail(NamedTuple):
     """One port of an RDMA device, and the address that it speaks from.
 
-    used: Mooncake takes this device for the launch; None if no launch says so. state, rate,
-    link_layer: the kernel's words. mtu_bytes: the active MTU. gid_index, gid_type, gid: those that
-    Mooncake takes, None if it takes none. netdev: the interface behind the GID, "" without.
-    addresses: ``10.0.0.1/24``, of that interface. exits: networks with a route out by it, for the
-    GID's address, by ``ip rule`` and all tables; None without a GID, and for an InfiniBand port."""
+    used: whether the launch takes this port; None without a launch. state, rate, link_layer: the
+    kernel's words. mtu_bytes: the active MTU. gid_index, gid_type, gid: those that Mooncake takes,
+    None if it takes none. netdev: the interface behind the GID, "" without one. addresses: of that
+    interface, as ``10.0.0.1/24``. exits: networks to which a route leads out of that interface for
+    the GID's address (``ip rule``, all tables); None without a GID, and for an InfiniBand port."""
 
     device: str
     port: int
@@ -431,7 +433,8 @@ def _rail(
     release: MooncakeRelease | None,
     used: bool | Unknown | None,
 ) -> Rail:
-    """Describe one port as a process with this environment uses it. used: see Rail."""
+    """Describe one port as a process with this environment uses it. release: of Mooncake, None
+    without a launch. used: whether the launch takes the port; None without a launch."""
     choice = choose_gid(port, environment, release)
     gid = choice if isinstance(choice, Unknown) else choice.gid
     mtu: int | Unknown | None = Unknown("libibverbs says nothing of it")

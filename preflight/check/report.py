@@ -46,15 +46,15 @@ class Row(NamedTuple):
 
     ignored: the reason of the waiver, None without one. consequence: of the finding, or its check.
     commands: what mends the finding on this host, one a line; a line that starts with # is for
-    people. takes: the conditions of the commands, as ``as root``. ask_sentence: names the command
-    of this program to ask, "" if ``commands`` has that command."""
+    people. conditions: of the commands, as ``as root``. ask_sentence: names the command of this
+    program to ask, "" if ``commands`` has that command."""
 
     finding: Finding
     subjects: tuple[str, ...]
     ignored: str | None
     consequence: Consequence | None
     commands: tuple[Line, ...]
-    takes: tuple[str, ...] = ()
+    conditions: tuple[str, ...] = ()
     ask_sentence: str = ""
 
     @property
@@ -99,14 +99,15 @@ class Report(NamedTuple):
 class Findings(NamedTuple):
     """The findings to report, and functions that give what follows from each.
 
-    commands: those that mend a finding here; takes: their conditions. asked: the line that runs the
-    command of this program which a finding asks, () if no line can be typed."""
+    consequence_of: by a check's id, None if the id has none. commands: those that mend a finding
+    here; conditions: of these commands. ask_lines: the line that runs the command of this program
+    which the finding asks for; () if no line can be typed."""
 
     findings: Sequence[Finding]
     consequence_of: Callable[[str], Consequence | None]
     commands: Callable[[Finding], tuple[Line, ...]]
-    takes: Callable[[Finding], tuple[str, ...]] = lambda _: ()
-    asked: Callable[[Finding], tuple[Line, ...]] = lambda _: ()
+    conditions: Callable[[Finding], tuple[str, ...]] = lambda _: ()
+    ask_lines: Callable[[Finding], tuple[Line, ...]] = lambda _: ()
 
 
 def consequences(declared: Iterable[Check]) -> Callable[[str], Consequence | None]:
@@ -122,11 +123,11 @@ def report(
     root: str,
     understood: str = "",
 ) -> Report:
-    """Fold and order the findings, and judge them. Waived ones are rows too, but do not count in
-    the verdict.
+    """Fold and order the findings, judge them, and remove secrets. Waived findings are rows too,
+    but do not count in the verdict.
 
-    waivers: reasons by the id of the check. needs: None without a launch. root: the host's name.
-    understood: the launch in one sentence."""
+    waivers: check's id -> reason. needs: None without a launch. root: the host's name. understood:
+    the launch in one sentence."""
     counting: list[Finding] = []
     waived: list[Finding] = []
     for finding in findings.findings:
@@ -163,23 +164,24 @@ def _place(row: Row) -> tuple[int, int]:
     return _ORDER.index(status), row.ignored is not None
 
 
-def _row(group: Sequence[Finding], answers: Findings, ignored: str | None) -> Row:
-    """Return the row of findings that are alike, without secrets. ignored: the reason of their
-    waiver, or None."""
+def _row(group: Sequence[Finding], findings: Findings, ignored: str | None) -> Row:
+    """Return the row of a group of findings that are alike, without secrets. A pass or a skip gets
+    no commands. ignored: the reason of the waiver, or None."""
     first = group[0]
     subjects = tuple(dict.fromkeys(public(finding.subject) for finding in group))
     quiet = first.status in (Status.PASS, Status.SKIP)
-    asked = () if quiet or not first.asks else answers.asked(first)
+    ask_lines = () if quiet or not first.asks else findings.ask_lines(first)
     # What can be typed stands below as a command; else a sentence names it.
-    sentence = "" if asked or quiet else ASKED.get(first.asks, "")
+    sentence = "" if ask_lines or quiet else ASKED.get(first.asks, "")
     # A report is shown to others: in an issue, in a log that all may read.
     evidence = dict.fromkeys(e for finding in group for e in finding.evidence)
     texts = {name: public(getattr(first, name)) for name in _TEXTS}
     seen = tuple(Evidence(public(each.source), public(each.value)) for each in evidence)
     shown = first._replace(subject=fold(subjects), evidence=seen, **texts)
-    commands = () if quiet else (*answers.commands(first), *asked)
-    consequence = first.consequence or answers.consequence_of(first.check)
-    return Row(shown, subjects, ignored, consequence, commands, answers.takes(first), sentence)
+    commands = () if quiet else (*findings.commands(first), *ask_lines)
+    consequence = first.consequence or findings.consequence_of(first.check)
+    conditions = findings.conditions(first)
+    return Row(shown, subjects, ignored, consequence, commands, conditions, sentence)
 
 
 def _alike(findings: Iterable[Finding]) -> list[list[Finding]]:
@@ -243,8 +245,8 @@ Json = dict[str, Any]
 def report_object(
     report: Report, protocol: str, exit_code: int, more: Mapping[str, Any] | None = None
 ) -> Json:
-    """Return the JSON answer of check in its envelope, without secrets. ``more``: further keys of
-    the answer."""
+    """Return the JSON answer of check in its envelope, without secrets. protocol: native, nagios or
+    another. more: further keys of the answer."""
     answer = {
         "exit_protocol": protocol,
         "counts": dict(report.counts),

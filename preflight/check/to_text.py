@@ -87,9 +87,9 @@ def report_text(
 ) -> str:
     """Return the report without a final newline.
 
-    more: the options of the command that say more, None for no word about what else can be asked.
-    verbosity: below 0 the verdict alone; 0 a page, which is the verdict, a line for each finding,
-    and what to do; above 0 what was seen of each, and every pass and skip too."""
+    more: the options of the command that show more, named in the notes at the end; None leaves out
+    the notes. verbosity: below 0 the verdict alone; 0 a page, which is the verdict, a line for each
+    finding, and what to do; above 0 what was seen of each, and every pass and skip too."""
     word = report.verdict.value.upper()
     mild = {name for name in report.counts if name != report.verdict.value}
     # Counts give way where they take a second line.
@@ -107,7 +107,7 @@ def report_text(
     if report.understood:
         sentence = f"    read: {clean(report.understood)}"
         most = _line_count(MOST_READ_LINES, width) if verbosity == 0 else None
-        head += "\n" + "\n".join(_told(sentence, width, " " * 8, most))
+        head += "\n" + "\n".join(_wrap_and_cut(sentence, width, " " * 8, most))
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
     lacking = {row.finding.check.partition(".")[0] for row in wanting}
     passing = {row.finding.check.partition(".")[0] for row in report.of(Status.PASS)} - lacking
@@ -122,7 +122,7 @@ def report_text(
         parts += [_passes(report, paint, width)]
         parts += ["\n".join(headed("skip", text, width, painted) for text in skips)]
     else:
-        groups, file = by_cause(wanting), launch_file(report)
+        groups, file = group_by_cause(wanting), launch_file(report)
         parts = [head, _lines(groups, paint, width, file), _to_do(groups, width, file)]
     parts += [] if more is None else [_notes(report, width, verbosity, more)]
     text = "\n\n".join(part for part in parts if part)
@@ -163,7 +163,7 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
     return table(cells, heads, widths=limits)
 
 
-def by_cause(rows: Iterable[Row]) -> list[list[Row]]:
+def group_by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     """Group the rows that share one line of the page: unknown for one reason, or many of one check.
 
     Groups keep the order of the rows, but a consequence stands behind its cause, and refused values
@@ -216,8 +216,8 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str)
     ..``.
 
     A terminal of fewer columns than a table needs gets more lines. Every failure is shown; of other
-    groups, those beyond MOST_GROUPS are counted. file: a path that the verdict has said, which is
-    called by its last name here."""
+    groups, those beyond MOST_GROUPS are counted. file: the path of the launch; the verdict has
+    shown all of it, so here its last name is enough."""
     above: set[str] = set()
     lines = []
     most = max(MOST_GROUPS, sum(_fails(rows) for rows in groups))
@@ -230,13 +230,13 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str)
         lines_most = _line_count(MOST_FAIL_LINES if _fails(rows) else MOST_LINES, width)
         # Names give way to what is said of them, and paths: -v has all of it whole.
         for names, longest in ((MOST_NAMES, None), (MOST_NAMES, width // 2), (1, width // 2)):
-            subject = with_last_name(": ".join(told_of(rows, names)), file)
+            subject = with_last_name(": ".join(id_and_text(rows, names)), file)
             text = f"{word:{_LABEL_COLUMNS}}{so}{subject}"
             text = text if longest is None else with_short_paths(text, longest)
-            if len(wrapped := _told(text, width, further)) <= lines_each:
+            if len(wrapped := _wrap_and_cut(text, width, further)) <= lines_each:
                 break
         if len(wrapped) > lines_most:
-            wrapped = _told(text, width, further, lines_most)
+            wrapped = _wrap_and_cut(text, width, further, lines_most)
         wrapped[0] = wrapped[0].replace(word, paint(word, _colour(rows[0])), 1)
         lines += wrapped
     if len(groups) > most:
@@ -253,18 +253,18 @@ def _line_count(lines: int, width: int) -> int:
     return max(lines, math.ceil(lines * TABLE_COLUMNS / width))
 
 
-def _told(text: str, width: int, further: str, most: int | None = None) -> list[str]:
-    """Wrap a text; most: lines, then " ..."."""
+def _wrap_and_cut(text: str, width: int, further: str, most: int | None = None) -> list[str]:
+    """Wrap a text; after ``most`` lines it is cut with " ...". further: indents the other lines."""
     wrap = textwrap.TextWrapper(width, "", further, placeholder=" ...", break_on_hyphens=False)
     wrap.max_lines = most
     return wrap.wrap(text)
 
 
-def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
-    """Write one line of the report about these rows: the check's id, and the text.
+def id_and_text(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
+    """Return the two parts of a line about rows that share it: the check's id, and the text.
 
-    The text names at most ``most`` subjects, and none if the rows are of several checks, whose ids
-    are shortened."""
+    The text names at most ``most`` subjects. If the rows are of several checks, it names none, and
+    the ids are shortened to one text."""
     finding = rows[0].finding
     have, need, text = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
     if finding.need and (finding.status is not Status.UNKNOWN or not text):
@@ -283,7 +283,7 @@ def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
     about = clean(fold_alike(list(dict.fromkeys(subjects)), most))
     if most < min(LEAST_TOGETHER, len(rows)) and not _alike(rows):
         # Each says something else: the first with what is said of it, and how many follow.
-        return names[0], f"{told_of(rows[:1])[1]}; and {len(rows) - 1} more"
+        return names[0], f"{id_and_text(rows[:1])[1]}; and {len(rows) - 1} more"
     text = text or have
     if len(rows) > 1 and isinstance(finding.need, Quantity) and _alike(rows):
         about = f"{about} (each of {len(rows)})"
@@ -293,17 +293,18 @@ def told_of(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
 
 
 class ToDoStep(NamedTuple):
-    """One thing to do. mends: the checks. takes: ``as root``. commands: for this place, to copy."""
+    """One thing to do. mends: the checks' ids, as one text. conditions: of the commands, as ``as
+    root``. commands: for this place, to copy."""
 
     advice: str
     mends: str
-    takes: str
+    conditions: str
     commands: tuple[str, ...]
 
     @property
     def head(self) -> str:
-        """What it mends, with what it takes."""
-        return f"{self.mends} ({self.takes})" if self.takes else self.mends
+        """The checks that the step mends, and its conditions in brackets."""
+        return f"{self.mends} ({self.conditions})" if self.conditions else self.mends
 
 
 # Of more kinds of advice about findings that are shown as one, the first is named.
@@ -311,7 +312,8 @@ _MOST_OWN = 3
 
 
 def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
-    """Return the steps that mend the groups, the worst first; alike advice is one step."""
+    """Return the steps that mend the groups, the worst first. Rows with the same advice share a
+    step. Commands that an earlier step has are not repeated. Waived rows need no step."""
     by_advice: dict[str, list[Row]] = {}
     every = [row for rows in groups for row in rows if row.ignored is None]
     variables = dict.fromkeys(each for row in every for each in row.finding.sets)
@@ -340,7 +342,7 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
         sentences = (row.ask_sentence for row in rows if row.ask_sentence not in {"", *shown})
         says = list(sentences)[:1]
         mended = fold_alike(list(dict.fromkeys(row.finding.check for row in rows)), 2)
-        conditions = ", ".join(dict.fromkeys(each for row in rows for each in row.takes))
+        conditions = ", ".join(dict.fromkeys(each for row in rows for each in row.conditions))
         text, left = "; ".join(filter(None, (advice, *says))), not shown.issuperset(lines)
         steps_shown.append(ToDoStep(text, mended, conditions, lines if left else ()))
         shown.update((*lines, *says))
@@ -359,7 +361,7 @@ def _to_do(groups: Sequence[Sequence[Row]], width: int, file: str) -> str:
         head = f"{number:>2}. {step.head}"
         advice = with_last_name(step.advice, file)
         text = f"{head}: {advice}" if advice else head
-        lines += _told(text, width, " " * 5, _line_count(MOST_FAIL_LINES, width))
+        lines += _wrap_and_cut(text, width, " " * 5, _line_count(MOST_FAIL_LINES, width))
         # A command is not wrapped: it is to be copied.
         lines += [f"      {line}" for line in step.commands]
     if len(to_do) > most:
@@ -438,7 +440,7 @@ def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -
     unused = report.unused_waivers if verbosity >= 0 else ()
     text = "waiver of {}: nothing is found that it would waive"
     lines = [filled(text.format(check), width) for check in unused]
-    groups = by_cause(report.of(Status.FAIL, Status.UNKNOWN, Status.WARN))
+    groups = group_by_cause(report.of(Status.FAIL, Status.UNKNOWN, Status.WARN))
     whole = _all_settings(report, width) if groups and verbosity == 0 else ""
     lines += [whole] if whole else []
     if groups:

@@ -82,8 +82,8 @@ def check(
     """
     formats = [name for name, _ in answers]
     protocol = next((name for name in formats if name in PROTOCOLS), "native")
-    _refuse_two_outputs(protocol, fail_on, formats, memory_map, plain)
-    from preflight.check.answer import checked
+    _refuse_wrong_options(protocol, fail_on, formats, memory_map, plain)
+    from preflight.check.answer import check_launch
     from preflight.check.report import exit_code, report_object
 
     if lock is not None and (lock == "-" or not launch.words or chosen.only or chosen.skip):
@@ -106,18 +106,18 @@ def check(
     def slow(topics: list[str]) -> None:
         say(f"mooncake-preflight: still reading {', '.join(topics)}", err=True)
 
-    answer = checked(
+    answer = check_launch(
         launch,
         root,
         timeout_seconds,
         chosen=chosen,
         more_topics=topics,
-        slow=slow if sys.stderr.isatty() and verbosity >= 0 else None,
-        measured=_measured(measured),
+        report_slow=slow if sys.stderr.isatty() and verbosity >= 0 else None,
+        judge_measured=_measured_judge(measured),
     )
     code = exit_code(answer.report.verdict, protocol, fail_on)
     if lock is not None:
-        _lock(lock, answer, timeout_seconds)
+        _write_lock(lock, answer, timeout_seconds)
     for name, path in answers:
         with output_to(path):
             if name == "json":
@@ -155,7 +155,7 @@ def _in_format(
     return text
 
 
-def _measured(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
+def _measured_judge(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
     """Return a function that compares a launch with the rates in the file of --measured, as
     findings. Without that option or a launch it returns []. Raises UsageError."""
     if path is None:
@@ -174,7 +174,7 @@ def _measured(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
     return judge
 
 
-def _refuse_two_outputs(
+def _refuse_wrong_options(
     protocol: str, fail_on: str | None, formats: list[str], memory_map: bool, plain: bool
 ) -> None:
     """Refuse --fail-on, --ascii and --memory-map with a format or option that they do not go with.
@@ -191,7 +191,7 @@ def _refuse_two_outputs(
         raise click.UsageError("--memory-map is drawn below the text: add --format text")
 
 
-def _lock(path: str, checked: Checked, limit_seconds: float) -> None:
+def _write_lock(path: str, checked: Checked, limit_seconds: float) -> None:
     """Write the answer to the file of ``--lock``, within ``limit_seconds``. A failing or unknown
     answer is not written: standard error says why."""
     from checks.base.finding import Status

@@ -82,7 +82,7 @@ def _locked_answer(
     """Read a locked answer. Return how a start is compared with it, and the waivers in it. Raises
     UsageError."""
     from preflight.base.output import columns, painter
-    from preflight.check.gate import Differs, LockedStart
+    from preflight.check.gate import LockDiff, LockedStart
     from preflight.diff.full_answer import (
         differences_object,
         differences_text,
@@ -95,9 +95,9 @@ def _locked_answer(
     name, before, waivers = read_locked(path, limit_seconds)
     names = (f"{name} ({path})", "what is there")
 
-    def differences(checked: Checked) -> Differs:
+    def differences(checked: Checked) -> LockDiff:
         after = without_secrets(full_answer(checked.seen, checked.waivers))
         text = differences_text(names, before, after, 0, painter("never"), columns())
-        return Differs(exit_code(before, after), text, differences_object(names, before, after))
+        return LockDiff(exit_code(before, after), text, differences_object(names, before, after))
 
     return LockedStart(differences, strict), waivers

@@ -185,7 +185,7 @@ class CheckedAt(NamedTuple):
 def checked_at(ids: Iterable[str], at: CheckedAt | None) -> Report | None:
     """Make the checks ``ids`` at a host and return the report. None if ``at`` is None, or no id can
     be checked on one host."""
-    from preflight.check.answer import checked
+    from preflight.check.answer import check_launch
     from preflight.check.catalogue import FLEET_CHECKS
     from preflight.inputs.launch_words import Chosen
 
@@ -193,7 +193,7 @@ def checked_at(ids: Iterable[str], at: CheckedAt | None) -> Report | None:
     only = tuple(dict.fromkeys(id_ for id_ in ids if id_ not in between_nodes))
     if at is None or not only:
         return None
-    return checked(at.launch, at.root, at.timeout_seconds, chosen=Chosen(only=only)).report
+    return check_launch(at.launch, at.root, at.timeout_seconds, chosen=Chosen(only=only)).report
 
 
 def here_of(report: Report | None) -> dict[str, str]:

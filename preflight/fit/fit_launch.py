@@ -262,7 +262,7 @@ def fit_launch(
         answer = _for_description(answer, machine, host.described_root.not_described)
     fits = answer.fits is not None
     changes, command = _edited(launch_words, written, host, answer) if fits else (None, "")
-    ignored, over = tuple(selection.ignore.items()), tuple(selection.over)
+    ignored, over = tuple(selection.ignore.items()), tuple(selection.expired)
     name = host.name if host.described_root is None else DESCRIBED_NAME
     assumed = () if host.described_root is None else host.described_root.assumptions
     steps = tuple(_host_commands(answer, context_of(facts)))

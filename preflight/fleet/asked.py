@@ -97,7 +97,7 @@ def check_words(chosen: Chosen, seconds: float) -> tuple[str, ...]:
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
     selection = selection_of(chosen)
-    for waiver in selection.over:
+    for waiver in selection.expired:
         over = f"{waiver.check}: over since {waiver.until}"
         message = f"--waivers: {over}: it counts again on every node"
         say(f"mooncake-preflight: {message}", err=True)

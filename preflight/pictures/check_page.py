@@ -18,7 +18,7 @@ from preflight.capacity.answer import CapacityRequest, compute_capacity
 from preflight.capacity.report import summarize_rounds
 from preflight.check.catalogue import catalogue
 from preflight.check.report import Report, Row, count_text, verdict_reason
-from preflight.check.to_text import by_cause, label, launch_file, steps, told_of
+from preflight.check.to_text import group_by_cause, id_and_text, label, launch_file, steps
 from preflight.inputs.host_source import Sized
 from preflight.judging.judge_host import JudgedHost
 from preflight.pictures.figures import (
@@ -64,7 +64,7 @@ def check_page(report: Report, judged_host: JudgedHost, made_by: MadeBy) -> str:
         sections.append(PagePart("What the cache holds", lambda: _capacity(judged_host, launch)))
         sections.append(PagePart("The launch", lambda: launch_tables(launch.needs, launch.sizing)))
     sections.append(PagePart("The host", lambda: host_table(judged_host.facts), on_paper=True))
-    return report_page(report, sections, made_by, catalogue().about())
+    return report_page(report, sections, made_by, catalogue().texts_by_id())
 
 
 def _capacity(judged_host: JudgedHost, sized: Sized) -> Html:
@@ -110,7 +110,7 @@ def report_page(
     place = "this host" if report.root == "/" else report.root
     launch = "" if report.needs is None else f"{report.needs.source} on "
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
-    groups = by_cause(wanting)
+    groups = group_by_cause(wanting)
     drawn = list(sections)
     parts = [_verdict(report), _summary(report, groups, wanting), _to_do(groups)]
     parts += [_section(each) for each in drawn if each.on_paper]
@@ -162,7 +162,7 @@ def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[
     file = launch_file(report)
     lines = []
     for rows in groups:
-        ids, text = told_of(rows)
+        ids, text = id_and_text(rows)
         # The id apart: a rule's own name (store-key-unknown) makes no secret of what follows.
         texts = f"{ids}: ", with_last_name(text, file)
         link = element("a", *texts, href=f"#{_anchor(wanting, rows[0])}")

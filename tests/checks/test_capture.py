@@ -34,7 +34,7 @@ from checks.capture.capture import (
 )
 from checks.run.facts import READERS, read_facts
 from preflight.base.shell import line
-from preflight.check.answer import checked
+from preflight.check.answer import check_launch
 from preflight.check.report import report_object
 from preflight.cli.main import run
 from preflight.inputs import host_record
@@ -75,7 +75,7 @@ def script(tmp_path: Path) -> LaunchWords:
 def findings(host: Host, words: LaunchWords, monkeypatch: pytest.MonkeyPatch) -> Any:
     """All that check says of a host that is already open, but its name."""
     monkeypatch.setattr(judge_host, "open_host", lambda *_: host._replace(name="/"))
-    found = report_object(checked(words, "/", 10.0).report, "native", 0)
+    found = report_object(check_launch(words, "/", 10.0).report, "native", 0)
     for row in found["findings"]:  # the launch of a capture has no file that a command could name
         named = f" {' '.join(words.words)}"
         for one in row["actions"]:
