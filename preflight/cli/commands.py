@@ -185,7 +185,7 @@ def with_options(*options: Option) -> Decorator:
     return decorated
 
 
-def gathered(
+def with_one_parameter(
     function: Callable[..., Any], name: str, make: Callable[..., Any] | str, *options: str
 ) -> Callable[..., Any]:
     """Return ``function`` with the parameters ``options`` replaced by one parameter ``name``.
@@ -203,10 +203,11 @@ def gathered(
 
 
 def taking(name: str, make: Callable[..., Any] | str, *options: Option) -> Decorator:
-    """Return a decorator that adds ``options``, and gives their values as ``gathered`` does."""
+    """Return a decorator that adds ``options``, and gives their values as ``with_one_parameter``
+    does."""
     nothing: Any = with_options(*options)(lambda: None)
     names = [option.name for option in nothing.__click_params__]
-    return lambda function: with_options(*options)(gathered(function, name, make, *names))
+    return lambda function: with_options(*options)(with_one_parameter(function, name, make, *names))
 
 
 def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
@@ -254,7 +255,7 @@ def with_one_format(*names: str) -> Decorator:
 
 def JSON(function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - as the options beside it
     """Add --format text or json: ``as_json``."""
-    as_json = gathered(function, "as_json", lambda format_: format_ == "json", "format_")
+    as_json = with_one_parameter(function, "as_json", lambda format_: format_ == "json", "format_")
     return with_one_format("text", "json")(as_json)
 
 

@@ -15,9 +15,9 @@ from preflight.cli.commands import (
     Option,
     command,
     examples_text,
-    gathered,
     taking,
     with_formats,
+    with_one_parameter,
     with_options,
 )
 from preflight.cli.measure import seconds_of
@@ -36,7 +36,7 @@ from preflight.cli.options import (
 
 if TYPE_CHECKING:
     from preflight.base.command_frame import Answers
-    from preflight.fleet.merge.command import Shown
+    from preflight.fleet.merge.command import AnswerOptions
     from preflight.fleet.remote.program import Program, SshNodes
     from preflight.inputs.launch_words import Chosen, LaunchWords
 
@@ -149,12 +149,12 @@ _with_remote = taking(
 
 
 def _with_shown(function: Any) -> Any:
-    """Add in which forms the nodes' answer is shown, and where: ``shown: Shown``."""
+    """Add in which forms the nodes' answer is shown, and where: ``shown: AnswerOptions``."""
     reports = click.option(
         "--reports", metavar="FOLDER", help="Keep each node's report there, as NODE.json."
     )
-    shown = "preflight.fleet.merge.command:Shown"
-    made = gathered(function, "shown", shown, "reports", "answers", "color", "verbosity")
+    shown = "preflight.fleet.merge.command:AnswerOptions"
+    made = with_one_parameter(function, "shown", shown, "reports", "answers", "color", "verbosity")
     verbosity = with_verbosity("What passed, too.")
     return with_options(reports, with_formats("text", "json", "html"), COLOR)(verbosity(made))
 
@@ -171,7 +171,7 @@ def _with_shown(function: Any) -> Any:
 @with_checks
 @with_launch
 def check(
-    *, where: SshNodes, program: Program, chosen: Chosen, shown: Shown, launch: LaunchWords
+    *, where: SshNodes, program: Program, chosen: Chosen, shown: AnswerOptions, launch: LaunchWords
 ) -> int:
     """Check a launch on every node over ssh, and say which nodes differ.
 
@@ -183,7 +183,7 @@ def check(
     Exit codes, of the worst node: 0 pass; 1 warn; 2 some node fails; 3 some node is not known; 64
     usage error; 70 a defect of this program; 130 interrupted: what the others said is printed.
     """
-    from preflight.fleet.asked import run_fleet_check
+    from preflight.fleet.over_ssh import run_fleet_check
 
     if where.connect_seconds >= where.timeout_seconds:
         raise click.UsageError(
@@ -221,14 +221,14 @@ def observe(
     Exit codes: 0 as predicted; 1 something is not; 3 some node is unknown, or runs nothing;
     64 usage error; 70 a defect of this program; 130 interrupted.
     """
-    from preflight.fleet.asked import nodes_of, observe_fleet
-    from preflight.fleet.reports.answers import say_answer
+    from preflight.fleet.over_ssh import nodes_of, observe_fleet
+    from preflight.fleet.reports.answers import show_answer
     from preflight.inputs.host_source import recorded_launch
 
     nodes = nodes_of(where)
     record = recorded_launch(launch) if launch.words else None
     answer = observe_fleet(nodes, record, where, program)
-    return say_answer(answer, "fleet-observe", as_json, color, -1 if quiet else 0)
+    return show_answer(answer, "fleet-observe", as_json, color, -1 if quiet else 0)
 
 
 @command("rails", "mooncake-preflight fleet rails reports.jsonl")
@@ -247,14 +247,14 @@ def rails(*, reports: tuple[str, ...], as_json: bool, color: str, verbosity: int
     reached at all; 3 unknown; 64 usage error; 70 a defect of this program.
     """
     from preflight.fleet.rails import rail_answer
-    from preflight.fleet.reports.answers import say_answer
+    from preflight.fleet.reports.answers import show_answer
     from preflight.fleet.reports.reading import read_reports
-    from preflight.fleet.reports.rows import settled
+    from preflight.fleet.reports.rows import choose_rows
     from preflight.fleet.reports.sources import given_reports
 
     read = read_reports(given_reports(reports))
-    answer = rail_answer(settled(read.rows).rows.values(), read.unusable)
-    return say_answer(answer, "rails", as_json, color, verbosity)
+    answer = rail_answer(choose_rows(read.rows).rows.values(), read.unusable)
+    return show_answer(answer, "rails", as_json, color, verbosity)
 
 
 @command(
@@ -301,8 +301,8 @@ def measure(
     fails; 3 some pair was not measured; 64 usage error; 70 a defect of this program; 130
     interrupted.
     """
-    from preflight.fleet.asked import measure_fleet, nodes_of
-    from preflight.fleet.reports.answers import say_answer
+    from preflight.fleet.over_ssh import measure_fleet, nodes_of
+    from preflight.fleet.reports.answers import show_answer
     from preflight.inputs.host_source import recorded_launch
     from preflight.measuring.records import LEAST_BUDGET_SECONDS
 
@@ -315,7 +315,7 @@ def measure(
         raise click.UsageError("a pair takes two nodes: give --nodes 'gpu[001-004]'")
     record = recorded_launch(launch) if launch.words else None
     answer = measure_fleet(nodes, record, options, budget_seconds, where, program)
-    return say_answer(answer, "fleet-measure", as_json, color, verbosity)
+    return show_answer(answer, "fleet-measure", as_json, color, verbosity)
 
 
 @command(
@@ -363,13 +363,13 @@ def merge(
     of this program.
     """
     from preflight.fleet.base.node_sets import expand
-    from preflight.fleet.merge.command import Shown, show_fleet
-    from preflight.fleet.merge.fleet import merged
+    from preflight.fleet.merge.command import AnswerOptions, show_fleet
+    from preflight.fleet.merge.fleet import merge_reports
     from preflight.fleet.reports.reading import read_reports
     from preflight.fleet.reports.sources import given_reports
 
     if listed and ("text", None) not in answers and any(path is None for _, path in answers):
         raise click.UsageError("--list prints nodes alone; --json has both lists in it")
-    shown = Shown(None, answers, color, verbosity, listed, list_format)
+    shown = AnswerOptions(None, answers, color, verbosity, listed, list_format)
     expected = None if expect is None else expand(expect)
-    return show_fleet(merged(read_reports(given_reports(reports)), expected), shown)
+    return show_fleet(merge_reports(read_reports(given_reports(reports)), expected), shown)

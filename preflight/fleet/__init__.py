@@ -7,6 +7,6 @@ Rooms, each imports only those above it:
 - ``rails``: which NIC reaches which, by addresses and routes; touches nothing.
 - ``merge``: the rows held against each other, and the one answer; writes files that it is told to.
 - ``remote``: nodes asked over ssh; starts it.
-- ``asked``: each node judged, what runs on each, and how fast memory moves between each two; asks
-  them by ``remote``.
+- ``over_ssh``: each node judged, what runs on each, and how fast memory moves between each two;
+  asks them by ``remote``.
 """

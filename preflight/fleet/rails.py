@@ -119,8 +119,11 @@ def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
 
 
 def rail_findings(rows: Rows) -> Iterator[OnNodes]:
-    """Yield the nodes with a port that does not reach the same port of most nodes, by reason. Nodes
-    whose ports were not read follow. rows: of nodes with a whole report."""
+    """Yield for each reason the nodes with a port that does not reach the same port of most nodes,
+    then those whose ports were not read. rows: of nodes with a whole report.
+
+    A port that no other node has is compared with every port of the others. If as many nodes have
+    the one network as the other, both are named."""
     table = rail_table(rows)
     wrong: dict[str, list[tuple[Lane, Lane, Way]]] = {}
     usual = {rail: _usual(lanes) for rail, lanes in table.items()}
@@ -143,7 +146,7 @@ def rail_findings(rows: Rows) -> Iterator[OnNodes]:
                 wrong.setdefault(name, []).append((peers[0], lane, ways[0][2]))
     nodes_by_finding: dict[FleetFinding, dict[str, None]] = {}
     for name, ways in wrong.items():
-        for finding in _of_node(ways, len(rows[name].taken_rails)):
+        for finding in _node_findings(ways, len(rows[name].taken_rails)):
             nodes_by_finding.setdefault(finding, {})[name] = None
     for name, row in rows.items():
         if isinstance(row.rails, Unknown):
@@ -156,16 +159,16 @@ def _usual(lanes: dict[Lane, list[str]]) -> Lane:
     return max(lanes, key=lambda lane: (isinstance(lane.network, str), len(lanes[lane])))
 
 
-def _of_node(ways: Sequence[tuple[Lane, Lane, Way]], rails: int) -> Iterator[FleetFinding]:
+def _node_findings(ways: Sequence[tuple[Lane, Lane, Way]], ports: int) -> Iterator[FleetFinding]:
     """Yield the findings on one node's ports. ways: (the port's lane, the other nodes' lane, the
-    way between) for each port with no way. rails: the number of the node's ports."""
+    way between) for each port with no way. ports: how many the node uses."""
     unknown = [triple for triple in ways if triple[2].reach is Reach.UNKNOWN]
     unrouted = [triple for triple in ways if triple[2].reach is Reach.UNROUTED]
     shut = [triple for triple in ways if triple not in (*unknown, *unrouted)]
-    apart = len({lane.name for lane, *_ in (*unrouted, *shut)}) == rails
-    check = "fleet.rail-apart" if apart else "fleet.rail-same"
+    no_port_left = len({lane.name for lane, *_ in (*unrouted, *shut)}) == ports
+    check = "fleet.rail-apart" if no_port_left else "fleet.rail-same"
     text = "transfers that pick it wait for the retries to end, then take another"
-    if apart:
+    if no_port_left:
         text = "no transfer gets through between it and the other nodes"
     need = "a way to the same port of the others"
     if unrouted:
@@ -174,7 +177,7 @@ def _of_node(ways: Sequence[tuple[Lane, Lane, Way]], rails: int) -> Iterator[Fle
         unless = UNLESS.format(more)
         yield FleetFinding(check, "unknown", *_ports(unrouted), need, text + unless)
     if shut:
-        yield FleetFinding(check, "fail" if apart else "warn", *_ports(shut), need, text)
+        yield FleetFinding(check, "fail" if no_port_left else "warn", *_ports(shut), need, text)
     if unknown:
         yield _unknown(*_ports(unknown))
 

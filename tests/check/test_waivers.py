@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
-from preflight.fleet.asked import check_words
+from preflight.fleet.over_ssh import check_arguments
 from preflight.inputs.launch_words import Chosen
 from tests.builders.synthetic import build_host, plain_host
 
@@ -125,7 +125,7 @@ def test_a_node_makes_the_checks_that_are_asked_for(capsys: Out) -> None:
 
 def test_what_is_chosen_goes_to_nodes_what_is_over_is_said(waivers: str, capsys: Out) -> None:
     chosen = Chosen(("memlock.*", "hugetlb.*", "pci.*"), ("memlock.inert*",), (), waivers)
-    words = check_words(chosen, 10)
+    words = check_arguments(chosen, 10)
     assert words[3:] == (
         "--only=memlock.*",
         "--only=hugetlb.*",

@@ -15,7 +15,7 @@ from typing import Any
 
 from preflight.cli.main import run
 from preflight.fleet.base.node_sets import expand, fold
-from preflight.fleet.merge.fleet import Fleet, merged
+from preflight.fleet.merge.fleet import Fleet, merge_reports
 from preflight.fleet.reports.reading import read_reports
 from preflight.fleet.reports.sources import reports_in, reports_of
 from tests.builders.synthetic import GIB, MIB, build_host, gpu_host
@@ -171,14 +171,14 @@ def line(report: Report) -> str:
 
 def merge(paths: Sequence[str], expected: Sequence[str] | None) -> Fleet:
     """The fleet that the reports of ``paths`` tell of."""
-    return merged(read_reports(reports_of(paths)), expected)
+    return merge_reports(read_reports(reports_of(paths)), expected)
 
 
 def merged_reports(reports: Iterable[Report], expect: str | None = None) -> Fleet:
     """The fleet of ``reports``, as of a file with a line for each."""
     lines = "".join(f"{line(report)}\n" for report in reports)
     found = read_reports(reports_in("reports.jsonl", lines.encode()))
-    return merged(found, None if expect is None else expand(expect))
+    return merge_reports(found, None if expect is None else expand(expect))
 
 
 def altered(**changes: Any) -> Change:

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preflight.fleet.asked import MeasuredPair, pairs_answer, rounds
+from preflight.fleet.over_ssh import MeasuredPair, pairs_answer, rounds
 from preflight.fleet.reports.rows import FleetFinding
 from tests.fleet.sshd_farm import PRIVILEGE_FOLDER, executable, server
 from tests.fleet.sshd_farm import why_not as why_no_ssh

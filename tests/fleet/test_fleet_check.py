@@ -307,18 +307,18 @@ def test_ssh_connects_within_what_the_timeout_leaves(
         asked.append(where)
         return 0
 
-    monkeypatch.setattr("preflight.fleet.asked.run_fleet_check", noted)
+    monkeypatch.setattr("preflight.fleet.over_ssh.run_fleet_check", noted)
     assert main(["fleet", "check", "--nodes", "a", *given]) == 0
     assert [where.connect_seconds for where in asked] == [connect]
 
 
 def test_nodes_of_a_file(tmp_path: Path) -> None:
     """Sets, one a line, with notes; what is excluded is left out, and the order is by number."""
-    from preflight.fleet.asked import sets_of
     from preflight.fleet.base.node_sets import named_nodes
+    from preflight.fleet.over_ssh import read_node_sets
 
     (tmp_path / "nodes").write_text("# the new rack\ngpu[010-011]\n\ngpu[1-2]-ib # two\nb\n")
-    sets = sets_of(str(tmp_path / "nodes"))
+    sets = read_node_sets(str(tmp_path / "nodes"))
     assert sets == ["gpu[010-011]", "gpu[1-2]-ib", "b"]
     assert sorted(named_nodes(sets, ["gpu011"])) == ["b", "gpu010", "gpu1-ib", "gpu2-ib"]
 

@@ -17,7 +17,7 @@ import preflight.fleet
 from checks.base.finding import Status
 from preflight.check.catalogue import FLEET_CHECKS, catalogue
 from preflight.cli.main import run
-from preflight.fleet.asked import MeasuredPair, slow_transfers
+from preflight.fleet.over_ssh import MeasuredPair, slow_transfers
 from preflight.fleet.reports.rows import NO_REPORT, NOT_REACHED, FleetFinding
 from tests.fleet import test_rails
 from tests.fleet.merge_fleets import (

@@ -14,7 +14,7 @@ import pytest
 
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
-from preflight.fleet.merge.command import Shown, prepare
+from preflight.fleet.merge.command import AnswerOptions, prepare
 from tests.fleet.merge_fleets import (
     Change,
     Report,
@@ -247,8 +247,8 @@ def test_what_moves_the_cursor_is_written_out(merge: Merge, tmp_path: Path) -> N
 def test_a_page_that_cannot_be_written_is_said_before_a_node_is_asked(tmp_path: Path) -> None:
     path = str(tmp_path / "none/page.html")
     with pytest.raises(UsageError, match=f"--output {path}: No such file"):
-        prepare(Shown(None, [("html", path)], "never", 0))
+        prepare(AnswerOptions(None, [("html", path)], "never", 0))
     assert not (tmp_path / "none").exists()
     page = str(tmp_path / "page.html")
-    prepare(Shown(str(tmp_path / "made"), [("html", page)], "never", 0))
+    prepare(AnswerOptions(str(tmp_path / "made"), [("html", page)], "never", 0))
     assert (tmp_path / "made").is_dir()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.node_sets import expand, fold, in_order, is_name, named_nodes
 from preflight.fleet.merge.answer import fleet_object, verdict_text
-from preflight.fleet.merge.fleet import Fleet, drift, gathered, merged
+from preflight.fleet.merge.fleet import Fleet, drift, merge_reports, nodes_by_value
 from preflight.fleet.reports.reading import Reports
 from preflight.fleet.reports.rows import Fact, NodeRow, absent
 from tests.fleet.merge_fleets import (
@@ -235,7 +235,7 @@ def test_nodes_that_were_not_reached_are_no_reports_read() -> None:
         absent("n2", "fleet.timeout", "no answer"),
         absent("n3", "fleet.report", "no JSON"),
     ]
-    fleet = merged(Reports(reports, ()), None)
+    fleet = merge_reports(Reports(reports, ()), None)
     text = verdict_text(fleet)
     assert "(0 reports read, 2 nodes not reached, 1 node without a report)" in text
     found = fleet_object(fleet)["reports"]
@@ -478,7 +478,7 @@ def test_every_node_is_in_each_drift_once(nodes: list[dict[str, str]]) -> None:
         f"n{at}": NodeRow(f"n{at}", "", 0, "pass", facts=tuple(Fact(*one, one[1]) for one in facts))
         for at, facts in enumerate(node.items() for node in nodes)
     }
-    for one in drift(gathered(rows), rows):
+    for one in drift(nodes_by_value(rows), rows):
         variants = [*([one.most] if one.most else []), *one.others]
         names = [name for variant in variants for name in variant.nodes]
         assert sorted([*names, *one.unread]) == sorted(rows)

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from preflight.base.usage_error import UsageError
-from preflight.fleet.asked import check_words
+from preflight.fleet.over_ssh import check_arguments
 from preflight.fleet.remote.program import SAYS, Program, zipapp
-from preflight.fleet.remote.reply import NodeReply, answer_of, lacks_tool
+from preflight.fleet.remote.reply import NodeReply, lacks_tool, node_answer
 from preflight.fleet.reports.reading import ReportReader
 from preflight.inputs.launch_words import Chosen, Waiver
 from tests.builders.synthetic import PATIENCE_SECONDS
@@ -67,7 +67,9 @@ def test_what_stands_for_a_node(
     lines: Lines, code: int | None, error: bytes, carried: bool, check: str, said: str
 ) -> None:
     """Each way in which an answer can be none."""
-    found = answer_of(NodeReply("gpu1", lines, (error,), code, False, carried), 60, ReportReader())
+    found = node_answer(
+        NodeReply("gpu1", lines, (error,), code, False, carried), 60, ReportReader()
+    )
     assert (found.row.name, found.row.status, found.document) == ("gpu1", "unknown", None)
     (finding,) = found.row.findings
     assert (finding.check, said in finding.text) == (check, True), finding
@@ -76,7 +78,7 @@ def test_what_stands_for_a_node(
 def test_a_report_is_found_between_banners() -> None:
     """And goes by the name that the node was asked by, not by its own."""
     lines = (b"Welcome", START, b'{"schema": "motd"}', WHOLE + END + b"1", b"bye")
-    found = answer_of(NodeReply("gpu007", lines, (), 0), 60, ReportReader())
+    found = node_answer(NodeReply("gpu007", lines, (), 0), 60, ReportReader())
     assert (found.row.name, found.row.status, found.row.host) == ("gpu007", "warn", "x")
     assert found.document == json.loads(WHOLE)
 
@@ -127,8 +129,8 @@ def test_a_login_shell_runs_what_is_sent(tmp_path: Path, shell: str, joined: boo
 def test_a_mistake_is_told_before_a_node_is_asked(chosen: Chosen, said: str) -> None:
     """Ten thousand nodes need not tell it."""
     with pytest.raises(UsageError, match=said):
-        check_words(chosen, 10)
-    assert check_words(Chosen(), 10) == ("check", "--json", "--timeout=10")
+        check_arguments(chosen, 10)
+    assert check_arguments(Chosen(), 10) == ("check", "--json", "--timeout=10")
 
 
 def run_carried(words: list[str], folder: Path) -> tuple[int, Any]:
@@ -146,7 +148,7 @@ def run_carried(words: list[str], folder: Path) -> tuple[int, Any]:
     )
     assert list((folder / "temporary").iterdir()) == []
     reply = NodeReply("here", tuple(done.stdout.splitlines()), (done.stderr,), done.returncode)
-    found = answer_of(reply, 60, ReportReader())
+    found = node_answer(reply, 60, ReportReader())
     return reply.end or 0, found
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
-from preflight.fleet.merge.command import Shown, show_fleet
+from preflight.fleet.merge.command import AnswerOptions, show_fleet
 from preflight.render.html_page import Keyed, page, status_badge, table
 from tests.builders.synthetic import GIB, MIB, erdma_host, gpu_host, limited_container, plain_host
 from tests.capacity.test_capacity_trace import QWEN, TURNS
@@ -154,7 +154,7 @@ def every_page(pages: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
     folder = tmp_path_factory.mktemp("pages")
     more = {name: folder / f"{name}.html" for name in ("error", "fleet", "trace", "fit")}
     assert run(["check", "--format", "html", "--output", str(more["error"]), "/nowhere.sh"]) == 64
-    shown = Shown(None, [("html", str(more["fleet"]))], "never", 0)
+    shown = AnswerOptions(None, [("html", str(more["fleet"]))], "never", 0)
     show_fleet(merged_reports(odd_fleet()), shown)
     (folder / "run.sh").write_text(f"{QWEN}\n")
     (folder / "trace.jsonl").write_text("".join(f"{json.dumps(turn)}\n" for turn in TURNS))

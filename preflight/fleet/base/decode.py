@@ -36,13 +36,13 @@ class Unread(Unknown):
         return hash(self.reason)
 
 
-def decoded(hint: Any, value: Any, where: str = "") -> Any:
+def decode(hint: Any, value: Any, where: str = "") -> Any:
     """Return a JSON value as the type ``hint``. Raises WrongError if it has another type, or is a
     number out of range.
 
     Lists become tuples, objects records, ``{"unknown": reason}`` an Unread. where: the value's
     place, for the message."""
-    scalars, items, record, unknown = _parts(hint)
+    scalars, items, record, unknown = _hint_parts(hint)
     type_of_value = type(value)
     if type_of_value in (int, float) and not 0 <= value <= LARGEST_NUMBER:
         raise WrongError(f"{where} is {short(value)}")
@@ -53,15 +53,16 @@ def decoded(hint: Any, value: Any, where: str = "") -> Any:
     if type_of_value is dict and unknown and isinstance(value.get("unknown"), str):
         return Unread(value["unknown"][:LONGEST_TEXT])
     if type_of_value is list and items is not None:
-        return tuple([decoded(items, item, f"{where}[{at}]") for at, item in enumerate(value)])
+        return tuple([decode(items, item, f"{where}[{at}]") for at, item in enumerate(value)])
     if type_of_value is dict and record is not None:
         return record._make([_field(value, where, *field) for field in _fields(record)])
     raise WrongError(f"{where or 'it'} is {short(value)}")
 
 
 @lru_cache(maxsize=256)
-def _parts(hint: Any) -> tuple[frozenset[Any], Any, Any, bool]:
-    """Return a hint's scalars, list item and record, and whether it allows Unknown."""
+def _hint_parts(hint: Any) -> tuple[frozenset[Any], Any, Any, bool]:
+    """Take a type hint apart: its scalar types, the type of list items, the record type (None if
+    the hint has no list or record), and whether it allows Unknown."""
     hints = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     scalars = frozenset(get_origin(hint) or hint for hint in hints)
     items = next((get_args(hint)[0] for hint in hints if get_origin(hint) is tuple), None)
@@ -80,13 +81,13 @@ def _fields(record: Any) -> tuple[tuple[str, Any, bool, Any], ...]:
 
 
 def _field(value: Json, where: str, name: str, hint: Any, optional: bool, default: Any) -> Any:
-    """Return one field of a record, decoded, or its default. Raises WrongError."""
+    """Return one field of a record, decode, or its default. Raises WrongError."""
     item = value.get(name)
     if item is None and optional:
         return default
     if name not in value:
         raise WrongError(f"{where or 'it'} has no {name}")
-    return decoded(hint, item, f"{where}: {name}" if where else name)
+    return decode(hint, item, f"{where}: {name}" if where else name)
 
 
 def no_constant(name: str) -> NoReturn:
@@ -95,7 +96,7 @@ def no_constant(name: str) -> NoReturn:
 
 
 def short(value: Any) -> str:
-    """Return a value as it stands in a sentence."""
+    """Describe a JSON value in a few words or characters, for a message."""
     if type(value) is int and value.bit_length() > 64:
         return f"a number of {value.bit_length()} bits"
     if isinstance(value, str | bool | int):

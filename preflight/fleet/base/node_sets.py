@@ -61,7 +61,7 @@ def expand(text: str) -> list[str]:
 
 
 def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
-    """Return the nodes of ``sets`` without those of ``excluded``, in their order.
+    """Return the nodes of ``sets`` without those of ``excluded``, each once, sorted by number.
 
     Groups (``@rack1``) are those of the site's own ``groups.conf``. Raises UsageError if a text is
     no node set, a group is not known, or too many nodes are named."""

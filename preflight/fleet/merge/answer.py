@@ -9,7 +9,7 @@ from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import COLOURS, Paint, cut, grouped, nodes_text, plural, rest_of
 from preflight.fleet.merge.fleet import FAILING, PASSING, Drift, Fleet, Variant
-from preflight.fleet.reports.answers import explained
+from preflight.fleet.reports.answers import finding_lines
 from preflight.fleet.reports.rows import (
     NO_REPORT,
     NOT_REACHED,
@@ -33,10 +33,10 @@ MOST_VARIANTS = 4
 
 def verdict_text(fleet: Fleet) -> str:
     """Return verdict and counts, as ``FAIL: of 64 nodes 2 fail, 62 pass (...)``."""
-    return f"{fleet.verdict.upper()}: {verdict_said(fleet)}"
+    return f"{fleet.verdict.upper()}: {node_counts_text(fleet)}"
 
 
-def verdict_said(fleet: Fleet) -> str:
+def node_counts_text(fleet: Fleet) -> str:
     """Return the counts: ``of 64 nodes 2 fail, 61 pass (63 reports read, ...)``."""
     away, empty = lacking(fleet, NOT_REACHED), lacking(fleet, NO_REPORT)
     lost, expected = sum(text.times for text in fleet.unusable), fleet.expected
@@ -50,8 +50,8 @@ def verdict_said(fleet: Fleet) -> str:
     if not fleet.nodes:
         return f"no node has a report ({', '.join(read)})"
     counts = [(len(fleet.of(status)), status) for status in STATUSES]
-    counts_text = ", ".join(f"{count} {status}" for count, status in counts if count)
-    return f"of {plural(len(fleet.nodes), 'node')} {counts_text} ({', '.join(read)})"
+    by_status = ", ".join(f"{count} {status}" for count, status in counts if count)
+    return f"of {plural(len(fleet.nodes), 'node')} {by_status} ({', '.join(read)})"
 
 
 def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
@@ -100,7 +100,7 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
     """Return the answer for a terminal; verbosity below 0: the verdict alone, above 0: which checks
     pass too."""
     word = fleet.verdict.upper()
-    parts = [headed(word, verdict_said(fleet), width, paint(word, COLOURS[fleet.verdict]))]
+    parts = [headed(word, node_counts_text(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:
         of_most = ((2 * len(each.nodes) > len(fleet.nodes) > 1, each) for each in fleet.findings)
         by_count = grouped(of_most)
@@ -124,7 +124,7 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
             "\n".join(filled(f"ignored: {text}", width) for text in ignored),
             _drift(fleet, width),
             filled(pool_text(fleet), width),
-            _unusable(fleet, width),
+            _not_used(fleet, width),
             _passed(fleet, width, verbosity),
         ]
     return "\n\n".join(part for part in parts if part)
@@ -162,7 +162,7 @@ def _finding(on_nodes: OnNodes, paint: Paint, width: int) -> str:
     message = f"{clean(finding.check)}{_on(on_nodes.nodes)}{about}"
     painted = paint(finding.status, COLOURS[finding.status])
     head = headed(finding.status, message, width, painted, "  ")
-    return "\n".join([head, *explained(finding, width)])
+    return "\n".join([head, *finding_lines(finding, width)])
 
 
 def _drift(fleet: Fleet, width: int) -> str:
@@ -177,8 +177,9 @@ def _drift(fleet: Fleet, width: int) -> str:
     return "\n".join([shown, *rest_of(MOST_ROWS, fleet.drift)])
 
 
-def _unusable(fleet: Fleet, width: int) -> str:
-    """List the unused reports, each with the reason, and count the repeated ones; "" if none is."""
+def _not_used(fleet: Fleet, width: int) -> str:
+    """List the reports that cannot be used, each with the reason, and count those that say the same
+    as another one of their node. "" if there are neither."""
     lines = []
     for unusable in fleet.unusable[:MOST_ROWS]:
         reason = shortened(unusable.reason, 160)

@@ -11,7 +11,7 @@ from checks.base.record import NamedTuple
 from checks.rdma.reach_checks import DEFAULT_MTU_BYTES
 from checks.releases.mooncake import work_together
 from preflight.fleet.base.node_sets import fold, in_order
-from preflight.fleet.base.text import by_size, grouped
+from preflight.fleet.base.text import grouped, largest_and_others
 from preflight.fleet.rails import rail_findings
 from preflight.fleet.reports.rows import FleetFinding, NodeLaunch, OnNodes, Rows
 from preflight.processes.ports import split_address
@@ -75,7 +75,8 @@ def loops(host: str) -> bool:
 def fleet_findings(
     rows: Rows, facts: Mapping[str, Mapping[str, Sequence[str]]]
 ) -> Iterator[OnNodes]:
-    """Yield every finding of the fleet, in no order. rows: of nodes with a whole report."""
+    """Yield every finding that only the reports together show, in no order. rows: of nodes with a
+    whole report. facts: name -> value -> nodes."""
     owners = Owners(rows)
     launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
     for role, (check, what, follows) in _SERVICES.items():
@@ -92,12 +93,13 @@ def fleet_findings(
 
 
 def _one_address(
-    check: str, what: str, named: Mapping[str, tuple[str, ...]], follows: str, owners: Owners
+    check: str, what: str, addresses: Mapping[str, tuple[str, ...]], follows: str, owners: Owners
 ) -> Iterator[OnNodes]:
-    """Judge one service that all nodes must name alike. named: node -> addresses. check: the id.
-    what: the service in words. follows: what happens if they differ, for the text."""
-    processes = {name: tuple(sorted(map(owners.of, each))) for name, each in named.items() if each}
-    written = {name: ", ".join(each) for name, each in named.items()}
+    """Judge one service that all nodes must name alike. addresses: of the service, by node. check:
+    the id. what: the service in words. follows: what happens if they differ, for the text."""
+    named = ((name, each) for name, each in addresses.items() if each)
+    processes = {name: tuple(sorted(map(owners.of, each))) for name, each in named}
+    written = {name: ", ".join(each) for name, each in addresses.items()}
     if len(processes) < 2:
         return
     loopback = {name for name, each in processes.items() if any(loops(a.host) for a in each)}
@@ -115,7 +117,7 @@ def _one_address(
     groups = grouped((tuple(address.process for address in each), name) for name, each in away)
     if len(groups) < 2:
         return
-    right, others = by_size(groups)
+    right, others = largest_and_others(groups)
     most = groups[others[0] if right is None else right]
     for key in others:
         nodes = groups[key]
@@ -159,7 +161,7 @@ def _protocols(launches: Launches) -> Iterator[OnNodes]:
     groups = grouped((value, name) for value, name in protocols if isinstance(value, str) and value)
     if len(groups) < 2:
         return
-    right, others = by_size(groups)
+    right, others = largest_and_others(groups)
     need = "one protocol" if right is None else f"{right}, as {fold(groups[right])}"
     text = "segments are reached over the protocol that their owner speaks"
     for protocol in others:
@@ -194,8 +196,8 @@ def _addresses(rows: Rows) -> Iterator[OnNodes]:
 def _versions(
     launches: Launches, facts: Mapping[str, Mapping[str, Sequence[str]]], owners: Owners
 ) -> Iterator[OnNodes]:
-    """Judge nodes with another Mooncake release than the master's node; if that is not known, than
-    most nodes."""
+    """Judge nodes with another Mooncake release than the master's node or, if that release is not
+    known, than most nodes."""
     masters = {name: launch.addresses_of("master") for name, launch in launches.items()}
     groups = grouped(
         (", ".join(sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})), name)
@@ -211,7 +213,7 @@ def _versions(
     right, who = "", ""
     if len(of_master) == 1:
         (right,), who = of_master, "the node of the master"
-    elif (most := by_size(groups)[0]) is not None:
+    elif (most := largest_and_others(groups)[0]) is not None:
         right, who = most, fold(groups[most])
     for version, names in groups.items():
         if version == right:
@@ -264,7 +266,7 @@ def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
     for name, row in rows.items():
         if row.launch is None or "rdma" not in str(row.launch.share.protocol):
             continue
-        limit = row.asked("mtu_limit_bytes")
+        limit = row.share_value("mtu_limit_bytes")
         unsaid |= not isinstance(limit, int)
         most = limit if isinstance(limit, int) else DEFAULT_MTU_BYTES
         mtus = [rail.mtu_bytes for rail in row.taken_rails]
@@ -272,7 +274,7 @@ def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
             groups.setdefault(tuple(sorted(sizes)), []).append(name)
     if len(groups) < 2:
         return
-    usual, others = by_size(groups)
+    usual, others = largest_and_others(groups)
     text = "the ends of a connection do not negotiate it: transfers end with remote invalid request"
     if unsaid:
         least = min(size for sizes in groups for size in sizes)

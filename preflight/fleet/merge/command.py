@@ -11,11 +11,12 @@ from preflight.fleet.base.node_sets import fold
 from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet
 
 
-class Shown(NamedTuple):
-    """How the answer is asked for.
+class AnswerOptions(NamedTuple):
+    """How a fleet's answer is to be printed, by the options of the command.
 
-    reports: a folder to keep each node's report in. answers: the formats, each with its file.
-    listed: passing or failing nodes alone; list_format: nodeset, as Slurm reads it, or lines."""
+    reports: a folder to keep each node's report in, or None. answers: the formats, each with its
+    file. listed: "passing" or "failing" prints the names of these nodes alone, None the whole
+    answer. list_format: of the names, nodeset (as Slurm reads it) or lines."""
 
     reports: str | None
     answers: Answers
@@ -25,7 +26,7 @@ class Shown(NamedTuple):
     list_format: str = "nodeset"
 
 
-def show_fleet(fleet: Fleet, shown: Shown) -> int:
+def show_fleet(fleet: Fleet, shown: AnswerOptions) -> int:
     """Print a fleet; returns its exit code. Raises UsageError."""
     for name, path in shown.answers:
         with output_to(path):
@@ -33,7 +34,7 @@ def show_fleet(fleet: Fleet, shown: Shown) -> int:
     return fleet.exit_code
 
 
-def _say(fleet: Fleet, shown: Shown, format_: str) -> None:
+def _say(fleet: Fleet, shown: AnswerOptions, format_: str) -> None:
     """Print the fleet in one format. If ``shown.listed``, the text is the names of those nodes
     alone."""
     if format_ == "html":
@@ -56,7 +57,7 @@ def _say(fleet: Fleet, shown: Shown, format_: str) -> None:
         say(fleet_text(fleet, painter(shown.color), columns(), shown.verbosity))
 
 
-def prepare(shown: Shown) -> None:
+def prepare(shown: AnswerOptions) -> None:
     """Make the folder of --reports. Raise UsageError, before any node is asked, if a folder to
     write to is missing or not writable."""
     if shown.reports is not None:
@@ -83,7 +84,7 @@ def _try_folder(option: str, folder: str, make: bool) -> None:
         raise UsageError(f"{option}: {error.strerror}") from None
 
 
-def keep(name: str, report: str, shown: Shown) -> None:
+def keep(name: str, report: str, shown: AnswerOptions) -> None:
     """Write a report to the folder of --reports: one whole file a node."""
     if shown.reports is not None:
         path = os.path.join(shown.reports, f"{name}.json")

@@ -20,10 +20,9 @@ from preflight.fleet.reports.rows import (
     NodeRow,
     OnNodes,
     Rows,
-    Settled,
     Trouble,
     Unusable,
-    settled,
+    choose_rows,
     worst,
 )
 
@@ -83,11 +82,11 @@ class SegmentPool(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """nodes: in the order of their numbers, those that are expected and silent included.
+    """The merged answer about all nodes. nodes: by number, also expected ones without a report.
 
-    reports: how many texts were a node's own. findings: what is wanting and not waived, in the
-    order in which it is shown. passed, waived: the rest. repeats: reports that say the same again.
-    """
+    reports: how many reports came from a node. findings: those that fail, are unknown or warn, in
+    the order in which they are shown, without ``waived``. repeats: node -> how many reports say the
+    same as another one."""
 
     verdict: str
     nodes: tuple[FleetNode, ...]
@@ -110,23 +109,23 @@ class Fleet(NamedTuple):
         return [each.name for each in self.nodes if each.status in statuses]
 
 
-def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
+def merge_reports(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     """Return the fleet of all nodes that report, or are in ``expected``.
 
-    expected: the others are then unexpected; None: any node may report. A node with an unusable
-    report alone counts too, if it is expected or named like the others."""
+    expected: other nodes are findings; None if any node may report. A node with nothing but an
+    unusable report counts too, if it is expected or its name is like the others'."""
     rows_read = reports.rows
-    nodes_settled = settled(rows_read)
+    choice = choose_rows(rows_read)
     # Nodes of which there are only reports that cannot be used: a file's name is taken for one
     # where another node's is like it; with an expected set, what is not in it is no node.
-    patterns = {_pattern(name) for name in nodes_settled.rows} if expected is None else set()
+    patterns = {_pattern(name) for name in choice.rows} if expected is None else set()
     lost = [text.name for text in reports.unusable if text.name and _pattern(text.name) in patterns]
-    names = in_order([*nodes_settled.rows, *(expected or ()), *lost])
-    rows = {name: nodes_settled.rows[name] for name in names if name in nodes_settled.rows}
+    names = in_order([*choice.rows, *(expected or ()), *lost])
+    rows = {name: choice.rows[name] for name in names if name in choice.rows}
     whole = {name: row for name, row in rows.items() if row.whole}
-    facts = gathered(whole)
-    absences = _absences(names, nodes_settled, reports.unusable, expected)
-    of_fleet = [*absences, *nodes_settled.doubts, *fleet_findings(whole, facts)]
+    facts = nodes_by_value(whole)
+    absences = _absences(names, choice.rows, reports.unusable, expected)
+    of_fleet = [*absences, *choice.doubts, *fleet_findings(whole, facts)]
     # Of what a finding is about already, no drift is told.
     if any(item.finding.check == "fleet.mooncake-version" for item in of_fleet):
         facts.pop("wheel.mooncake", None)
@@ -147,7 +146,7 @@ def merged(reports: Reports, expected: Sequence[str] | None) -> Fleet:
         drifts,
         _segments(whole),
         tuple(reports.unusable),
-        nodes_settled.repeats,
+        choice.repeats,
     )
 
 
@@ -157,17 +156,19 @@ def _pattern(name: str) -> str:
 
 def _absences(
     names: Sequence[str],
-    nodes_settled: Settled,
+    chosen_rows: Rows,
     unusable: Sequence[Unusable],
     expected: Sequence[str] | None,
 ) -> Iterable[OnNodes]:
-    """Yield the findings on nodes without a report, unexpected nodes and unusable texts."""
+    """Yield the findings on nodes without a report, unexpected nodes and unusable reports. names:
+    all nodes of the fleet, reporting or expected. chosen_rows: the one row of each node that has a
+    usable report. expected: None if any node may report."""
     terms = {Trouble.UNREADABLE: "unreadable"}
     broken = {
         report.name: f"no report but one that is {terms.get(report.trouble, report.trouble.value)}"
         for report in unusable
     }
-    absent = [name for name in names if name not in nodes_settled.rows]
+    absent = [name for name in names if name not in chosen_rows]
     reasons = grouped((broken.get(name, "no report"), name) for name in absent)
     for reason, nodes in reasons.items():
         text = "nothing is known of it: start nothing on it"
@@ -179,7 +180,7 @@ def _absences(
         finding = FleetFinding("fleet.unexpected", "warn", "node", "a report", "none", text)
         yield OnNodes(finding, more)
     # A text that is nobody's report could be that of a node which is missing.
-    complete = expected is not None and all(name in nodes_settled.rows for name in expected)
+    complete = expected is not None and all(name in chosen_rows for name in expected)
     strays = [report for report in unusable if report.name not in names]
     if strays:
         status = "warn" if complete else "unknown"
@@ -193,10 +194,11 @@ def _absences(
 def _findings(
     rows: Rows, of_fleet: Iterable[OnNodes], nodes: int
 ) -> tuple[list[OnNodes], list[OnNodes], list[OnNodes]]:
-    """Return three lists of findings with their nodes: wanting, waived and passed.
+    """Return three lists of findings with their nodes: wanting (fail, unknown, warn), waived and
+    passed. of_fleet: more wanting findings. nodes: how many the fleet has.
 
-    of_fleet: findings that are wanting already. nodes: how many the fleet has. Findings on more
-    than half of the nodes stand last; then the worst stand first, then the rare ones."""
+    Findings on more than half of the nodes stand last; then the worst stand first, then the rare
+    ones."""
     groups: tuple[list[OnNodes], list[OnNodes], list[OnNodes]] = ([*of_fleet], [], [])
     for finding, names in nodes_of_each({name: row.findings for name, row in rows.items()}).items():
         group = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
@@ -248,7 +250,7 @@ def _segments(rows: Rows) -> SegmentPool | None:
     if not shares and not unread:
         return None
     total = sum(size * len(names) for size, names in shares.items())
-    stores = sum(row.asked("stores") or 0 for row in rows.values())
+    stores = sum(row.share_value("stores") or 0 for row in rows.values())
     return SegmentPool(total, tuple(sorted(shares.items(), reverse=True)), unread, stores)
 
 
@@ -263,8 +265,9 @@ def nodes_of_each(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
     return {thing: sorted(names, key=places.__getitem__) for thing, names in holders.items()}
 
 
-def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
-    """Return fact name -> value -> nodes."""
+def nodes_by_value(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
+    """Return fact name -> value as it is shown -> nodes. Of sizes that are shown alike the second
+    is shown in bytes, if they need not be equal when rounded."""
     facts: dict[str, dict[str, Sequence[str]]] = {}
     for fact, names in nodes_of_each({name: row.facts for name, row in rows.items()}).items():
         values, text = facts.setdefault(fact.name, {}), fact.shown
@@ -275,19 +278,20 @@ def gathered(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
-    """Return the facts that differ, few deviating nodes first; alike devices are one entry."""
+    """Return the facts that differ, those with the fewest deviating nodes first. Devices that
+    differ alike are one entry."""
     unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
     def place(fact: Drift) -> tuple[int, str]:
         return sum(len(other.nodes) for other in fact.others), fact.fact
 
-    return tuple(sorted(_folded(_each(facts, unread, rows)), key=place))
+    return tuple(sorted(_folded(_each_drift(facts, unread, rows)), key=place))
 
 
-def _each(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) -> Iterator[Drift]:
+def _each_drift(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) -> Iterator[Drift]:
     """Yield each fact that differs, with its values, the most common first; a node without the fact
     has the value ABSENT. unknown: fact or whole topic -> the nodes that could not read it."""
-    lacking = _lacking(facts.get(DEVICES, {}))
+    lacking = _nodes_without(facts.get(DEVICES, {}))
     # Where a whole topic was not read, a fact that is missing is not known to be.
     vague = {name for fact, names in unknown.items() if fact not in facts for name in names}
     for fact, values in facts.items():
@@ -310,7 +314,7 @@ def _each(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) -> Ite
         yield Drift(fact, (fact,), most, tuple(others), [name for name in rows if name in unread])
 
 
-def _lacking(devices: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
+def _nodes_without(devices: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
     """Return RDMA device -> the nodes that are known not to have it."""
     every = {device for device_list in devices for device in device_list.split()}
     lacking: dict[str, set[str]] = {device: set() for device in every}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from preflight.fleet.base.node_sets import fold
 from preflight.fleet.base.text import grouped
-from preflight.fleet.merge.answer import drift_cells, pool_text, verdict_said, verdict_text
+from preflight.fleet.merge.answer import drift_cells, node_counts_text, pool_text, verdict_text
 from preflight.fleet.merge.fleet import Fleet
 from preflight.fleet.reports.rows import STATUSES, OnNodes
 from preflight.render.html_page import Cell, Html, Keyed, element, join, page, status_badge, table
@@ -21,7 +21,7 @@ def fleet_page(fleet: Fleet) -> str:
     body = join(
         [
             element("h1", "Fleet"),
-            element("p", status_badge(fleet.verdict), " ", verdict_said(fleet)),
+            element("p", status_badge(fleet.verdict), " ", node_counts_text(fleet)),
             element("p", pool_text(fleet)),
             *_section("Findings", _FINDING, _findings(fleet.findings)),
             *_section("Not the same everywhere", ["fact", "most nodes", "the others"], drift),

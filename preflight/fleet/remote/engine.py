@@ -48,7 +48,8 @@ class RunInterruptedError(Exception):
 
 @contextmanager
 def until_stopped(progress: Progress) -> Iterator[list[int]]:
-    """Yield an empty list, to which the signal that ends the block is added; clear the progress."""
+    """Run the block until its end or a signal, which is not raised further. Yield an empty list, to
+    which that signal is added; clear the progress at the end."""
     stopped: list[int] = []
     try:
         yield stopped
@@ -64,28 +65,28 @@ def ask_nodes(
     record: bytes | None,
     ssh: SshNodes,
     program: Program,
-    answered: Callable[[NodeReply], None],
+    on_reply: Callable[[NodeReply], None],
     *,
-    joined: bool = False,
+    one_line: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Run this program with ``argv`` on every node; return the signal that ended it, 0 for none.
+    """Run this program with ``argv`` on every node. Return the signal that ended the run, or 0.
 
-    record: the launch, which the program reads from standard input; None without one. answered:
+    record: the launch, which the program reads from standard input; None without one. on_reply:
     called once for each node, as it ends, also for nodes that a signal stopped. Nodes that lack the
-    program get it (--carry auto), and are asked again. joined: a node's output comes back as one
-    line. quiet: no progress."""
+    program get it (--carry auto), and are asked again. one_line: a node's output comes back as one
+    line. quiet: no progress is shown."""
     progress = Progress(not quiet)
     ended: set[str] = set()
     lacking = list(nodes) if program.carry == "always" else []
 
     def question(carried: bool) -> Question:
         whole = (*argv, *(["-"] if record is not None else []))
-        return program.question(whole, record or b"", carried, joined)
+        return program.question(whole, record or b"", carried, one_line)
 
     def take(reply: NodeReply) -> None:
         ended.add(reply.name)
-        answered(reply)
+        on_reply(reply)
 
     def first(reply: NodeReply) -> None:
         if program.carry == "auto" and lacks_tool(reply):
@@ -103,24 +104,24 @@ def ask_nodes(
             ask(dict.fromkeys(lacking, question(True)), ssh, take, tick)
     for name in nodes if stopped else ():
         if name not in ended:
-            answered(NodeReply(name, ()))
+            on_reply(NodeReply(name, ()))
     return sum(stopped)
 
 
 def ask(
     questions: Mapping[str, Question],
     ssh: SshNodes,
-    answered: Callable[[NodeReply], None],
+    on_reply: Callable[[NodeReply], None],
     tick: Callable[[], None],
 ) -> None:
     """Ask each node its question.
 
-    Nodes behind a gateway that does not answer are asked directly. ``answered`` is told each node
-    once, as it ends. ``tick`` is called some times a second. Raises UsageError if nothing can be
-    started, and RunInterruptedError once all local processes are gone and all nodes are told of."""
+    Nodes behind a gateway that does not answer are asked directly. on_reply: called once for each
+    node, as it ends. tick: called some times a second. Raises UsageError if nothing can be started;
+    after a signal, RunInterruptedError once no local process runs and each node had its call."""
     task = _task(ssh)
-    _make_room(int(task.info("fanout")))
-    collector = _Collector(questions, answered)
+    _raise_file_limit(int(task.info("fanout")))
+    collector = _Collector(questions, on_reply)
     ticker = _Ticker(tick)
 
     def start(**tree: bool) -> None:
@@ -141,18 +142,19 @@ def ask(
 def ask_pairs(
     pairs: Sequence[Pair],
     ssh: SshNodes,
-    answered: Callable[[Pair, NodeReply], None],
+    on_reply: Callable[[Pair, NodeReply], None],
     tick: Callable[[], None],
 ) -> None:
-    """Have the first node of each pair serve, and ask the second once the first says where.
+    """Have the first node of each pair serve, and ask the second once the first prints its address.
 
-    No node may be in two pairs. ``answered`` is told of each pair once: what the asking node said,
-    or the serving one if that ended first. Raises as ``ask`` does."""
+    No node may be in two pairs. on_reply: called once for each pair, with the reply of the asking
+    node, or of the serving node if that ended first. Raises UsageError if nothing can be started,
+    or a gateway does not answer, and RunInterruptedError after a signal."""
     task = _task(ssh)
     connections = max(2 * len(pairs), int(task.info("fanout")))  # all at once
-    _make_room(connections)
+    _raise_file_limit(connections)
     task.set_info("fanout", connections)
-    collectors = [_PairCollector(pair, ssh, answered) for pair in pairs]
+    collectors = [_PairCollector(pair, ssh, on_reply) for pair in pairs]
 
     def start() -> None:
         for collector in collectors:
@@ -170,7 +172,8 @@ def ask_pairs(
 
 @contextmanager
 def _caught_signals() -> Iterator[list[int]]:
-    """Yield the list of signals that arrive meanwhile; restore their handlers."""
+    """Yield a list to which signals that arrive within the block are added. A signal that was
+    ignored stays ignored. Restore the handlers at the end."""
     caught: list[int] = []
 
     def catch(number: int, frame: FrameType | None) -> None:
@@ -211,7 +214,8 @@ def _refusal(error: Exception) -> UsageError:
 def _shell(
     task: Any, ssh: SshNodes, handler: Any, nodes: Any, question: Question, **tree: bool
 ) -> Any:
-    """Start ssh to nodes with a question; ``handler`` gets what they print."""
+    """Start ssh to nodes with a question; return ClusterShell's worker. handler: gets what the
+    nodes print. tree: ``tree=False`` goes to them without gateways."""
     ends = {"timeout": ssh.timeout_seconds, "stderr": True, "stdin": True}
     worker = task.shell(question.line, nodes=nodes, handler=handler, **ends, **tree)
     worker.write(question.content)
@@ -244,7 +248,7 @@ def _task(ssh: SshNodes) -> Any:
     return task
 
 
-def _make_room(fanout: int) -> None:
+def _raise_file_limit(fanout: int) -> None:
     """Raise this process's limit of open files for ``fanout`` connections at once. Raises
     UsageError if the hard limit is too low."""
     needed = fanout * _FILES_EACH + _FILES_BESIDE
@@ -263,11 +267,11 @@ class _Collector(EventHandler):  # type: ignore[misc]
     """Gathers what each node says until it ends."""
 
     def __init__(
-        self, questions: Mapping[str, Question], answered: Callable[[NodeReply], None]
+        self, questions: Mapping[str, Question], on_reply: Callable[[NodeReply], None]
     ) -> None:
         """Begin with no line of any node."""
         super().__init__()
-        self._questions, self._answered = questions, answered
+        self._questions, self._on_reply = questions, on_reply
         self._lines: dict[str, list[bytes]] = {name: [] for name in questions}
         self._errors: dict[str, list[bytes]] = {name: [] for name in questions}
         self._bytes = dict.fromkeys(self._lines, 0)
@@ -311,18 +315,18 @@ class _Collector(EventHandler):  # type: ignore[misc]
         if lines is not None:
             errors = tuple(self._errors.pop(name))
             carried = self._questions[name].carried
-            self._answered(NodeReply(name, tuple(lines), errors, code, timed_out, carried))
+            self._on_reply(NodeReply(name, tuple(lines), errors, code, timed_out, carried))
 
 
 class _PairCollector(_Collector):
     """Starts one node of a pair, then the other; the first node that ends answers for both."""
 
     def __init__(
-        self, pair: Pair, ssh: SshNodes, answered: Callable[[Pair, NodeReply], None]
+        self, pair: Pair, ssh: SshNodes, on_reply: Callable[[Pair, NodeReply], None]
     ) -> None:
         """Begin a pair of which neither node is asked yet."""
         super().__init__(dict.fromkeys((pair.serving, pair.asking), pair.serve), self._take)
-        self._pair, self._ssh, self._told = pair, ssh, answered
+        self._pair, self._ssh, self._on_pair_reply = pair, ssh, on_reply
         self._serving: Any = None
         self._asked = self._ended = False
 
@@ -347,7 +351,7 @@ class _PairCollector(_Collector):
         if self._ended:
             return
         self._ended = True
-        self._told(self._pair, reply)
+        self._on_pair_reply(self._pair, reply)
         if self._serving is not None and reply.name != self._pair.serving:
             self._serving.abort()
 

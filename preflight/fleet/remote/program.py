@@ -100,13 +100,13 @@ class Program(NamedTuple):
     carry: str
 
     def question(
-        self, argv: Sequence[str], content: bytes, carried: bool, joined: bool = False
+        self, argv: Sequence[str], content: bytes, carried: bool, one_line: bool = False
     ) -> Question:
         """Return the line for ssh that runs this program with ``argv``, and its standard input.
 
         content: what the program reads. carried: the program itself is sent too, in front of
-        ``content``. joined: the output comes back as one line."""
-        script = _SCRIPT + _JOINED if joined else _SCRIPT
+        ``content``. one_line: the output comes back as one line."""
+        script = _SCRIPT + _JOINED if one_line else _SCRIPT
         # Constant but for the words: a login shell may be any.
         program = (self.python, "-c", _READ_IT) if carried else self.command
         line = f"exec sh -c '{script}' sh {shlex.join((*program, *argv))}"
@@ -117,8 +117,10 @@ class Program(NamedTuple):
 
 
 class SshNodes(NamedTuple):
-    """Which nodes, and how to come to them. timeout_seconds: of one node, from start to end.
-    connect_seconds: of that, until ssh is through. fanout None: ClusterShell's own."""
+    """Which nodes to ask, and how ssh reaches them. nodes, exclude: node sets. nodes_files: of node
+    sets. timeout_seconds: for one node, from start to end; connect_seconds: the part of it in which
+    ssh has to connect. fanout: connections at once, None for ClusterShell's own number. user: to
+    log in as, None for ssh's own."""
 
     nodes: tuple[str, ...]
     nodes_files: tuple[str, ...]
@@ -132,7 +134,8 @@ class SshNodes(NamedTuple):
 
 @cache
 def zipapp() -> bytes:
-    """Return this program as one file for any Python, a megabyte. Raises UsageError."""
+    """Return this program as one file for any Python, a megabyte. Raises UsageError if a part of it
+    is not installed as files."""
     import io
     import zipfile
 
@@ -147,11 +150,11 @@ def _files() -> Iterator[tuple[str, bytes]]:
     """Yield the files of the archive: its start, this program and its packages."""
     yield "__main__.py", _MAIN.encode()
     for name in (*OWN, *OTHERS):
-        for path, inside in _parts(name):
+        for path, inside in _package_files(name):
             yield inside, Path(path).read_bytes()
 
 
-def _parts(name: str) -> Iterator[tuple[str, str]]:
+def _package_files(name: str) -> Iterator[tuple[str, str]]:
     """Yield the files of a package or module as (path here, name in the archive), in order. Raises
     UsageError if it is not installed as files."""
     spec = find_spec(name) or find_spec(_OWN_NAMES.get(name, name))

@@ -93,12 +93,13 @@ def lacks_tool(reply: NodeReply) -> bool:
     return reply.end == NOT_FOUND and not reply.carried
 
 
-def answer_of(reply: NodeReply, timeout_seconds: float, reader: ReportReader) -> NodeAnswer:
-    """Return a node's report under the name it was asked by, or why it has none. Never raises."""
+def node_answer(reply: NodeReply, timeout_seconds: float, reader: ReportReader) -> NodeAnswer:
+    """Return a node's report under the name by which the node was asked, or a row that says why it
+    gave none. Never raises."""
     name, reports = reply.name, reply.reports if reply.end is not None else []
     usable = [report for report in reports if isinstance(report, FoundReport)] or reports
     if not usable:
-        return NodeAnswer(absent(name, *why_none(reply, timeout_seconds)))
+        return NodeAnswer(absent(name, *why_no_report(reply, timeout_seconds)))
     last = usable[-1]
     row = last if isinstance(last, Unusable) else reader.read(last, name)
     if isinstance(row, Unusable):
@@ -111,8 +112,9 @@ def answer_of(reply: NodeReply, timeout_seconds: float, reader: ReportReader) ->
     return NodeAnswer(row._replace(origin=""), last.document)
 
 
-def why_none(reply: NodeReply, timeout_seconds: float) -> tuple[str, str]:
-    """Return the check's id of the finding for a node without a report, and the reason."""
+def why_no_report(reply: NodeReply, timeout_seconds: float) -> tuple[str, str]:
+    """Return (check's id, reason) of the finding on a node without a report. timeout_seconds: how
+    long the node had, for the text."""
     end, error = reply.end, reply.last_error
     if reply.timed_out:
         begun = "the connection was made, and no report came"
@@ -136,7 +138,7 @@ def why_none(reply: NodeReply, timeout_seconds: float) -> tuple[str, str]:
 
 
 def _not_reached(reply: NodeReply) -> tuple[str, str]:
-    """Return the finding of a node on which nothing was started, and the reason."""
+    """Return (check's id, reason) of the finding on a node on which nothing was started."""
     error = reply.last_error
     if reply.code == GATEWAY_FAILED and not reply.lines:
         return SSH, f"the gateway of ClusterShell's tree that leads to it gave up{error}"
@@ -162,7 +164,7 @@ def answer_document(reply: NodeReply, schema: str, timeout_seconds: float) -> Js
         if isinstance(report, Unusable) or report.document["schema"] == wanted
     ]
     if reply.end is None or not reports:
-        return trouble(*why_none(reply, timeout_seconds))
+        return trouble(*why_no_report(reply, timeout_seconds))
     first = reports[0]
     if isinstance(first, Unusable):
         return trouble(REPORT, f"its answer is {first.trouble.value}: {first.reason}")

@@ -42,7 +42,7 @@ class FleetAnswer(NamedTuple):
         return 128 + self.stopped if self.stopped else EXIT_CODES[self.status]
 
 
-def say_answer(answer: FleetAnswer, schema: str, as_json: bool, color: str, verbosity: int) -> int:
+def show_answer(answer: FleetAnswer, schema: str, as_json: bool, color: str, verbosity: int) -> int:
     """Print the answer; return its exit code. verbosity: below 0 the verdict alone, above 0 all."""
     if as_json:
         parts = {"findings": [each.as_object() for each in answer.findings], **answer.parts}
@@ -53,7 +53,7 @@ def say_answer(answer: FleetAnswer, schema: str, as_json: bool, color: str, verb
     return answer.exit_code
 
 
-def explained(finding: FleetFinding, width: int, most: int = LONGEST_VALUE) -> list[str]:
+def finding_lines(finding: FleetFinding, width: int, most: int = LONGEST_VALUE) -> list[str]:
     """Return a finding's amounts (each of at most ``most`` characters) and its text, as lines."""
     pairs = (("have", finding.have), ("need", finding.need))
     amounts = ", ".join(f"{word} {shortened(text, most)}" for word, text in pairs if text)
@@ -69,7 +69,7 @@ def _lines(answer: FleetAnswer, paint: Paint, verbosity: int) -> Iterator[str]:
     for finding, names in answer.findings:
         status = paint(finding.status, COLOURS[finding.status])
         yield f"{status}: {finding.check} on {nodes_text(names)}: {clean(finding.subject)}"
-        yield from explained(finding, columns(), 200)
+        yield from finding_lines(finding, columns(), 200)
     shown = answer.rows if verbosity > 0 else answer.rows[:MOST_ROWS]
     if shown:
         from tabulate import tabulate

@@ -7,16 +7,16 @@ from typing import Any
 from checks.base.record import NamedTuple
 from checks.base.unknown import Unknown
 from preflight.check.machine import LaunchShare, Rail
-from preflight.fleet.base.decode import LARGEST_NUMBER, LONGEST_TEXT, WrongError, decoded, short
+from preflight.fleet.base.decode import LARGEST_NUMBER, LONGEST_TEXT, WrongError, decode, short
 from preflight.fleet.base.node_sets import is_name
 from preflight.fleet.reports.rows import (
     NO_VERDICT,
     STATUSES,
     Fact,
     FleetFinding,
+    LaunchService,
     NodeLaunch,
     NodeRow,
-    ServiceOf,
     Trouble,
     Unusable,
     text_place,
@@ -68,7 +68,7 @@ class _Machine(NamedTuple):
 
 class _Answer(NamedTuple):
     machine: _Machine | None = None
-    services: tuple[ServiceOf, ...] = ()
+    services: tuple[LaunchService, ...] = ()
 
 
 class _Check(NamedTuple):
@@ -87,11 +87,12 @@ class ReportReader:
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
 
-    def read(self, report: FoundReport, name: str = "") -> NodeRow | Unusable:
-        """Return the row of a report, or Unusable if it is not as its schema says. name: the name
-        by which the node was asked, "" to take the name in the report or of the file."""
+    def read(self, report: FoundReport, asked_name: str = "") -> NodeRow | Unusable:
+        """Return the row of a report, or Unusable if it is not as its schema says, or names no
+        node. asked_name: by which the node was asked; "" takes the name in the report, or that of
+        the file."""
         try:
-            return self._row(report, name)
+            return self._make_row(report, asked_name)
         except WrongError as error:
             reason, trouble, *_ = (*error.args, Trouble.WRONG)
             clean = str(reason).encode("utf-8", "backslashreplace").decode()
@@ -99,12 +100,13 @@ class ReportReader:
             for key in ("answer", "machine", "name"):
                 stated = stated.get(key) if isinstance(stated, dict) else None
             stated = stated if isinstance(stated, str) and is_name(stated) else ""
-            named = name or stated or _alone(report)
+            named = asked_name or stated or _name_of_file(report)
             return Unusable(report.source, report.line, trouble, clean, named)
 
-    def _row(self, report: FoundReport, asked: str) -> NodeRow:
-        """Return the row of a report. asked: as ``name`` of ``read``. Raises WrongError if the
-        report is not as its schema says, or names no node."""
+    def _make_row(self, report: FoundReport, asked_name: str) -> NodeRow:
+        """Return the row of a report. asked_name: the name by which the node was asked; "" takes
+        the name in the report, or that of the file. Raises WrongError if the report is not as its
+        schema says, or names no node."""
         document = report.document
         schema = str(document.get("schema"))
         if not schema.startswith(SCHEMA):
@@ -112,10 +114,10 @@ class ReportReader:
         if "answer" not in document:  # as the first version had it
             reason = f"{short(schema)}; without the answer of this program's own version"
             raise NoReportError(reason, Trouble.OTHER_SCHEMA)
-        check: _Check = decoded(_Check, document)
+        check: _Check = decode(_Check, document)
         answer = check.answer or _Answer()
         machine = answer.machine
-        name = asked or (machine.name if machine is not None else "") or _alone(report)
+        name = asked_name or (machine.name if machine is not None else "") or _name_of_file(report)
         if not is_name(name):
             reason = f"it is of {short(name)}, which names no host" if name else "it names no node"
             raise NoReportError(f"{reason}: give it a file NODE.json of its own", Trouble.NO_NAME)
@@ -187,7 +189,7 @@ class ReportReader:
         if large or not isinstance(value, str | int):
             raise WrongError(f"facts: {short(name)} is {short(value)}")
         clean = _written(value) if isinstance(value, str) else value
-        return self._keep(Fact(_written(name), clean, _shown(name, clean)))  # type: ignore[no-any-return]
+        return self._keep(Fact(_written(name), clean, _fact_text(name, clean)))  # type: ignore[no-any-return]
 
     def _keep(self, value: Any) -> Any:
         return self._kept.setdefault(value, value)
@@ -236,7 +238,7 @@ def _written(text: str) -> str:
     return clean if len(clean) <= LONGEST_TEXT else f"{clean[: LONGEST_TEXT - 3]}..."
 
 
-def _shown(name: str, value: str | int) -> str:
+def _fact_text(name: str, value: str | int) -> str:
     """Return a fact's value as a person reads it: sizes with their unit, switches as yes or no."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -253,6 +255,6 @@ def _shown(name: str, value: str | int) -> str:
     return str(value)
 
 
-def _alone(report: FoundReport) -> str:
+def _name_of_file(report: FoundReport) -> str:
     """Return the node that a file is named after; "" if it holds more than one report."""
     return "" if report.line else name_of(report.source)

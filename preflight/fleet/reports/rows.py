@@ -1,7 +1,7 @@
 """What is known of each node by its report, of what could not be used, and of nodes with several.
 
-``settled`` is pure: of several reports of a node equal ones are one; of others the newest counts,
-or the worst where that is not known.
+``choose_rows`` is pure: equal reports of a node are one; of different reports the newest counts, or
+the worst if it is not known which is the newest.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,7 +32,7 @@ def worst(statuses: Collection[str], none: str = "unknown") -> str:
 
 
 class Trouble(Enum):
-    """Why a text is no report that can be merged; the worst to explain last."""
+    """Why a text is no report that can be merged."""
 
     UNREADABLE = "cannot be read"
     EMPTY = "empty"
@@ -67,7 +67,8 @@ def text_place(source: str, line: int) -> str:
 
 
 class FleetFinding(NamedTuple):
-    """A finding without its node, subjects folded; ``ignored``: a waiver's reason."""
+    """A finding without its node. subject: all subjects as one text. have, need: amounts, or "".
+    ignored: the waiver's reason, None without one."""
 
     check: str
     status: str
@@ -107,8 +108,8 @@ class Fact(NamedTuple):
     shown: str
 
 
-class ServiceOf(NamedTuple):
-    """Something that the launch talks to, as check's JSON has it."""
+class LaunchService(NamedTuple):
+    """A service that the launch talks to, an item of ``services`` in check's JSON."""
 
     kind: str
     host: str | Unknown | None
@@ -127,7 +128,7 @@ class NodeLaunch(NamedTuple):
     """The launch as the node's report has it."""
 
     share: LaunchShare
-    services: tuple[ServiceOf, ...] = ()
+    services: tuple[LaunchService, ...] = ()
 
     def addresses_of(self, role: str) -> tuple[str, ...]:
         """Return the known addresses of services, sorted. role: ``master``; ``metadata`` of any."""
@@ -162,8 +163,8 @@ class NodeRow(NamedTuple):
         """Return the rails that the launch takes; all if no launch names any."""
         return tuple(rail for rail in self.known_rails if rail.used is not False)
 
-    def asked(self, name: str) -> Any:
-        """Return a value of the launch's share; None without a launch, or if unknown."""
+    def share_value(self, name: str) -> Any:
+        """Return a field of the launch's LaunchShare; None if unknown, or without a launch."""
         value = None if self.launch is None else getattr(self.launch.share, name)
         return None if isinstance(value, Unknown) else value
 
@@ -182,7 +183,7 @@ def absent(name: str, check: str, why: str) -> NodeRow:
     return NodeRow(name, "", 0, "unknown", findings=(trouble(check, why),))
 
 
-class Settled(NamedTuple):
+class ChosenRows(NamedTuple):
     """One row per node. repeats: node -> how many reports say the same as another one. doubts:
     findings on nodes whose reports differ."""
 
@@ -191,9 +192,9 @@ class Settled(NamedTuple):
     doubts: list[OnNodes]
 
 
-def settled(rows: Sequence[NodeRow]) -> Settled:
+def choose_rows(rows: Sequence[NodeRow]) -> ChosenRows:
     """Choose one row per node: the newest, or the worst if it is not known which is newest."""
-    result = Settled({}, {}, [])
+    result = ChosenRows({}, {}, [])
     for name, group in grouped((row.name, row) for row in rows).items():
         different: dict[NodeRow, NodeRow] = {}
         for row in sorted(group, key=lambda row: (-row.made_unix_seconds, row.origin)):
@@ -205,12 +206,12 @@ def settled(rows: Sequence[NodeRow]) -> Settled:
         newest_first = list(different.values())
         result.rows[name] = newest_first[0]
         if len(newest_first) > 1:
-            result.rows[name], doubt = _chosen(newest_first)
+            result.rows[name], doubt = _choose_report(newest_first)
             result.doubts.append(OnNodes(doubt, [name]))
     return result
 
 
-def _chosen(rows: Sequence[NodeRow]) -> tuple[NodeRow, FleetFinding]:
+def _choose_report(rows: Sequence[NodeRow]) -> tuple[NodeRow, FleetFinding]:
     """Choose one of several different reports of a node. Return it, and the finding that they
     differ.
 

@@ -60,7 +60,8 @@ def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
 
 
 def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports of each path, folders in the order of their names; never raises."""
+    """Yield the reports of each path, "-" for standard input; of a folder, file by file in the
+    order of their names. Never raises."""
     for path in paths:
         if path == STDIN:
             yield from _of_stream(STDIN_NAME, sys.stdin.buffer)

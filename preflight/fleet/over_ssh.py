@@ -19,15 +19,15 @@ from preflight.base.within import limit_seconds, within
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import named_nodes
 from preflight.fleet.base.text import plural
-from preflight.fleet.merge.command import Shown, keep, prepare, show_fleet
-from preflight.fleet.merge.fleet import merged
+from preflight.fleet.merge.command import AnswerOptions, keep, prepare, show_fleet
+from preflight.fleet.merge.fleet import merge_reports
 from preflight.fleet.remote.program import Pair, Program, Question, SshNodes
 from preflight.fleet.remote.reply import (
     NodeReply,
     answer_document,
-    answer_of,
     findings_of,
     lacks_tool,
+    node_answer,
     on_nodes,
 )
 from preflight.fleet.reports.answers import FleetAnswer
@@ -41,7 +41,7 @@ _OVERHEAD_SECONDS = 5.0
 
 
 def run_fleet_check(
-    launch: LaunchWords, where: SshNodes, program: Program, chosen: Chosen, shown: Shown
+    launch: LaunchWords, where: SshNodes, program: Program, chosen: Chosen, shown: AnswerOptions
 ) -> int:
     """Have every node check itself over ssh, print the merged answer, and return the exit code.
 
@@ -54,14 +54,14 @@ def run_fleet_check(
     record = recorded_launch(launch)
     # What a node may take to read itself, so that it can still say what it could not read.
     left = where.timeout_seconds - where.connect_seconds - _OVERHEAD_SECONDS
-    argv = check_words(chosen, max(1.0, min(10.0, left)))
+    argv = check_arguments(chosen, max(1.0, min(10.0, left)))
     prepare(shown)
     reader = ReportReader()
     rows: dict[str, NodeRow] = {}
 
     def take(reply: NodeReply) -> None:
         """Add the row of a node that answered, and keep the answer under that node's name."""
-        answer = answer_of(reply, where.timeout_seconds, reader)
+        answer = node_answer(reply, where.timeout_seconds, reader)
         rows[reply.name] = answer.row
         if answer.document is not None:
             # At once: what is there stays there, whatever becomes of this process.
@@ -71,8 +71,8 @@ def run_fleet_check(
             keep(reply.name, json.dumps(named), shown)
 
     quiet = shown.verbosity < 0
-    stopped = ask_nodes(nodes, argv, record, where, program, take, joined=True, quiet=quiet)
-    code = show_fleet(merged(Reports([rows[name] for name in nodes], ()), None), shown)
+    stopped = ask_nodes(nodes, argv, record, where, program, take, one_line=True, quiet=quiet)
+    code = show_fleet(merge_reports(Reports([rows[name] for name in nodes], ()), None), shown)
     if not stopped:
         return code
     missing = sum(INTERRUPTED in {each.check for each in row.findings} for row in rows.values())
@@ -83,16 +83,18 @@ def run_fleet_check(
 
 def nodes_of(where: SshNodes) -> list[str]:
     """Return the nodes that the options name, each once. Raises UsageError for none."""
-    sets = [*where.nodes, *(text for file in where.nodes_files for text in sets_of(file))]
+    sets = [*where.nodes, *(text for file in where.nodes_files for text in read_node_sets(file))]
     nodes = named_nodes(sets, where.exclude)
     if not nodes:
         raise UsageError("no node is left to ask: give --nodes 'gpu[001-064]' or --nodes-file")
     return nodes
 
 
-def check_words(chosen: Chosen, seconds: float) -> tuple[str, ...]:
-    """Return the command line by which a node checks itself. seconds: its --timeout. Raises
-    UsageError. Waivers go along as --ignore; an expired one does not, and a message says so."""
+def check_arguments(chosen: Chosen, timeout_seconds: float) -> tuple[str, ...]:
+    """Return the arguments by which a node checks itself within ``timeout_seconds``.
+
+    Valid waivers become --ignore; of each expired waiver a message is printed. Raises UsageError
+    if ``chosen`` names no check."""
     from preflight.check.answer import selection_of
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
@@ -101,15 +103,15 @@ def check_words(chosen: Chosen, seconds: float) -> tuple[str, ...]:
         over = f"{waiver.check}: over since {waiver.until}"
         message = f"--waivers: {over}: it counts again on every node"
         say(f"mooncake-preflight: {message}", err=True)
-    argv = ["check", "--json", f"--timeout={seconds:g}"]
+    argv = ["check", "--json", f"--timeout={timeout_seconds:g}"]
     argv += [f"--only={check}" for check in selection.only]
     argv += [f"--skip={check}" for check in selection.skip]
     return (*argv, *(f"--ignore={check}={why}" for check, why in selection.ignore.items()))
 
 
-def sets_of(path: str) -> list[str]:
+def read_node_sets(path: str) -> list[str]:
     """Read node sets from the file of --nodes-file, one a line; # begins a comment. Raises
-    UsageError."""
+    UsageError if the file cannot be read."""
 
     def read() -> list[str]:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -128,10 +130,11 @@ SLOW_SHARE = 0.5
 
 
 class MeasuredPair(NamedTuple):
-    """What one pair of nodes came to.
+    """What was measured between two nodes: ``serving`` waits, ``asking`` writes and reads.
 
     write, read: bytes a second, of the size that was fastest. transport: "rdma", "tcp", or "" if
-    Mooncake's log names neither. trouble: why the pair was not measured, on the node ``name``."""
+    Mooncake's log names neither. trouble: why the pair was not measured, a finding on the node
+    ``name``; None for a measured pair."""
 
     serving: str
     asking: str
@@ -154,7 +157,7 @@ class MeasuredPair(NamedTuple):
 
     @property
     def row(self) -> tuple[str, ...]:
-        """The cells of its line; a pair that was not measured has its nodes alone."""
+        """The pair's cells of the table; all but the nodes are "" if it was not measured."""
         if self.trouble:
             return (*self.nodes, "", "", "")
         over = ", ".join([self.transport or "?", *self.devices])
@@ -162,7 +165,8 @@ class MeasuredPair(NamedTuple):
         return (*self.nodes, over, *rates)
 
     def as_object(self) -> Json:
-        """Return the pair of ``schemas/fleet-measure-v1.schema.json``."""
+        """Return this pair of nodes as JSON, an item of ``pairs`` in
+        ``schemas/fleet-measure-v1.schema.json``. Its rates are None if it was not measured."""
         return {
             "serving": self.serving,
             "asking": self.asking,
@@ -241,7 +245,8 @@ def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 
 def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> MeasuredPair:
-    """Return the best rates of a pair that a node's reply has, or why they were not measured."""
+    """Return the best rates of a pair by a node's reply, or as ``trouble`` why there are none.
+    timeout_seconds: how long the node had, for the message."""
     none = MeasuredPair(pair.serving, pair.asking, name=reply.name)
     document = answer_document(reply, "measure", timeout_seconds)
     if isinstance(document, FleetFinding):
