@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from preflight.cli.observe import observed
+from preflight.cli.observe import observe_host
 from preflight.inputs.launch_words import LaunchWords
 
 ROUNDS, WINDOW_SECONDS = 30, 0.25
@@ -67,7 +67,7 @@ def main() -> int:
                     end = time.monotonic() + WINDOW_SECONDS
                     while time.monotonic() < end:
                         if how == "looking":
-                            observed((process.pid,), LaunchWords())
+                            observe_host((process.pid,), LaunchWords())
                             looks += 1
                         else:
                             sum(range(10000))

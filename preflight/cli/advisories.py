@@ -25,9 +25,10 @@ def print_advisories(
 ) -> int:
     """Print the known-bad combinations: all, or those that affect the launch on a host, or may.
 
-    launch: None for all records. every: all records, with what each is to the launch. Return the
-    exit code: 1 if one affects the launch or may, 0 else. What may only arise while it runs does
-    not count, nor what a check judges."""
+    launch: None prints all records. every: all records too, each with its relation to the launch.
+    Return the exit code: 1 if a record affects the launch or may, else 0; records that may only
+    arise while the launch runs, and those that a check judges, do not count. Raises UsageError if
+    no launch can be read."""
     from preflight.advisories.records import advisories as records
 
     paint, width = painter(color), columns()
@@ -37,7 +38,7 @@ def print_advisories(
             rows = [_object(record) | without_launch for record in records()]
             say_answer("advisories", 0, {"advisories": rows}, host="/")
         else:
-            say("\n".join(_row(record, "", paint, width) for record in records()))
+            say("\n".join(_record_text(record, "", paint, width) for record in records()))
         return 0
     from checks.base.unknown import Unknown
     from checks.capture.secrets import public
@@ -69,7 +70,7 @@ def print_advisories(
         reason = f"{count} known problems affect this launch, or may" if code else None
         say_answer("advisories", code, answer, reason=reason, started=started, host=root)
         return code
-    lines = [_row(each.advisory, _relation(each), paint, width) for each in shown]
+    lines = [_record_text(each.advisory, _relation(each), paint, width) for each in shown]
     say(public("\n".join(lines) or "none of the known problems affects this launch"))
     return code
 
@@ -117,9 +118,9 @@ def _object(record: Advisory) -> dict[str, Any]:
     }
 
 
-def _row(record: Advisory, relation: str, paint: Any, width: int) -> str:
-    """Return a record as wrapped lines, with its relation to the launch; relation "" leaves that
-    out."""
+def _record_text(record: Advisory, relation: str, paint: Any, width: int) -> str:
+    """Return a record as wrapped lines. relation: of the record to the launch; "" leaves out the
+    relation and the remedy."""
     from preflight.advisories.records import range_text
     from preflight.render.text import wrapped
 
@@ -134,8 +135,8 @@ def _row(record: Advisory, relation: str, paint: Any, width: int) -> str:
 
 
 def print_osv(zip_path: str | None) -> int:
-    """Print all records as OSV. With ``zip_path`` write a .zip instead, of the records that a
-    wheel's release alone decides."""
+    """Print all records as OSV; return 0. With ``zip_path``, write that .zip instead: of the
+    records for which the release of a wheel decides alone."""
     import json
 
     from preflight.advisories.records import advisories as records

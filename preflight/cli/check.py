@@ -133,7 +133,8 @@ def check(
 def _in_format(
     name: str, answer: Checked, color: str, verbosity: int, memory_map: bool, plain: bool
 ) -> str:
-    """Return the answer in the format ``name``."""
+    """Return the answer in the format ``name``. memory_map: draw the memory below the text; plain:
+    with ASCII alone."""
     from preflight.check.report import protocol_line, report_junit
 
     if name == "junit":
@@ -141,7 +142,7 @@ def _in_format(
     if name == "html":
         from preflight.pictures.check_page import check_page
 
-        return check_page(answer.report, answer.seen, made()).rstrip("\n")
+        return check_page(answer.report, answer.seen, page_stamp()).rstrip("\n")
     if (text := protocol_line(answer.report, name)) is not None:
         return text
     from preflight.check.to_text import report_text
@@ -156,8 +157,8 @@ def _in_format(
 
 
 def _measured_judge(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
-    """Return a function that compares a launch with the rates in the file of --measured, as
-    findings. Without that option or a launch it returns []. Raises UsageError."""
+    """Return a function that gives the findings about the rates in the file of --measured. Without
+    that option or a launch it gives none. Raises UsageError if the file cannot be used."""
     if path is None:
         return lambda _: []
     from checks.base.unknown import Unknown
@@ -211,7 +212,7 @@ def _write_lock(path: str, checked: Checked, limit_seconds: float) -> None:
         save(f"--lock {path}", path, text.encode(), 0o644, limit_seconds)
 
 
-def made() -> MadeBy:
+def page_stamp() -> MadeBy:
     """Return who makes a page, and when: now, or SOURCE_DATE_EPOCH for the same page twice."""
     import os
     import time

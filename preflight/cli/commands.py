@@ -150,7 +150,7 @@ def say_answer(
     schema: str, exit_code: int, answer: Any = None, *, started: Any = None, **more: Any
 ) -> None:
     """Print a JSON answer in its envelope. started: the launch's name and its processes, or None.
-    more: err, and what ``envelope`` takes."""
+    more: ``err`` prints to standard error; the rest is for ``envelope``."""
     from preflight.base.envelope import envelope
 
     if started is not None:
@@ -203,8 +203,8 @@ def with_one_parameter(
 
 
 def taking(name: str, make: Callable[..., Any] | str, *options: Option) -> Decorator:
-    """Return a decorator that adds ``options``, and gives their values as ``with_one_parameter``
-    does."""
+    """Return a decorator that adds ``options``, and gives the function one parameter ``name`` in
+    their place. make: as for ``with_one_parameter``."""
     nothing: Any = with_options(*options)(lambda: None)
     names = [option.name for option in nothing.__click_params__]
     return lambda function: with_options(*options)(with_one_parameter(function, name, make, *names))
@@ -218,7 +218,7 @@ def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
     default = names[0]
     return taking(
         "answers",
-        lambda **_: _answers(default),
+        lambda **_: _requested_answers(default),
         click.option(
             "--format", "format_", type=click.Choice(names), metavar="FORMAT", multiple=True,
             help=f"One of {', '.join(names)}{again}. Default: {default}.",
@@ -259,9 +259,9 @@ def JSON(function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - as
     return with_one_format("text", "json")(as_json)
 
 
-def _answers(default: str) -> Answers:
-    """Return the formats that the command line asks for, each with its file, None for standard
-    output, which comes last. None asked for: ``default``.
+def _requested_answers(default: str) -> Answers:
+    """Return the formats that the command line asks for, each with its file. The file is None for
+    standard output; that format comes last. If no format is asked for: ``default``.
 
     Raises UsageError for a format given twice, two formats with exit codes of their own, or two on
     standard output."""

@@ -108,8 +108,8 @@ def explain(
     of a failure. With --advisories: 0 none affects the launch, or none was given; 1 one does, or
     may; what may only arise while it runs does not count.
     """
-    place = CheckedAt(launch, root or "/", timeout_seconds)
-    at = place if here or launch.words or root is not None else None
+    place = CheckTarget(launch, root or "/", timeout_seconds)
+    target = place if here or launch.words or root is not None else None
     if advisories:
         if index or log is not None or (what and launch.words):
             raise click.UsageError("--advisories is about one launch, and about no log")
@@ -119,16 +119,16 @@ def explain(
             from preflight.cli.advisories import print_osv
 
             return print_osv(osv_zip)
-        of = launch._replace(words=what or launch.words) if what or at is not None else None
+        of = launch._replace(words=what or launch.words) if what or target is not None else None
         return print_advisories(
             of, place.root, timeout_seconds, every=every_one, as_json=as_json, color=color
         )
     if every_one or osv or osv_zip is not None:
         raise click.UsageError("--all, --osv and --osv-zip are for --advisories")
-    if at is None and any(launch._replace(words=())):
+    if target is None and any(launch._replace(words=())):
         raise click.UsageError("what is said of a launch goes with it: give --launch FILE")
     query = " ".join(what)
-    if index and (at is not None or what or log is not None):
+    if index and (target is not None or what or log is not None):
         raise click.UsageError("--index is of every known line: give nothing else with it")
     if index:
         return print_index(as_json)
@@ -137,25 +137,25 @@ def explain(
     if what and not query.strip():
         raise click.UsageError("give the ID of a check, a log's FILE, or words of a line")
     if not what and log is None and not is_piped(sys.stdin):
-        if at is not None:
+        if target is not None:
             raise click.UsageError("give an ID, a log or words: a launch and a host go with those")
         return print_list(as_json)
     if not what:
         is_folder = partial(os.path.isdir, log or "-")
         if log is not None and within(limit_seconds(), log, is_folder):
             raise click.UsageError(f"{log}: a folder: give one log of it")
-        return explain_log_files([log or "-"], as_json, color, at, verbose)
+        return explain_log_files([log or "-"], as_json, color, target, verbose)
     from preflight.check.catalogue import catalogue
     from preflight.launches.source import notices
     from preflight.logs.patterns import read_patterns
 
     every = catalogue()
     if query.upper() in {line.id for line in every.advisories}:
-        return explain_page(every, query.upper(), as_json, color, at)
+        return explain_page(every, query.upper(), as_json, color, target)
     if query in every.ids or query in notices():
-        return explain_page(every, query, as_json, color, at)
+        return explain_page(every, query, as_json, color, target)
     if query == "-" or within(limit_seconds(), query, lambda: all(map(os.path.exists, what))):
-        return explain_log_files(what, as_json, color, at, verbose)
+        return explain_log_files(what, as_json, color, target, verbose)
     known = [read_pattern for read_pattern in read_patterns() if read_pattern.cause]
     lines = [line.id for line in known]
     # A line of a log may be one word too: oom-kill:constraint=...
@@ -167,36 +167,37 @@ def explain(
 
         near = nearest(query, (*every.ids, *notices(), *lines))
         raise UsageError(f"{query}: nothing has this id, and there is no such file{near}")
-    return explain_words(every, query, as_json, color, at)
+    return explain_words(every, query, as_json, color, target)
 
 
 # Shorter parts of known lines stand in ids too.
 _LEAST_QUOTED = 16
 
 
-class CheckedAt(NamedTuple):
-    """Where what is explained is checked: a launch or none, and a host."""
+class CheckTarget(NamedTuple):
+    """The launch (or none) and the host on which explained checks are made."""
 
     launch: LaunchWords
     root: str
     timeout_seconds: float
 
 
-def checked_at(ids: Iterable[str], at: CheckedAt | None) -> Report | None:
-    """Make the checks ``ids`` at a host and return the report. None if ``at`` is None, or no id can
-    be checked on one host."""
+def report_on(ids: Iterable[str], target: CheckTarget | None) -> Report | None:
+    """Make the checks ``ids`` on a launch and a host, and return the report. None if ``target`` is
+    None, or if no id can be checked on one host."""
     from preflight.check.answer import check_launch
     from preflight.check.catalogue import FLEET_CHECKS
     from preflight.inputs.launch_words import Chosen
 
     between_nodes = {check.id for check in FLEET_CHECKS}
     only = tuple(dict.fromkeys(id_ for id_ in ids if id_ not in between_nodes))
-    if at is None or not only:
+    if target is None or not only:
         return None
-    return check_launch(at.launch, at.root, at.timeout_seconds, chosen=Chosen(only=only)).report
+    launch, root, timeout_seconds = target
+    return check_launch(launch, root, timeout_seconds, chosen=Chosen(only=only)).report
 
 
-def here_of(report: Report | None) -> dict[str, str]:
+def status_by_check(report: Report | None) -> dict[str, str]:
     """Return check id -> the worst status in ``report``, as a word; {} without a report."""
     from preflight.check.to_text import label
 
@@ -290,17 +291,17 @@ def print_index(as_json: bool) -> int:
 
 
 def explain_page(
-    every: Catalogue, id_: str, as_json: bool, color: str, at: CheckedAt | None
+    every: Catalogue, id_: str, as_json: bool, color: str, target: CheckTarget | None
 ) -> int:
-    """Print the page of a check, rule, record or notice by its id, with the findings made at
-    ``at``; return 0."""
+    """Print the page of a check, rule, record or notice by its id, with the findings on
+    ``target`` if that is given; return 0."""
     from preflight.advisories.records import advisory
     from preflight.check.catalogue import advisory_page, as_text, check_page, notice_page, rule_page
     from preflight.launches.source import notices
 
     check, record = every.checks.get(id_), advisory(id_)
     ids = NOTICED_BY if id_ in notices() else [id_ if record is None else record.check]
-    report = checked_at(ids, at)
+    report = report_on(ids, target)
     if id_ in notices():
         page = notice_page(id_)
     elif record is not None:
@@ -320,9 +321,9 @@ def explain_page(
 
 
 def explain_words(
-    every: Catalogue, query: str, as_json: bool, color: str, at: CheckedAt | None
+    every: Catalogue, query: str, as_json: bool, color: str, target: CheckTarget | None
 ) -> int:
-    """Print the known lines, checks and rules like ``query``, with the findings made at ``at``;
+    """Print the known lines, checks and rules like ``query``, with the findings on ``target``;
     return 0. Raises UsageError if none is alike."""
     from preflight.check.answer import nearest
     from preflight.logs.by_words import answer_object, answer_query, answer_text, shown_lines
@@ -342,11 +343,11 @@ def explain_words(
         )
     ids = [id_ for each in shown_lines(matches) for id_ in each.checks]
     ids = ids or [id_ for id_, _ in matches.ids]
-    report = checked_at(ids, at)
+    report = report_on(ids, target)
     if as_json:
         say_object(0, answer_object(matches), report)
     else:
-        text = answer_text(matches, painter(color), columns(), here_of(report))
+        text = answer_text(matches, painter(color), columns(), status_by_check(report))
         say(with_report(text, report, color, 0))
     return 0
 
@@ -373,9 +374,9 @@ def files_of(paths: Iterable[str]) -> list[str]:
 
 
 def explain_log_files(
-    paths: Sequence[str], as_json: bool, color: str, at: CheckedAt | None, verbose: bool
+    paths: Sequence[str], as_json: bool, color: str, target: CheckTarget | None, verbose: bool
 ) -> int:
-    """Print what is known of logs, with the findings made at ``at``.
+    """Print what is known of logs, with the findings on ``target``.
 
     Return 0 if they show no problem, 1 for warnings or unknown errors, 2 for the cause of a
     failure. Raises UsageError if a log cannot be read."""
@@ -420,12 +421,12 @@ def explain_log_files(
     named = [("" if path == "-" else path, read(path)) for path in files]
     reading = read_logs(named)._replace(whole=not cut)
     code = reading.exit_code
-    report = checked_at([id_ for each in reading.explanations for id_ in each.checks], at)
+    report = report_on([id_ for each in reading.explanations for id_ in each.checks], target)
     if as_json:
         causes = [each.cause for each in reading.explanations]
         say_object(code, explanations_object(reading), report, next(iter(causes), None))
     else:
-        here = here_of(report)
+        here = status_by_check(report)
         text = explanations_text(reading, painter(color), columns(), here, verbose)
         unread = [f"not read: {why}" for why in passed_over]
         say(with_report("\n".join([text, *unread]), report, color, 0))

@@ -154,7 +154,7 @@ def fit(
         other = root != "/" and not is_description(root)
         if model is None or launch.words or trace or write or other or "html" in formats:
             raise click.UsageError("--keep 80% goes with --model and a workload, and no launch")
-        return _machines(model, keep, numbers, root, nodes, launch, timeout_seconds, answers)
+        return _print_machines(model, keep, numbers, root, nodes, launch, timeout_seconds, answers)
     host = open_host(root, timeout_seconds)
     first, path = None, ""
     if model is not None:
@@ -168,7 +168,7 @@ def fit(
     basis = CompareBy(numbers, trace, nodes)
     answer = fit_launch(launch, host, goal, keep, edits, timeout_seconds, chosen, basis)
     if isinstance(answer, Unknown):
-        return _not_known(answer.reason, answers)
+        return _say_unknown(answer.reason, answers)
     answer = answer._replace(hints=tuple(hints(answer.state, answer.machine, answer.answer)))
     if measured is not None and any(process.server for process in answer.processes):
         from preflight.capacity.answer import CapacityRequest, compute_capacity
@@ -196,7 +196,8 @@ def fit(
 
 
 def _say(result: FitResult, format_: str, color: str, plain: bool) -> None:
-    """Print the answer in one format; svg prints nothing unless a trace was replayed."""
+    """Print the answer in one format. Without a trace, svg prints nothing. plain: draw with ASCII
+    alone."""
     from checks.capture.secrets import public
 
     hits = result.choice
@@ -223,7 +224,7 @@ def _say(result: FitResult, format_: str, color: str, plain: bool) -> None:
         say_picture(format_, hits.capacity, hits.replay)
 
 
-def _machines(
+def _print_machines(
     model: str,
     target: float,
     workload_options: WorkloadOptions,
@@ -235,8 +236,8 @@ def _machines(
 ) -> int:
     """Print which hosts keep a part of a workload; return the exit code.
 
-    target: the part. root: "/", or a description that narrows the hosts. nodes: how many hosts;
-    None tries several numbers."""
+    target: the part to keep, of 1. root: "/", or a description that narrows the hosts. nodes: how
+    many hosts; None tries several numbers. Raises UsageError if ``root`` describes no host."""
     from checks.capture.described import Description, description_of
     from checks.capture.root_names import CaptureError
     from checks.capture.secrets import public
@@ -253,7 +254,7 @@ def _machines(
     finally:
         progress.clear()
     if isinstance(answer, Unknown):
-        return _not_known(answer.reason, answers)
+        return _say_unknown(answer.reason, answers)
     enough = any(map(answer.enough, answer.rows))
     code, word = (0, "fits") if enough else (exit_codes.FAIL, "nothing-fits")
     for name, written_to in answers:
@@ -265,7 +266,7 @@ def _machines(
     return code
 
 
-def _not_known(reason: str, answers: Answers) -> int:
+def _say_unknown(reason: str, answers: Answers) -> int:
     """Say that there is no answer, and why; return the exit code."""
     for name, written_to in answers:
         with output_to(written_to):

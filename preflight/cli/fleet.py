@@ -76,12 +76,13 @@ _FANOUT: Option = click.option(
 
 
 def _with_ssh_nodes(timeout: str, *fanout: Option) -> Decorator:
-    """Add the options for nodes and for ssh: ``where: SshNodes``. timeout: what --timeout is."""
+    """Add the options for nodes and for ssh: ``where: SshNodes``. timeout: the help of --timeout.
+    fanout: the option --fanout, if the command has it."""
     nodes = "As gpu[001-064], @rack1 or @slurm:partition; may be given again."
     files = "Node sets, one a line."
     return taking(
         "where",
-        _where,
+        _ssh_nodes,
         click.option("--nodes", multiple=True, metavar="NODESET", help=nodes),
         click.option("--nodes-file", "nodes_files", multiple=True, metavar="FILE", help=files),
         click.option("--exclude", multiple=True, metavar="NODESET", help="Leave these out."),
@@ -103,8 +104,9 @@ def _with_ssh_nodes(timeout: str, *fanout: Option) -> Decorator:
 _CONNECT_SECONDS = 10
 
 
-def _where(connect_seconds: int | None, timeout_seconds: float, **options: Any) -> SshNodes:
-    """Return the nodes; without --connect-timeout ssh gets 10 s, or half of --timeout."""
+def _ssh_nodes(connect_seconds: int | None, timeout_seconds: float, **options: Any) -> SshNodes:
+    """Return the nodes and how ssh reaches them. Without --connect-timeout ssh gets 10 s to
+    connect, or half of --timeout if that is less."""
     from preflight.fleet.remote.program import SshNodes
 
     if connect_seconds is None:
@@ -148,8 +150,8 @@ _with_remote = taking(
 )  # fmt: skip
 
 
-def _with_shown(function: Any) -> Any:
-    """Add in which forms the nodes' answer is shown, and where: ``shown: AnswerOptions``."""
+def _with_answer_options(function: Any) -> Any:
+    """Add the options for the form of the answer, and for files: ``shown: AnswerOptions``."""
     reports = click.option(
         "--reports", metavar="FOLDER", help="Keep each node's report there, as NODE.json."
     )
@@ -167,7 +169,7 @@ def _with_shown(function: Any) -> Any:
 )
 @_with_ssh_nodes(_NODE_TIMEOUT, _FANOUT)
 @_with_remote
-@_with_shown
+@_with_answer_options
 @with_checks
 @with_launch
 def check(

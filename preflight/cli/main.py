@@ -89,8 +89,9 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
-    """Say in each format asked for that the command gave no answer; return the exit code. One
-    format at most is printed. The files of others are written only for usage errors and defects."""
+    """Say in each format asked for that the command gave no answer; return the exit code, which an
+    exit protocol may change. One format at most goes to standard output. Files are written only for
+    usage errors and defects."""
     from preflight.check.report import refusal_code
 
     argv = own_words(arguments)
@@ -116,24 +117,25 @@ def _refuse_as(name: str, argv: Sequence[str], code: int, message: str, protocol
         asked_for = [schema for option, schema in ANSWERS.items() if option in argv]
         schema_name = next(iter(asked_for), SCHEMAS.get(next(iter(argv), "")))
         if schema_name is None:
-            say_json(error_object(protocol, code, message, _path(argv)))
+            say_json(error_object(protocol, code, message, _command_path(argv)))
         else:
-            path = _path(argv)
+            path = _command_path(argv)
             say_answer(schema_name, code, word="error", reason=message, command=path)
     elif name == "junit":
         say(error_junit(message).rstrip("\n"))
     elif name == "html" and argv[0] == "check":
-        from preflight.cli.check import made
+        from preflight.cli.check import page_stamp
         from preflight.pictures.check_page import error_page
 
-        say(error_page(message, made()).rstrip("\n"))
+        say(error_page(message, page_stamp()).rstrip("\n"))
     elif (line := refusal_line(message, name)) is not None:
         answering()
         say(line)
 
 
-def _path(argv: Sequence[str]) -> str:
-    """Return the names of the command that ``argv`` begins with, else the program's."""
+def _command_path(argv: Sequence[str]) -> str:
+    """Return the names of the command that ``argv`` begins with, as ``fleet check``, else the
+    program's name."""
     reached: click.Command | None = command
     for count, word in enumerate(argv):
         if isinstance(reached, click.Group):

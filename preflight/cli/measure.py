@@ -30,7 +30,8 @@ PARTS = ("memory", "transfer", "store", "registration", "storage")
 
 
 def seconds_of(_context: object, _option: object, text: str | None) -> float | None:
-    """Return a time of ``60s`` or ``2m``; a bare number is seconds."""
+    """Return the seconds of a time as ``60s`` or ``2m``; a bare number is seconds. None for None.
+    Raises click.BadParameter."""
     if text is None:
         return None
     match = re.fullmatch(r"([0-9]{1,6})([sm]?)", text)
@@ -40,7 +41,8 @@ def seconds_of(_context: object, _option: object, text: str | None) -> float | N
 
 
 def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
-    """Return the parts of a text with commas between them."""
+    """Return the parts of a text with commas between them. Raises click.BadParameter for a part
+    that is not in PARTS."""
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in parts:
         if part not in PARTS:
@@ -188,7 +190,7 @@ def measure(
     if rehearse:
         if other:
             raise click.UsageError("--rehearse takes no --only, --serve, --to or --save")
-        return _rehearsed(launch, python, scale, budget_seconds or 600.0, as_json, color)
+        return _rehearse(launch, python, scale, budget_seconds or 600.0, as_json, color)
     if scale != 1:
         raise click.UsageError("--scale is about --rehearse")
     budget_seconds = 60.0 if budget_seconds is None else budget_seconds
@@ -196,7 +198,7 @@ def measure(
         launch, python, budget_seconds, spend_bytes, sizes if searches else None
     )
     if killed is not None:
-        return _killed(run.kill(measuring, killed), as_json, called)
+        return _say_survival(run.kill(measuring, killed), as_json, called)
     if serving:
 
         def say_address(where: str) -> None:
@@ -223,25 +225,26 @@ def measure(
     return code
 
 
-def _killed(survival: Survival | Unknown, as_json: bool, called: tuple[str, str] | None) -> int:
-    """Print the result of ``measure --kill``; return the exit code of the command."""
+def _say_survival(result: Survival | Unknown, as_json: bool, launch: tuple[str, str] | None) -> int:
+    """Print the result of ``measure --kill``; return the exit code of the command. launch: its
+    name, and its processes in a sentence; or None."""
     from checks.base.unknown import Unknown
     from preflight.base import exit_codes
     from preflight.measuring.kills import survival_object, survival_text
 
-    if isinstance(survival, Unknown):
-        code, answer, text = exit_codes.UNKNOWN, None, f"UNKNOWN: {survival.reason}"
+    if isinstance(result, Unknown):
+        code, answer, text = exit_codes.UNKNOWN, None, f"UNKNOWN: {result.reason}"
     else:
-        code = exit_codes.WARN if survival.costs else exit_codes.PASS
-        answer, text = survival_object(survival), survival_text(survival)
+        code = exit_codes.WARN if result.costs else exit_codes.PASS
+        answer, text = survival_object(result), survival_text(result)
     if as_json:
-        say_answer("measure", code, answer, reason=survival.reason, launch=called)
+        say_answer("measure", code, answer, reason=result.reason, launch=launch)
     else:
         say(text)
     return code
 
 
-def _rehearsed(
+def _rehearse(
     launch: LaunchWords, python: str | None, scale: int, step_seconds: float, json: bool, color: str
 ) -> int:
     """Rehearse a launch and print the result; return the exit code. scale: every size is divided by

@@ -9,9 +9,9 @@ from preflight.base.within import limit_seconds, within
 _LARGEST_CONFIG = 4 << 20
 
 
-def described(root: str, memory: int | None, **options: str | int | None) -> str:
-    """Return the host that the options describe, as ``--root`` takes it. Raises UsageError if
-    ``root`` names a host too.
+def root_of_description(root: str, memory: int | None, **options: str | int | None) -> str:
+    """Return the host that the options describe, as text for ``--root``. At least one option must
+    be given. Raises UsageError if ``root`` names a host too.
 
     memory: in bytes. options: gpus, nics and numa as typed; None for an option that is left out."""
     from checks.capture.described import Description

@@ -87,7 +87,7 @@ def observe(
     if as_json and watch_seconds is not None:
         raise click.UsageError("--watch is for a terminal: ask for --json again and again instead")
     while True:
-        observation, served = observed(pids, launch, root, traffic_seconds)
+        observation, served = observe_host(pids, launch, root, traffic_seconds)
         if metrics_file is not None:
             text = metrics_text(observation, served, time.time())
             save("--metrics", metrics_file, text.encode(), 0o644, limit_seconds())
@@ -104,16 +104,17 @@ def observe(
         say("")
 
 
-def observed(
+def observe_host(
     pids: tuple[int, ...],
     launch: LaunchWords,
     root: str = "/",
     traffic_seconds: float | None = None,
 ) -> tuple[Observation, Mapping[int, Metrics | Unknown]]:
-    """Observe what runs; return that, and pid -> the metrics that it serves. Raises UsageError.
+    """Observe what runs on a host; return that, and pid -> the metrics that the process serves. A
+    process that serves none is left out. Raises UsageError, click's too.
 
-    pids: processes to look at, () for all known ones. traffic_seconds: count traffic for so long,
-    None for not at all."""
+    pids: processes to look at, () for all known ones. traffic_seconds: how long to count traffic,
+    which needs the machine itself; None counts none."""
     from checks.base.finding import Status
     from checks.base.root import Root
     from preflight.inputs.host_source import open_host, size_and_needs

@@ -64,8 +64,8 @@ class Fraction(AnyParamType):
 
 
 class Size(AnyParamType):
-    """A byte size; a bare number is refused, but for --rule documented. empty: an empty text gives
-    None."""
+    """A byte size. A bare number is refused, except with --rule documented. least_bytes: a smaller
+    size is refused. empty: an empty text gives None; without it that is refused."""
 
     name = "size"
 
@@ -90,7 +90,8 @@ class Size(AnyParamType):
 
 
 def _with_sglang_spelling(message: str, value: str, param: click.Parameter | None) -> str:
-    """Return a message with what SGLang takes a bare --hicache-size for: units of 10^9 bytes."""
+    """Add to a message how SGLang reads a bare --hicache-size: in units of 10^9 bytes. The message
+    of another option is returned as it is."""
     number = value.strip()
     bare = number.isascii() and number.isdecimal() and len(number) <= 9
     if not bare or param is None or param.name != "hicache_bytes":
@@ -144,16 +145,16 @@ ROOT: Option = click.option(
 def timeout_option(
     type_: NumberOption, default: float, help_: str, for_files_alone: bool = False
 ) -> Option:
-    """Return the option ``--timeout``, as ``timeout_seconds``; it rules all that is opened.
-    for_files_alone: it does nothing else, and the command gets no such parameter."""
+    """Return the option ``--timeout``, as ``timeout_seconds``; it limits how long the command waits
+    for any file. for_files_alone: it does nothing else, and the command gets no such parameter."""
     return click.option(
         "--timeout", "timeout_seconds", type=type_, default=default, show_default=True,
-        help=help_, expose_value=not for_files_alone, callback=_rule,
+        help=help_, expose_value=not for_files_alone, callback=_limit_reading,
     )  # fmt: skip
 
 
-def _rule(context: click.Context, option: click.Parameter, seconds: float) -> float:
-    """Let --timeout bound the reading of files until the command ends."""
+def _limit_reading(context: click.Context, option: click.Parameter, seconds: float) -> float:
+    """Let a --timeout that was typed limit the reading of files until the command ends."""
     typed = context.get_parameter_source(option.name or "") == _TYPED
     here, typed_seconds = HAS_TIMEOUT.set(True), GIVEN_SECONDS.set(seconds if typed else None)
     context.call_on_close(lambda: HAS_TIMEOUT.reset(here))
@@ -216,13 +217,14 @@ def _named_host(root: str, **options: Any) -> str:
     """Return the host that is named or described, as ``open_host`` takes it."""
     if all(text is None for text in options.values()):
         return root
-    from preflight.cli.named_inputs import described
+    from preflight.cli.named_inputs import root_of_description
 
-    return described(root, **options)
+    return root_of_description(root, **options)
 
 
-def _told_host(**options: Any) -> str:
-    """Return the same, and say on standard error what is assumed of a host that is described."""
+def _host_and_assumptions(**options: Any) -> str:
+    """Return the host that is named or described, and say on standard error what is assumed of a
+    described one."""
     from checks.capture.root_names import is_description
 
     root = _named_host(**options)
@@ -243,11 +245,12 @@ _DESCRIBED: tuple[Option, ...] = (
 # The host, which may be described in words: ``root``, as ``open_host`` takes it.
 with_described_host = taking("root", _named_host, *_DESCRIBED)
 # The same, and what is assumed of a described host is said.
-with_host = taking("root", _told_host, *_DESCRIBED)
+with_host = taking("root", _host_and_assumptions, *_DESCRIBED)
 
 
 def _launch_words(launch: tuple[str, ...], model_config: str | None, **options: Any) -> LaunchWords:
-    """Return the launch of the command line; standard input is read here, once."""
+    """Return the launch of the command line. Standard input ("-") and the file ``model_config`` are
+    read here, once. Raises UsageError if one cannot be read."""
     from preflight.inputs.launch_words import LaunchWords
 
     if model_config is not None:

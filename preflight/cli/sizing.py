@@ -185,8 +185,9 @@ def _host(root: str) -> Root:
         raise click.UsageError(str(error)) from None
 
 
-def _say_launch(sizing: LaunchSizing, rule: str, explained: bool, as_json: bool, color: str) -> int:
-    """Print the sizes of a launch, and return the exit code by ``rule``."""
+def _say_launch(sizing: LaunchSizing, rule: str, explain: bool, as_json: bool, color: str) -> int:
+    """Print the sizes of a launch, and return the exit code by ``rule``. explain: say how each size
+    comes about."""
     from checks.capture.secrets import public
 
     if as_json:
@@ -196,7 +197,7 @@ def _say_launch(sizing: LaunchSizing, rule: str, explained: bool, as_json: bool,
     else:
         from preflight.sizing.sizing_text import launch_text
 
-        say(public(launch_text(sizing, rule, painter(color), explained)))
+        say(public(launch_text(sizing, rule, painter(color), explain)))
     return sizing.exit_code_by(rule)
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from preflight.cli.observe import observed
+from preflight.cli.observe import observe_host
 from preflight.inputs.launch_words import LaunchWords
 from preflight.observing.report import Observation
 from tests.paths import ROOT
@@ -144,7 +144,7 @@ class Table:
 
 
 def seen(pids: Sequence[int] = (), launch: LaunchWords | None = None) -> Observation:
-    return observed(tuple(pids), launch or LaunchWords())[0]
+    return observe_host(tuple(pids), launch or LaunchWords())[0]
 
 
 def deviations(observation: Observation) -> dict[str, str]:
