@@ -217,7 +217,7 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str)
 
     A terminal of fewer columns than a table needs gets more lines. Every failure is shown; of other
     groups, those beyond MOST_GROUPS are counted. file: the path of the launch; the verdict has
-    shown all of it, so here its last name is enough."""
+    shown the whole path, so here the last name is enough."""
     above: set[str] = set()
     lines = []
     most = max(MOST_GROUPS, sum(_fails(rows) for rows in groups))

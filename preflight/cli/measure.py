@@ -30,7 +30,7 @@ PARTS = ("memory", "transfer", "store", "registration", "storage")
 
 
 def seconds_of(_context: object, _option: object, text: str | None) -> float | None:
-    """Return the seconds of a time as ``60s`` or ``2m``; a bare number is seconds. None for None.
+    """Return the seconds of a time as ``60s`` or ``2m``; a bare number is seconds. None stays None.
     Raises click.BadParameter."""
     if text is None:
         return None

@@ -119,8 +119,8 @@ def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
 
 
 def rail_findings(rows: Rows) -> Iterator[OnNodes]:
-    """Yield for each reason the nodes with a port that does not reach the same port of most nodes,
-    then those whose ports were not read. rows: of nodes with a whole report.
+    """Yield for each reason the nodes with a port that does not reach the same port of most nodes.
+    Nodes whose ports were not read follow. rows: of nodes with a whole report.
 
     A port that no other node has is compared with every port of the others. If as many nodes have
     the one network as the other, both are named."""

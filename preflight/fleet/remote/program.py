@@ -118,9 +118,9 @@ class Program(NamedTuple):
 
 class SshNodes(NamedTuple):
     """Which nodes to ask, and how ssh reaches them. nodes, exclude: node sets. nodes_files: of node
-    sets. timeout_seconds: for one node, from start to end; connect_seconds: the part of it in which
-    ssh has to connect. fanout: connections at once, None for ClusterShell's own number. user: to
-    log in as, None for ssh's own."""
+    sets. timeout_seconds: for one node, from start to end; connect_seconds: for ssh to connect, a
+    part of that time. fanout: connections at once, None for ClusterShell's own number. user: to log
+    in as, None for ssh's own."""
 
     nodes: tuple[str, ...]
     nodes_files: tuple[str, ...]
