@@ -85,7 +85,7 @@ def own_words(argv: Sequence[str]) -> Sequence[str]:
     return argv[: argv.index("--")] if "--" in argv else argv
 
 
-def asked_answers(argv: Sequence[str]) -> Answers:
+def requested_answers(argv: Sequence[str]) -> Answers:
     """Read from a command line which answers it asks for: pairs of format and file.
 
     --json is the format "json". The file is None for standard output. An --output belongs to the

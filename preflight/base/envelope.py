@@ -124,7 +124,8 @@ def amount(text: str) -> Json | None:
 
 
 def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
-    """Return the subjects of a finding as JSON: kind, name and ranks of each. check: the finding's.
+    """Return the subjects of a finding as JSON: kind, name and ranks of each. check: the id of the
+    finding's check, "" without one.
 
     A text that is no Subject, or has no kind, gets a kind by its name ("host"), else by the check:
     for a rule it is "launch", without a check "process"."""

@@ -1,4 +1,4 @@
-"""Every exit code of both commands, and what it says."""
+"""Every exit code of both commands, and what it means."""
 
 PASS = 0
 WARN = 1  # it runs, and something is not as it should be

@@ -1,4 +1,4 @@
-"""Text of others, as it may stand in a line of a terminal."""
+"""Text from outside this program, made fit for one line of a terminal."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Printing that a reader may walk away from without changing what the command answers."""
+"""Printing. A reader that closes the pipe does not change what the command answers."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What the program has of itself: its version, and the folder of its tables."""
+"""The program's version, and the folder of its tables."""
 
 import os
 

@@ -112,7 +112,7 @@ def start(engine: str, arguments: Sequence[str]) -> Line:
     return Line(text, text.does, starts=(engine, *arguments))
 
 
-def merged_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
+def merge_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
     """Drop repeated lines, and join the container options of each engine (docker, podman) into one
     line, ``start the container with: ...``."""
     once = dict.fromkeys(lines)

@@ -1,9 +1,9 @@
-"""The one error that a user can mend: what was given cannot be meant."""
+"""The one error that a user can mend: a wrong input."""
 
 
 class UsageError(ValueError):
-    """A value that cannot be meant; the sentence names the value, the rule and the spelling."""
+    """A wrong input; the sentence names the value, the rule and a right spelling."""
 
 
 class NoLaunchError(UsageError):
-    """A source that can be read, and starts nothing that is known here."""
+    """A source that can be read, but starts no program that is known here."""

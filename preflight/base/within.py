@@ -1,4 +1,4 @@
-"""Waiting for what a user or a launch names no longer than the command's time."""
+"""Waiting for files that a user or a launch names, but no longer than the command's time."""
 
 import threading
 from collections.abc import Callable

@@ -24,7 +24,7 @@ class Checked(NamedTuple):
     """A report, the judged host that it is made from, and the waivers that have not expired."""
 
     report: Report
-    seen: JudgedHost
+    judged_host: JudgedHost
     waivers: tuple[Waiver, ...] = ()
 
 
@@ -47,47 +47,49 @@ def check_launch(
     selection = selection_of(chosen)
     made = [pair for pair in host_checks if selection.takes(pair[0].id)]
     topics = (*_CONTEXT_TOPICS, *more_topics)
-    seen = judge_host(launch, root, timeout_seconds, made, topics, report_slow)
+    judged_host = judge_host(launch, root, timeout_seconds, made, topics, report_slow)
     # That a launch could not be read is said whatever is selected.
-    unread = isinstance(seen.launch, Unknown)
-    of_launch = [*seen.of_launch, *known_problems(seen), *judge_measured(seen)]
+    unread = isinstance(judged_host.launch, Unknown)
+    of_launch = [*judged_host.of_launch, *known_problems(judged_host), *judge_measured(judged_host)]
     of_launch = [findings for findings in of_launch if unread or selection.takes(findings.check)]
     over = waiver_findings(selection)
     ask_line = partial(_ask_line, launch=launch, root=root)
-    findings = _with_commands([*over, *seen.of_host, *of_launch], seen, host_checks, ask_line)
+    every_finding = [*over, *judged_host.of_host, *of_launch]
+    findings = _with_commands(every_finding, judged_host, host_checks, ask_line)
     understood = ""
     left_out: tuple[str, ...] = ()
-    if seen.launch is not None and not isinstance(seen.launch, Unknown):
+    if judged_host.launch is not None and not isinstance(judged_host.launch, Unknown):
         from preflight.processes.host_groups import foreground_server
         from preflight.reading.understood import sentence, uses_no_hicache_or_mooncake
 
-        processes = seen.launch.sizing.inputs.processes
+        processes = judged_host.launch.sizing.inputs.processes
         understood = sentence(processes)
-        left_out = seen.launch.sizing.reading.left_out
+        left_out = judged_host.launch.sizing.reading.left_out
         understood += "".join(f"; {text}" for text in left_out)
-        if (group := seen.launch.sizing.group) is not None:
+        if (group := judged_host.launch.sizing.group) is not None:
             understood += f"; {group.text}"
-        elif (behind := foreground_server(seen.launch.sizing.whole)) is not None:
+        elif (behind := foreground_server(judged_host.launch.sizing.whole)) is not None:
             understood += f"; {behind.text}"
         if uses_no_hicache_or_mooncake(processes):
             judged = {each.check for each in findings.findings if each.status is not Status.SKIP}
             of_host = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
             looked_at = ", ".join(sorted(of_host)) or "nothing of the host"
             understood += f"; neither HiCache nor Mooncake. Checked all the same: {looked_at}"
-    answer = report(findings, selection.ignore, seen.needs, seen.host.name, understood)
-    return Checked(answer._replace(left_out=left_out), seen, selection.waivers)
+    needs, name = judged_host.needs, judged_host.host.name
+    answer = report(findings, selection.ignore, needs, name, understood)
+    return Checked(answer._replace(left_out=left_out), judged_host, selection.waivers)
 
 
-def known_problems(seen: JudgedHost) -> list[Finding]:
+def known_problems(judged_host: JudgedHost) -> list[Finding]:
     """Judge the launch by the records of known problems; [] without a launch. A defect of a record
     becomes one finding that is unknown."""
-    if seen.launch is None:
+    if judged_host.launch is None:
         return []
     from preflight.advisories.judge import advisory_findings
     from preflight.judging.pages import ADVISORIES
 
     try:
-        return advisory_findings(seen)
+        return advisory_findings(judged_host)
     except Exception as error:  # a record's defect must not hide what the checks found
         text = f"defect of this check: {type(error).__name__}: {error}"
         return [Finding(ADVISORIES.id, Status.UNKNOWN, "launch", text=text)]
@@ -144,7 +146,7 @@ def selection_of(chosen: Chosen) -> Selection:
 
 def _with_commands(
     findings: Sequence[Finding],
-    seen: JudgedHost,
+    judged_host: JudgedHost,
     host_checks: Sequence[tuple[Check, Judge]],
     ask_line: Callable[[str], tuple[Line, ...]],
 ) -> Findings:
@@ -155,7 +157,7 @@ def _with_commands(
     declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS, *MEASURED]
     from preflight.settings.commands import commands, conditions_of, context_of
 
-    context = context_of(seen.facts)
+    context = context_of(judged_host.facts)
     return Findings(
         findings,
         consequences(declared),

@@ -94,18 +94,18 @@ class LaunchShare(NamedTuple):
     affinity: str | Unknown | None
 
 
-def machine_object(seen: JudgedHost) -> dict[str, Any]:
+def machine_object(judged_host: JudgedHost) -> dict[str, Any]:
     """Return the facts to compare with other machines, as JSON that may hold secrets.
 
     The name is that of NAME_VARIABLES (for this host alone), else the host's, else the capture's
     file name. Facts that the machine does not have are left out."""
-    ports = rails(seen.facts, seen.needs)
-    read, boot = (seen.host.root.word(path) for path in (HOST_NAME, BOOT_ID))
-    file = seen.host.name.rstrip("/").rpartition("/")[2].partition(".tar")[0]
+    ports = rails(judged_host.facts, judged_host.needs)
+    read, boot = (judged_host.host.root.word(path) for path in (HOST_NAME, BOOT_ID))
+    file = judged_host.host.name.rstrip("/").rpartition("/")[2].partition(".tar")[0]
     host = file if isinstance(read, Unknown) or not read else read
-    named = [os.environ.get(name) for name in NAME_VARIABLES if seen.host.name == "/"]
-    facts = _facts_to_compare(seen.facts, () if isinstance(ports, Unknown) else ports)
-    every = {**dict(facts), **dict(_models(seen.needs, seen.host.root))}
+    named = [os.environ.get(name) for name in NAME_VARIABLES if judged_host.host.name == "/"]
+    facts = _facts_to_compare(judged_host.facts, () if isinstance(ports, Unknown) else ports)
+    every = {**dict(facts), **dict(_models(judged_host.needs, judged_host.host.root))}
     return {
         "name": next(filter(None, named), host),
         "host": host,
@@ -117,7 +117,7 @@ def machine_object(seen: JudgedHost) -> dict[str, Any]:
             if not (value is None or (isinstance(value, Unknown) and value.absent))
         },
         "rails": plain(ports),
-        "share": plain(_share(seen)),
+        "share": plain(_share(judged_host)),
     }
 
 
@@ -280,11 +280,12 @@ def _models(needs: LaunchNeeds | None, root: Root) -> Pairs:
             yield name, f"config.json {hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
-def _share(seen: JudgedHost) -> LaunchShare | None:
+def _share(judged_host: JudgedHost) -> LaunchShare | None:
     """Return the launch's share; None if no launch was given or it could not be read."""
-    if seen.needs is None or seen.launch is None or isinstance(seen.launch, Unknown):
+    needs, launch = judged_host.needs, judged_host.launch
+    if needs is None or launch is None or isinstance(launch, Unknown):
         return None
-    needs, sizing = seen.needs, seen.launch.sizing
+    sizing = launch.sizing
     stores = _segment_sizes(sizing)
     return LaunchShare(
         protocol_of(sizing),

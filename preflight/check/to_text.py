@@ -11,7 +11,7 @@ from checks.base.fold import fold_alike, fold_one_number
 from checks.base.record import NamedTuple
 from checks.base.units import Quantity
 from preflight.base.one_line import clean, shortened, with_last_name, with_short_paths
-from preflight.base.shell import merged_lines
+from preflight.base.shell import merge_lines
 from preflight.check.report import MOST_NAMES, Report, Row, amounts, count_text, verdict_reason
 from preflight.judging.refusal import REFUSED
 from preflight.launches.source import give_variables
@@ -337,7 +337,7 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
     shown: set[str] = set()
     steps_shown = []
     for advice, rows in by_advice.items():
-        lines = tuple(map(clean, merged_lines(line for row in rows for line in row.commands)))
+        lines = tuple(map(clean, merge_lines(line for row in rows for line in row.commands)))
         # What an earlier step says or has to be typed for is not said or typed again.
         sentences = (row.ask_sentence for row in rows if row.ask_sentence not in {"", *shown})
         says = list(sentences)[:1]

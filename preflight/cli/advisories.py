@@ -45,13 +45,13 @@ def print_advisories(
     from preflight.advisories.judge import TOPICS, verdicts
     from preflight.judging.judge_host import judge_host
 
-    seen = judge_host(launch, root, timeout_seconds, [], TOPICS)
-    if seen.launch is None:
+    judged_host = judge_host(launch, root, timeout_seconds, [], TOPICS)
+    if judged_host.launch is None:
         raise UsageError("there is no launch: give a script, or a command after --")
-    if isinstance(seen.launch, Unknown):
-        raise UsageError(seen.launch.reason)
+    if isinstance(judged_host.launch, Unknown):
+        raise UsageError(judged_host.launch.reason)
     worst: dict[str, Verdict] = {}
-    for verdict in verdicts(seen):
+    for verdict in verdicts(judged_host):
         before = worst.get(verdict.advisory.id)
         if before is None or _weight(verdict) > _weight(before):
             worst[verdict.advisory.id] = verdict
@@ -63,8 +63,8 @@ def print_advisories(
             | {"affected": each.holds, "text": _relation(each), "process": each.process.name}
             for each in shown
         ]
-        source = "" if seen.needs is None else seen.needs.source
-        started = source, seen.launch.sizing.inputs.processes
+        source = "" if judged_host.needs is None else judged_host.needs.source
+        started = source, judged_host.launch.sizing.inputs.processes
         answer = public({"advisories": rows})
         count = sum(map(_counts, worst.values()))
         reason = f"{count} known problems affect this launch, or may" if code else None

@@ -123,7 +123,7 @@ def check(
             if name == "json":
                 from preflight.check.machine import machine_object
 
-                more = {"machine": machine_object(answer.seen)}
+                more = {"machine": machine_object(answer.judged_host)}
                 say_json(report_object(answer.report, protocol, code, more))
             else:
                 say(_in_format(name, answer, color, verbosity, memory_map, plain))
@@ -142,7 +142,7 @@ def _in_format(
     if name == "html":
         from preflight.pictures.check_page import check_page
 
-        return check_page(answer.report, answer.seen, page_stamp()).rstrip("\n")
+        return check_page(answer.report, answer.judged_host, page_stamp()).rstrip("\n")
     if (text := protocol_line(answer.report, name)) is not None:
         return text
     from preflight.check.to_text import report_text
@@ -152,7 +152,7 @@ def _in_format(
         from preflight.pictures.memory_map import bars_text, draws_blocks, memory_of
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
-        text += f"\n\n{bars_text(memory_of(answer.seen), painter(color), columns(), plain)}"
+        text += f"\n\n{bars_text(memory_of(answer.judged_host), painter(color), columns(), plain)}"
     return text
 
 
@@ -167,10 +167,10 @@ def _measured_judge(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
 
     rates = read_measured(path)
 
-    def judge(seen: JudgedHost) -> list[Finding]:
-        if seen.launch is None or isinstance(seen.launch, Unknown):
+    def judge(judged_host: JudgedHost) -> list[Finding]:
+        if judged_host.launch is None or isinstance(judged_host.launch, Unknown):
             return []
-        return findings(rates, launch_wish(seen.launch, seen.host))
+        return findings(rates, launch_wish(judged_host.launch, judged_host.host))
 
     return judge
 
@@ -206,8 +206,8 @@ def _write_lock(path: str, checked: Checked, limit_seconds: float) -> None:
     if why is not None:
         say(f"--lock {path}: not written: {why}", err=True)
     else:
-        source = "launch" if checked.seen.needs is None else checked.seen.needs.source
-        answer = full_answer(checked.seen, checked.waivers)
+        source = "launch" if checked.judged_host.needs is None else checked.judged_host.needs.source
+        answer = full_answer(checked.judged_host, checked.waivers)
         text = locked_text(source, answer, checked.waivers)
         save(f"--lock {path}", path, text.encode(), 0o644, limit_seconds)
 

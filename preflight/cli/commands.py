@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from preflight.base.command_frame import Answers, asked_answers, own_words
+from preflight.base.command_frame import Answers, own_words, requested_answers
 from preflight.base.output import output_to, say_json
 from preflight.base.usage_error import UsageError
 
@@ -266,7 +266,7 @@ def _requested_answers(default: str) -> Answers:
     Raises UsageError for a format given twice, two formats with exit codes of their own, or two on
     standard output."""
     argv = click.get_current_context().meta[WORDS]
-    answers = asked_answers(own_words(argv)) or [(default, None)]
+    answers = requested_answers(own_words(argv)) or [(default, None)]
     answers = [(name or default, path) for name, path in answers]
     asked, printed = [name for name, _ in answers], [n for n, path in answers if path is None]
     if twice := [name for name in asked if asked.count(name) > 1]:

@@ -96,7 +96,7 @@ def _locked_answer(
     names = (f"{name} ({path})", "what is there")
 
     def differences(checked: Checked) -> LockDiff:
-        after = without_secrets(full_answer(checked.seen, checked.waivers))
+        after = without_secrets(full_answer(checked.judged_host, checked.waivers))
         text = differences_text(names, before, after, 0, painter("never"), columns())
         return LockDiff(exit_code(before, after), text, differences_object(names, before, after))
 

@@ -10,7 +10,7 @@ from functools import partial
 import click
 
 from mooncake_preflight import answering
-from preflight.base.command_frame import asked_answers, own_words, run_command
+from preflight.base.command_frame import own_words, requested_answers, run_command
 from preflight.base.exit_codes import DEFECT, USAGE
 from preflight.base.output import output_to, say, say_json
 from preflight.base.program import program_version
@@ -95,7 +95,7 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     from preflight.check.report import refusal_code
 
     argv = own_words(arguments)
-    answers = asked_answers(argv)
+    answers = requested_answers(argv)
     protocol = next((name for name, _ in answers if name in PROTOCOLS), "native")
     code = refusal_code(exit_code, protocol)
     printed = [answer for answer in answers if answer[1] is None][:1]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from preflight.base.command_frame import asked_answers, own_words, run_command
+from preflight.base.command_frame import own_words, requested_answers, run_command
 from preflight.base.exit_codes import DEFECT, USAGE
 from preflight.base.output import output_to, painter, say, say_json
 from preflight.base.program import program_version
@@ -213,7 +213,7 @@ def run(arguments: list[str]) -> int:
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     """Print an error object if JSON was asked for; return ``exit_code``."""
-    for name, path in asked_answers(own_words(arguments)):
+    for name, path in requested_answers(own_words(arguments)):
         if name == "json" and (path is None or exit_code in (USAGE, DEFECT)):
             from preflight.sizing.sizing_json import error_object
 

@@ -107,19 +107,20 @@ def answer_of(
         sglang_version=side.versions.get("sglang", side.launch.sglang_version),
     )
     checks = list(every_check())
-    seen = judge_host(launch, side.host, timeout_seconds, checks)
-    facts = _with_versions(seen.facts, side.versions)
-    if facts is not seen.facts:
-        seen = seen._replace(facts=facts)
-        seen = seen._replace(of_host=judge_again(seen, checks))
-    sized = _sized(seen).sizing
-    return full_answer(seen, waivers), (source_name(sized), sentence(sized.inputs.processes))
+    judged_host = judge_host(launch, side.host, timeout_seconds, checks)
+    facts = _with_versions(judged_host.facts, side.versions)
+    if facts is not judged_host.facts:
+        judged_host = judged_host._replace(facts=facts)
+        judged_host = judged_host._replace(of_host=judge_again(judged_host, checks))
+    sized = _sized(judged_host).sizing
+    return full_answer(judged_host, waivers), (source_name(sized), sentence(sized.inputs.processes))
 
 
-def _sized(seen: JudgedHost) -> Sized:
-    if not isinstance(seen.launch, Sized):
-        raise UsageError("there is no launch" if seen.launch is None else seen.launch.reason)
-    return seen.launch
+def _sized(judged_host: JudgedHost) -> Sized:
+    launch = judged_host.launch
+    if not isinstance(launch, Sized):
+        raise UsageError("there is no launch" if launch is None else launch.reason)
+    return launch
 
 
 def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
@@ -141,18 +142,18 @@ def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
     return Facts(topics) if kernel or library or driver else facts
 
 
-def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
+def full_answer(judged_host: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
     """Return every line of the answer about a launch. Raises UsageError if no launch was read.
 
     A finding with a waiver that is still valid does not count in the verdict, and is marked as
     ignored."""
-    sized, today = _sized(seen), date.today()
+    sized, today = _sized(judged_host), date.today()
     ignored = {waiver.check for waiver in waivers if not waiver.is_over(today)}
-    findings = [*seen.findings, *advisory_findings(seen)]
+    findings = [*judged_host.findings, *advisory_findings(judged_host)]
     lines = [
         *_verdict(sized, [finding for finding in findings if finding.check not in ignored]),
         *_memory(sized),
-        *_host(seen.facts),
+        *_host(judged_host.facts),
         *_flags(sized),
         *_keys(sized),
         *_findings(findings, ignored),
@@ -161,9 +162,9 @@ def full_answer(seen: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
                 AnswerKey(Section.ADVISORIES, arising.advisory.check, arising.process.name),
                 f"may arise, where {arising.advisory.arises}: {arising.advisory.summary}",
             )
-            for arising in may_arise(seen)
+            for arising in may_arise(judged_host)
         ),
-        *_settings(seen, findings),
+        *_settings(judged_host, findings),
     ]
     return dict(lines)
 
@@ -231,7 +232,7 @@ def without_secrets(answer: Answer) -> Answer:
 
 
 def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield check's and sizing's verdict, and the releases."""
+    """Yield check's and sizing's verdict, and the releases of Mooncake and SGLang."""
     statuses = {finding.status for finding in findings}
     worst = next((status for status in _JUDGED if status in statuses), Status.PASS)
     yield _CHECK_VERDICT, worst.value
@@ -382,10 +383,11 @@ def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tup
         yield AnswerKey(section, finding.check, finding.subject), shown
 
 
-def _settings(seen: JudgedHost, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
+def _settings(judged_host: JudgedHost, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
     """Yield each setting that plan wants, with the wanted value; "unset" if that is empty. A number
     of bytes or pages gets its unit."""
-    made = plan(seen.needs, seen.facts, findings, kept_settings(seen.host.root))
+    kept = kept_settings(judged_host.host.root)
+    made = plan(judged_host.needs, judged_host.facts, findings, kept)
     for row in made.settings:
         setting, wanted = row.setting, row.setting.wanted or "unset"
         limit = setting.kind is Kind.ULIMIT and setting.name in _LIMITS_OF_BYTES
@@ -431,7 +433,7 @@ def exit_code(old: Answer, new: Answer) -> int:
 
 
 def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict[str, Any]:
-    """Return the differences as JSON, as ``schemas/diff-v1.schema.json`` has them. names: of the
+    """Return the differences as JSON, the answer of ``schemas/diff-v1.schema.json``. names: of the
     old and the new side."""
     rows = [
         {

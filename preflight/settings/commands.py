@@ -105,7 +105,7 @@ def commands(settings: Iterable[Setting], context: Context) -> tuple[Line, ...]:
             root = _as_root(setting, context) and line.does != "by hand"
             parts = (line.does, line.argv, line.file, line.content, root, anew, line.starts)
             lines.append(Line(line, *parts))
-    return shell.merged_lines(lines)
+    return shell.merge_lines(lines)
 
 
 _TAKES = {"pod": "in a new pod", "container": "in a new container", "host": "then a reboot"}
