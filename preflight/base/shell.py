@@ -60,8 +60,7 @@ def visible(text: str) -> str:
 
 
 def quote(text: str) -> str:
-    """Quote one word for bash, on one line. A word with hidden characters is written as
-    ``$'...'``."""
+    """Quote one word for bash, on one line; a word with hidden characters as ``$'...'``."""
     if text.isprintable():
         return shlex.quote(text)
     letters = ((a, a.encode("utf-8", "surrogateescape")) for a in text)
@@ -73,8 +72,7 @@ def quote(text: str) -> str:
 
 
 def posix_assignment(name: str, value: str) -> str:
-    """Return the line that sets and exports a variable in any POSIX shell, also one without
-    $'...'."""
+    """Return a line that exports a variable in any POSIX shell, also in one without $'...'."""
     if not any(map(is_hidden, value)):
         return f"export {name}={shlex.quote(value)}"
     octal = "".join(

@@ -114,8 +114,7 @@ def rule_page(rule: Rule) -> PageText:
 
 
 def advisory_page(known: Advisory) -> PageText:
-    """Return the page of an advisory, a record of a known problem; rows without a text are left
-    out."""
+    """Return the page of a record of a known problem; rows without a text are left out."""
     rows = [
         ("affected", "; ".join(map(range_text, known.affected))),
         ("where", condition_text(known.when)),
@@ -138,8 +137,7 @@ def notice_page(id_: str) -> PageText:
 
 
 def as_text(page: PageText, width: int) -> str:
-    """Return the page as text for a terminal: title, lead, what to do, why, the outcomes, and the
-    other rows."""
+    """Return the page for a terminal: title, lead, what to do, why, outcomes, and other rows."""
     paragraphs = [text for text in page.why.split("\n\n") if text.strip()]
     shown = (f"  {status.value}: {when}" for status, when in page.outcomes)
     outcomes = [line for text in shown for line in wrapped(text, width, 2)]

@@ -90,8 +90,7 @@ def run_behind_the_gate(launch: LaunchWords, gate: Gate) -> int:
 
 
 class Decision(NamedTuple):
-    """Whether the command is started. changes: variables to set before that, by name; "" removes
-    one."""
+    """Whether the command is started. changes: variables to set first; "" removes one."""
 
     starts: bool
     changes: Mapping[str, str]
@@ -137,8 +136,7 @@ def _decide_in_child(decide: Callable[[], Decision], limit_seconds: float) -> De
 
 
 def _exit_code(child: int) -> int | None:
-    """Return the exit code of a child, 128 + N after signal N; None if it does not end within
-    LAST_WAIT."""
+    """Return a child's exit code, 128 + N after signal N; None if it runs on after LAST_WAIT."""
     until = time.monotonic() + LAST_WAIT
     while time.monotonic() < until:
         try:
@@ -236,8 +234,7 @@ def _say(
     report: Report | None, reason: str, starts: bool, as_json: bool, locked: LockDiff | None = None
 ) -> None:
     """Print the answer on standard error, as standard output is the server's. reason: why
-    ``report`` is None. starts: whether the command is started. locked: differences from the locked
-    answer, None without one."""
+    ``report`` is None. starts: whether the command is started. locked: None without a lock."""
     if as_json:
         say(_object_text(report, reason, None if starts else exit_codes.REFUSED, locked), err=True)
         return

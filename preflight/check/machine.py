@@ -298,8 +298,7 @@ def _share(judged_host: JudgedHost) -> LaunchShare | None:
 
 def _segment_sizes(sizing: LaunchSizing) -> list[int] | Unknown:
     """Return the segment of each store client in bytes; clients that add none are left out. A
-    segment does not depend on L2, so either bound of the sizes gives it. Unknown if no bound is
-    known."""
+    segment does not depend on L2, so any known bound of the sizes gives it, else Unknown."""
     for bound in (sizing.inputs.most, sizing.inputs.least):
         if not isinstance(bound, Unknown):
             clients = [client for each in bound.launch.processes for client in each.clients]
@@ -372,8 +371,7 @@ class Rail(NamedTuple):
 
 
 def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
-    """Return every port of every RDMA device; () without a device, Unknown if they were not
-    read."""
+    """Return the ports of all RDMA devices; () without a device, Unknown if these were not read."""
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown):
         return rdma

@@ -139,8 +139,7 @@ def launch_file(report: Report) -> str:
 
 
 def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
-    """Return the rows as a table whose words are whole, without empty columns. "" without rows, or
-    if the terminal is too narrow."""
+    """Return the rows as a table of whole words. "" without rows, or in a narrow terminal."""
     if not rows or width < TABLE_COLUMNS:
         return ""  # what follows says all of it
     heads = ["", "check", "subject", "have", "need"]

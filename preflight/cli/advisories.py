@@ -26,9 +26,9 @@ def print_advisories(
     """Print the known-bad combinations: all, or those that affect the launch on a host, or may.
 
     launch: None prints all records. every: all records too, each with its relation to the launch.
-    Return the exit code: 1 if a record affects the launch or may, else 0; records that may only
-    arise while the launch runs, and those that a check judges, do not count. Raises UsageError if
-    no launch can be read."""
+    Return the exit code: 1 if a record affects the launch or may, else 0. Records that only arise
+    while the launch runs, or that a check judges, do not count. Raises UsageError without a launch.
+    """
     from preflight.advisories.records import advisories as records
 
     paint, width = painter(color), columns()

@@ -133,8 +133,7 @@ def check(
 def _in_format(
     name: str, answer: Checked, color: str, verbosity: int, memory_map: bool, plain: bool
 ) -> str:
-    """Return the answer in the format ``name``. memory_map: draw the memory below the text; plain:
-    with ASCII alone."""
+    """Return the answer in the format ``name``. memory_map: below the text; plain: in ASCII."""
     from preflight.check.report import protocol_line, report_junit
 
     if name == "junit":

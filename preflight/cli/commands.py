@@ -41,8 +41,7 @@ _SECTIONS = {name: title for title, names in _PARAMETERS.items() for name in nam
 
 
 class RefusingCommand(click.Command):
-    """A command whose UsageError is printed as click's own usage error; --help has sections of
-    options."""
+    """A command that prints a UsageError as click's own; --help has sections of options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under their sections."""

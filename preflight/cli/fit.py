@@ -196,8 +196,7 @@ def fit(
 
 
 def _say(result: FitResult, format_: str, color: str, plain: bool) -> None:
-    """Print the answer in one format. Without a trace, svg prints nothing. plain: draw with ASCII
-    alone."""
+    """Print the answer in one format. Without a trace, svg prints nothing. plain: draw in ASCII."""
     from checks.capture.secrets import public
 
     hits = result.choice

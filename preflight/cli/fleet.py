@@ -116,8 +116,7 @@ def _ssh_nodes(connect_seconds: int | None, timeout_seconds: float, **options: A
 
 
 def _program(remote_command: str, remote_python: str, carry: str) -> Program:
-    """Return the program on the nodes. Raises UsageError if the command is empty or cannot be split
-    into words."""
+    """Return the program on the nodes. Raises UsageError if the command has no words."""
     import shlex
 
     from preflight.fleet.remote.program import Program

@@ -134,8 +134,7 @@ def _refuse_as(name: str, argv: Sequence[str], code: int, message: str, protocol
 
 
 def _command_path(argv: Sequence[str]) -> str:
-    """Return the names of the command that ``argv`` begins with, as ``fleet check``, else the
-    program's name."""
+    """Return the command that ``argv`` begins with, as ``fleet check``, else the program's name."""
     reached: click.Command | None = command
     for count, word in enumerate(argv):
         if isinstance(reached, click.Group):

@@ -41,8 +41,7 @@ def seconds_of(_context: object, _option: object, text: str | None) -> float | N
 
 
 def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
-    """Return the parts of a text with commas between them. Raises click.BadParameter for a part
-    that is not in PARTS."""
+    """Return the PARTS of a text with commas. Raises click.BadParameter for another word."""
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in parts:
         if part not in PARTS:

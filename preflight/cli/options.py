@@ -40,8 +40,7 @@ class NumberOption(click.FloatRange):
 
 
 class Integer(click.IntRange):
-    """An integer in a range. The message about another text says "integer", not click's "integer
-    range"."""
+    """An integer in a range; the message about another text calls it "integer", not a range."""
 
     name = "integer"
 
@@ -223,8 +222,7 @@ def _named_host(root: str, **options: Any) -> str:
 
 
 def _host_and_assumptions(**options: Any) -> str:
-    """Return the host that is named or described, and say on standard error what is assumed of a
-    described one."""
+    """Return the named or described host; print on standard error what a description assumes."""
     from checks.capture.root_names import is_description
 
     root = _named_host(**options)

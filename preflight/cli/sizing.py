@@ -186,8 +186,8 @@ def _host(root: str) -> Root:
 
 
 def _say_launch(sizing: LaunchSizing, rule: str, explain: bool, as_json: bool, color: str) -> int:
-    """Print the sizes of a launch, and return the exit code by ``rule``. explain: say how each size
-    comes about."""
+    """Print a launch's sizes; return the exit code by ``rule``. explain: add where sizes come
+    from."""
     from checks.capture.secrets import public
 
     if as_json:

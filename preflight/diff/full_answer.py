@@ -183,8 +183,7 @@ class LockedAnswer(NamedTuple):
 
 
 def locked_text(name: str, answer: Answer, waivers: Iterable[Waiver] = ()) -> str:
-    """Return an answer as the JSON text that ``--lock`` writes, without secrets. name: the
-    launch's."""
+    """Return an answer as JSON text for ``--lock``, without secrets. name: of the launch."""
     pairs = without_secrets(answer).items()
     lines = [[key.section.name.lower(), *key[1:], text] for key, text in pairs]
     accepted = [
@@ -196,8 +195,7 @@ def locked_text(name: str, answer: Answer, waivers: Iterable[Waiver] = ()) -> st
 
 
 def read_locked(path: str, limit_seconds: float) -> LockedAnswer:
-    """Read a lock file. Raises UsageError if it cannot be read in time, or holds no locked
-    answer."""
+    """Read a lock file. Raises UsageError if it is late, unreadable, or holds no locked answer."""
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:

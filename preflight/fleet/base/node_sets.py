@@ -74,8 +74,7 @@ def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
 
 
 def _names(node_set: Any) -> list[str]:
-    """Return the names of a node set. Raises UsageError if they are too many, or one cannot be a
-    node's name."""
+    """Return the names of a node set. Raises UsageError for too many, or no node's name."""
     if len(node_set) > MOST_NODES:
         raise UsageError(f"{len(node_set)} nodes are named: at most {MOST_NODES} are taken")
     names = [str(name) for name in node_set]
@@ -86,11 +85,9 @@ def _names(node_set: Any) -> list[str]:
 
 
 def _node_set(text: str, resolver: Any = None) -> Any:
-    """Return ClusterShell's node set of ``text``. resolver: None looks groups up in
-    ``groups.conf``.
+    """Return ClusterShell's node set of ``text``. resolver: None looks groups up in groups.conf.
 
-    Raises UsageError if the text is no node set, is too large, or names an unknown or empty group.
-    """
+    Raises UsageError for what is no node set, too many nodes, or an unknown or empty group."""
     shown = f"{text[:80]!r}"
     widest = max((int(b) - int(a) + 1 for a, b in _RANGE.findall(text)), default=0)
     if widest > MOST_NODES:

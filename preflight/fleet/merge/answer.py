@@ -97,8 +97,7 @@ def pool_text(fleet: Fleet) -> str:
 
 
 def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
-    """Return the answer for a terminal; verbosity below 0: the verdict alone, above 0: which checks
-    pass too."""
+    """Return the answer for a terminal. verbosity: below 0 the verdict alone, above 0 all."""
     word = fleet.verdict.upper()
     parts = [headed(word, node_counts_text(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:

@@ -60,8 +60,7 @@ class Owners:
                 self._nodes[host] = name if known else ""
 
     def of(self, address: str) -> ServiceAddress:
-        """Return the address with the node that it leads to. An address without a port gets
-        DEFAULT_MASTER_PORT."""
+        """Return the address with the node that has it. Without a port: DEFAULT_MASTER_PORT."""
         split = split_address(address)
         host, port = split.host.lower(), str(split.port or DEFAULT_MASTER_PORT)
         return ServiceAddress(host, port, self._nodes.get(host, ""))
@@ -196,8 +195,7 @@ def _addresses(rows: Rows) -> Iterator[OnNodes]:
 def _versions(
     launches: Launches, facts: Mapping[str, Mapping[str, Sequence[str]]], owners: Owners
 ) -> Iterator[OnNodes]:
-    """Judge nodes with another Mooncake release than the master's node or, if that release is not
-    known, than most nodes."""
+    """Judge nodes with another Mooncake release than the master's node, else than most nodes."""
     masters = {name: launch.addresses_of("master") for name, launch in launches.items()}
     groups = grouped(
         (", ".join(sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})), name)
@@ -259,8 +257,7 @@ def _ages(rows: Rows) -> Iterator[OnNodes]:
 
 
 def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
-    """Judge nodes whose path MTUs differ: the two ends of a QP do not negotiate it
-    (rdma_endpoint.cpp)."""
+    """Judge nodes whose path MTUs differ: a QP's ends negotiate none (rdma_endpoint.cpp)."""
     groups: dict[tuple[int, ...], list[str]] = {}
     unsaid = False
     for name, row in rows.items():

@@ -35,8 +35,7 @@ def show_fleet(fleet: Fleet, shown: AnswerOptions) -> int:
 
 
 def _say(fleet: Fleet, shown: AnswerOptions, format_: str) -> None:
-    """Print the fleet in one format. If ``shown.listed``, the text is the names of those nodes
-    alone."""
+    """Print the fleet in one format. As text, only the nodes' names if ``shown.listed``."""
     if format_ == "html":
         from preflight.fleet.merge.to_html import fleet_page
 

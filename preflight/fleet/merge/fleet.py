@@ -197,8 +197,7 @@ def _findings(
     """Return three lists of findings with their nodes: wanting (fail, unknown, warn), waived and
     passed. of_fleet: more wanting findings. nodes: how many the fleet has.
 
-    Findings on more than half of the nodes stand last; then the worst stand first, then the rare
-    ones."""
+    Findings on most nodes stand last; before that the worst stand first, then the rare ones."""
     groups: tuple[list[OnNodes], list[OnNodes], list[OnNodes]] = ([*of_fleet], [], [])
     for finding, names in nodes_of_each({name: row.findings for name, row in rows.items()}).items():
         group = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
@@ -278,8 +277,8 @@ def nodes_by_value(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
-    """Return the facts that differ, those with the fewest deviating nodes first. Devices that
-    differ alike are one entry."""
+    """Return the facts that differ, rare deviations first. Devices that are alike share an
+    entry."""
     unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
     def place(fact: Drift) -> tuple[int, str]:

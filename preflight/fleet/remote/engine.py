@@ -193,8 +193,7 @@ def _caught_signals() -> Iterator[list[int]]:
 def _run(task: Any, ticker: _Ticker, start: Callable[[], None]) -> list[int]:
     """Run what ``start`` begins; return the signals that ended it, [] for none.
 
-    Raises RouteResolvingError if a gateway does not answer, UsageError if ClusterShell refuses its
-    configuration."""
+    Raises RouteResolvingError if a gateway is silent, UsageError for a wrong configuration."""
     with _caught_signals() as ticker.caught:
         try:
             start()

@@ -119,8 +119,8 @@ class Program(NamedTuple):
 class SshNodes(NamedTuple):
     """Which nodes to ask, and how ssh reaches them. nodes, exclude: node sets. nodes_files: of node
     sets. timeout_seconds: for one node, from start to end; connect_seconds: for ssh to connect, a
-    part of that time. fanout: connections at once, None for ClusterShell's own number. user: to log
-    in as, None for ssh's own."""
+    part of that time. fanout: connections at once, None for ClusterShell's own. user: None for
+    ssh's own."""
 
     nodes: tuple[str, ...]
     nodes_files: tuple[str, ...]
@@ -134,8 +134,7 @@ class SshNodes(NamedTuple):
 
 @cache
 def zipapp() -> bytes:
-    """Return this program as one file for any Python, a megabyte. Raises UsageError if a part of it
-    is not installed as files."""
+    """Return this program as one file for any Python. Raises UsageError if a part is no file."""
     import io
     import zipfile
 

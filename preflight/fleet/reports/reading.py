@@ -88,9 +88,8 @@ class ReportReader:
         self._kept: dict[Any, Any] = {}
 
     def read(self, report: FoundReport, asked_name: str = "") -> NodeRow | Unusable:
-        """Return the row of a report, or Unusable if it is not as its schema says, or names no
-        node. asked_name: by which the node was asked; "" takes the name in the report, or that of
-        the file."""
+        """Return the row of a report, or why it cannot be used. asked_name: the name by which the
+        node was asked; "" takes the name in the report, or that of the file."""
         try:
             return self._make_row(report, asked_name)
         except WrongError as error:

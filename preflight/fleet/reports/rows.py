@@ -212,8 +212,7 @@ def choose_rows(rows: Sequence[NodeRow]) -> ChosenRows:
 
 
 def _choose_report(rows: Sequence[NodeRow]) -> tuple[NodeRow, FleetFinding]:
-    """Choose one of several different reports of a node. Return it, and the finding that they
-    differ.
+    """Choose one of a node's different reports. Return it, and the finding that they differ.
 
     rows: the newest first. Without a time in each, the report with the worst status is chosen."""
     newest = rows[0]

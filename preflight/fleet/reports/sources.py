@@ -44,8 +44,7 @@ class FoundReport(NamedTuple):
 
 
 def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports, and the unusable texts, in the paths of a command line. Raises UsageError
-    if no path exists."""
+    """Yield the reports of a command line's paths. Raises UsageError if no path exists."""
     from preflight.base.usage_error import UsageError
 
     def there(path: str) -> bool:
@@ -74,8 +73,7 @@ def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
 
 
 def _of_folder(path: str) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports of every file below a folder, sorted by name; hidden files and folders are
-    left out.
+    """Yield the reports of every file below a folder, sorted by name, without hidden ones.
 
     Folders that cannot be read come last, as Unusable. A folder without files is one Unusable."""
     failed: list[Unusable] = []
@@ -188,8 +186,7 @@ def _tasks(text: str) -> list[str]:
 
 
 def _broken(source: str, line: int, text: str, error: Exception) -> Unusable:
-    """Return the Unusable for a text that begins as a report and does not parse, with the
-    reason."""
+    """Return the Unusable, with a reason, for a text that begins as a report and does not parse."""
     if isinstance(error, RecursionError):
         return Unusable(source, line, Trouble.TOO_DEEP, "more levels than any report has")
     named = _NAME.search(text)
