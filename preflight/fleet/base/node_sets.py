@@ -87,7 +87,7 @@ def _names(node_set: Any) -> list[str]:
 def _node_set(text: str, resolver: Any = None) -> Any:
     """Return ClusterShell's node set of ``text``. resolver: None looks groups up in groups.conf.
 
-    Raises UsageError for what is no node set, too many nodes, or an unknown or empty group."""
+    Raises UsageError for a wrong text, too many nodes, or an unknown or empty group."""
     shown = f"{text[:80]!r}"
     widest = max((int(b) - int(a) + 1 for a, b in _RANGE.findall(text)), default=0)
     if widest > MOST_NODES:
