@@ -62,7 +62,7 @@ class Drift(NamedTuple):
 
 
 class FleetNode(NamedTuple):
-    """status: the worse of the node's report and the fleet's findings. row: None without one."""
+    """One node. status: the worst of its report and the findings. row: None without a report."""
 
     name: str
     status: str
@@ -265,8 +265,8 @@ def nodes_of_each(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
 
 
 def nodes_by_value(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
-    """Return fact name -> value as it is shown -> nodes. Of sizes that are shown alike the second
-    is shown in bytes, if they need not be equal when rounded."""
+    """Return fact name -> value as it is shown -> nodes. Of different sizes that are shown alike
+    the second is written in bytes, but not in facts of _ROUNDED."""
     facts: dict[str, dict[str, Sequence[str]]] = {}
     for fact, names in nodes_of_each({name: row.facts for name, row in rows.items()}).items():
         values, text = facts.setdefault(fact.name, {}), fact.shown
@@ -277,8 +277,7 @@ def nodes_by_value(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
-    """Return the facts that differ, rare deviations first. Devices that are alike share an
-    entry."""
+    """Return the facts that differ, the rarest first; devices that differ alike are one entry."""
     unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
     def place(fact: Drift) -> tuple[int, str]:
