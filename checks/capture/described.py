@@ -228,10 +228,11 @@ def usable_bytes(memory_bytes: int, nodes: int) -> int:
 
 
 def gpu_kinds(gpus: str | None, count: int) -> Iterator[tuple[tuple[str, ...], Devices]]:
-    """Yield (names, devices). If ``gpus`` describes GPUs, as ``8xH800``, yield these alone.
+    """Yield kinds of GPUs to try, as (names of models, devices).
 
-    Else yield ``count`` GPUs for each size of memory among the known models, the smallest first.
-    ``names`` has all models with up to 8 % more memory. Raises CaptureError."""
+    If ``gpus`` describes GPUs, such as ``8xH800``, only these. Else ``count`` GPUs of each size of
+    memory that a known model has, the smallest first; models with up to 8 % more memory are
+    one kind, with all names. Raises CaptureError."""
     devices = _devices("gpus", gpus)
     if devices is not None:
         yield (devices.name,), devices

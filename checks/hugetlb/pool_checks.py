@@ -514,10 +514,11 @@ def _judge_boot(page: int, wanted: PageNeed, hugetlb: HugetlbFacts, contained: b
 def _sysctl_remedy(
     facts: HugetlbFacts, pages: int, later: tuple[int, str] | None
 ) -> tuple[str, tuple[Setting, ...]]:
-    """Return ``(advice, settings)`` to set the default pool at boot, to no fewer pages than now.
+    """Return ``(advice, settings)`` that make the boot set the default pool to ``pages``, or to
+    what it sets already if that is more.
 
-    later: pages and source that the boot sets now, None if nothing does. The settings are () if
-    something other than a sysctl file would overrule them."""
+    later: (pages, source) that the boot sets already, None if nothing does. The settings are () if
+    something other than a sysctl file comes last at boot: the advice names it."""
     wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
     default = facts.hugetlb.default_page_size_bytes
     after = overruling_writers((*(facts.lasting or ()), *facts.writers), wanted, default)

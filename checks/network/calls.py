@@ -145,7 +145,8 @@ def rules() -> list[dict[str, Any]]:
 
 
 def _decode_rule(family: int, body: bytes) -> dict[str, Any]:
-    """Decode one routing rule of a netlink message, in the form of ``rules``."""
+    """Decode one routing rule of a netlink message into a dict with the fields of ``RoutingRule``,
+    as ``rules()`` lists them. body: the message without its netlink header."""
     header = struct.unpack_from("=BBBBBBBBI", body)
     _, to_length, from_length, tos, table, _, _, action, flags = header
     attributes = dict(netlink_attributes(body[12:]))

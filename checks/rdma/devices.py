@@ -80,8 +80,9 @@ class Netdev(NamedTuple):
 def read_ports(
     root: Root, device: str, pkeys: Iterable[int], gids: Iterable[int]
 ) -> tuple[Port, ...] | Unknown:
-    """Read every port of ``device``. pkeys: indices of the partition keys to read. gids: indices of
-    GIDs to read wherever they are in the table."""
+    """Read every port of ``device``, its GIDs up to the first large gap in the table.
+
+    pkeys: indices of the partition keys to read. gids: indices to read behind that gap too."""
     folder = f"{RDMA_DEVICES}/{device}/ports"
     numbers = _numbers(known(root.names(folder)))
     keys, entries = sorted(set(pkeys)), set(gids)

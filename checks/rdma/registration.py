@@ -90,7 +90,11 @@ def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 
 
 
 def _on_page_ends(ends: int, piece_bytes: int, page_bytes: int, offset_bytes: int) -> int:
-    """Count ends of equal pieces on a page boundary: such a page is pinned once, others twice."""
+    """Count the pieces that end exactly on a page boundary. The page in which any other piece ends
+    is pinned twice: for this piece and for the next.
+
+    The pieces are equal and follow each other. ends: how many ends to look at. offset_bytes: where
+    in its page the first piece begins."""
     common = gcd(piece_bytes, page_bytes)
     if offset_bytes % common:
         return 0

@@ -192,7 +192,8 @@ def read_libraries(root: Root) -> Libraries:
 
 @or_unknown
 def _providers(root: Root, folder: str) -> frozenset[str] | Unknown:
-    """Name the providers that have both a configuration file and a library."""
+    """Return the names of the providers (such as mlx5) that have both a configuration file and a
+    library. folder: where libibverbs.so.1 was found."""
     names_in = []
     for place, pattern in ((PROVIDER_CONFIGURATION, _DRIVER), (f"{folder}/libibverbs", _LIBRARY)):
         names = root.names(place)

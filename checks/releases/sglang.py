@@ -193,9 +193,10 @@ class SglangRelease(NamedTuple):
     def prefetch_budget(self, device: int, host: int, buffers: bool = False) -> int:
         """Return how many tokens of L3 one cache may have under prefetch at a time.
 
-        device, host: tokens of its L1 and L2. buffers: --hicache-host-memory-mode buffer_only. Once
-        so many tokens are under way, a further request is served without the tokens that only L3
-        has. Source: cache_controller.py, prefetch_capacity_limit and prefetch_rate_limited."""
+        Below 0 in some releases if L2 is smaller than L1: callers take that as 0. device, host:
+        tokens of its L1 and L2. buffers: --hicache-host-memory-mode buffer_only. Once so many
+        tokens are under way, a further request is served without the tokens that only L3 has.
+        Source: cache_controller.py, prefetch_capacity_limit and prefetch_rate_limited."""
         if buffers and self.buffer_only:
             return int(0.9 * host)
         if not self.budget_of_difference:

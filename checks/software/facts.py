@@ -350,7 +350,8 @@ def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
 
 
 def _wheel(rpath: object) -> str:
-    """Name the wheel that a file came in by the folder of its libraries; "" without one."""
+    """Return the name of the wheel that a file came in: of the first folder ``NAME.libs`` in
+    ``rpath``, with hyphens; "" without one. rpath: a list of folders; anything else has none."""
     for folder in rpath if isinstance(rpath, list) else ():
         name = str(folder).rstrip("/").rpartition("/")[2]
         if name.endswith(".libs"):

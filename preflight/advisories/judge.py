@@ -369,7 +369,9 @@ def _object_bytes(subject: AdvisorySubject) -> int | Unknown:
 
 
 def _segment_bytes(subject: AdvisorySubject) -> int | None:
-    """Return the memory that a store's client gives the store; None if the process is no client."""
+    """Return the segment size that a process's store client sets, the largest of several clients;
+    None without a client or a valid size. Of an SGLang server it is ``global_segment_size`` as
+    written, which some releases divide among ranks. Raises UnknownFactError if it is not known."""
     server = subject.process.server
     if server is not None:
         known(_store_setting(subject, "global_segment_size"))

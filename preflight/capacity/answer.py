@@ -79,7 +79,8 @@ def ssd_stream(
 
 
 def lost_note(ssd: SsdStream | None) -> Iterator[str]:
-    """Yield one sentence on how much reaches SSD at two speeds; nothing if no tokens are lost."""
+    """Yield one sentence on the tokens that reach SSD at ``fill_rate``, and at a tenth of that
+    speed; nothing if no tokens are lost."""
     if ssd is None or not ssd.fill_rate:
         return
     rate = ssd.fill_rate

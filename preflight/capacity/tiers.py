@@ -124,8 +124,8 @@ def _token_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
 
 @or_unknown
 def held_token_bytes(request: PoolRequest) -> Bounds:
-    """Return the bytes of a token on a group's ranks: least without sliding windows, most with
-    them."""
+    """Return the GPU bytes (L1) of one token, on all ranks of a group together. The least counts no
+    sliding-window layers, the most counts all layers."""
     rows = _token_rows(request)
     row = sum(sum(row.parts) + row.index_per_layer * row.index_layers for row in rows)
     sliding = sum(row.sliding for row in rows)

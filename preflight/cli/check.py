@@ -156,8 +156,10 @@ def _in_format(
 
 
 def _measured_judge(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
-    """Return a function that gives the findings about the rates in the file of --measured. Without
-    that option or a launch it gives none. Raises UsageError if the file cannot be used."""
+    """Return a function that gives the findings on a launch by the rates in the file ``path``,
+    given as --measured; the function returns [] if ``path`` is None or no launch is given.
+
+    The file is read at once: raises UsageError if that fails."""
     if path is None:
         return lambda _: []
     from checks.base.unknown import Unknown

@@ -212,7 +212,8 @@ def run(arguments: list[str]) -> int:
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
-    """Print an error object if JSON was asked for; return ``exit_code``."""
+    """Write an error object, if JSON was asked for, to where the answer was to go; return
+    ``exit_code``. A file is written only for usage errors and defects."""
     for name, path in requested_answers(own_words(arguments)):
         if name == "json" and (path is None or exit_code in (USAGE, DEFECT)):
             from preflight.sizing.sizing_json import error_object

@@ -143,10 +143,11 @@ def model_of(arguments: VllmArguments) -> SettingValue:
 
 
 def host_rank_of(arguments: VllmArguments) -> tuple[int | None, str]:
-    """Return this host's number among the hosts of an engine or launch, and the first host's
-    address.
+    """Return this host's place among the hosts of a launch, and the first host's address.
 
-    None for a single host and for a number that is not known; "" if no address is written."""
+    The place is --node-rank. If data-parallel engines are spread over hosts, it is the number of
+    this host's first engine (--data-parallel-start-rank). None for one host or if it is not known.
+    The address is "" if none is written."""
     engines = arguments.number("data-parallel-size", 1)
     if arguments.number("nnodes", 1) != 1:
         name, address = "node-rank", "master-addr"

@@ -326,8 +326,10 @@ def _edited(
 
 
 def _host_commands(answer: FitAnswer, context: Context) -> Iterator[str]:
-    """Yield commands that grow the huge page pools, and commands or comments for limits that stop
-    the launch at any size. Nothing if no size fits."""
+    """Yield commands to run on the host before the launch; nothing if no size fits.
+
+    They grow the huge page pools, set them for the next boot, and mend the findings, warnings too,
+    that are the same for every size. For a container's memory limit it is a comment."""
     if answer.fits is None:
         return
     settings = []
@@ -343,7 +345,7 @@ def _host_commands(answer: FitAnswer, context: Context) -> Iterator[str]:
     mended = [finding for finding in answer.beside if is_mended(finding)]
     yield from commands([setting for each in mended for setting in each.settings], context)
     for each in mended:
-        if not each.settings:
+        if each.check == "memory.cgroup" and not each.settings:
             yield (
                 f"# the container at {each.subject}: no memory limit, or one of {each.need}, a "
                 "tenth more, and the 10 GiB that SGLang leaves free"

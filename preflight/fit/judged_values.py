@@ -97,8 +97,10 @@ def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: in
 
 
 def released_root(root: Root, pools: Iterable[Pool]) -> Root:
-    """Return ``root`` as it would read once every free huge page is given back to the memory of its
-    node. As many pages as are reserved stay on each node, for any node may have to supply them."""
+    """Return ``root`` as it would read if free huge pages were given back to their node's memory.
+
+    Each node keeps as many free pages as the whole pool has promised (``reserved_pages``), for any
+    node may have to supply them."""
     now = PlannedRoot(root, {})
     for huge_pool in pools:
         size, name = huge_pool.page_size_bytes, f"hugepages-{huge_pool.page_size_bytes // KIB}kB"

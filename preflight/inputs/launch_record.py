@@ -303,8 +303,10 @@ def _wrapper(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def public_file(text: str) -> str:
-    """Return the text of a file with the values of unknown and secret settings removed. JSON stays
-    JSON; any other text keeps its number of lines."""
+    """Return a file's text with only the values of settings that are known and not secret.
+
+    Other values become (removed), lines without a setting become empty; their number stays. A text
+    that begins with { or [ is read as JSON; if that fails, the whole text becomes (removed)."""
     if text.lstrip().startswith(("{", "[")):
         return public_json(text)
     lines, keeps = [], False
@@ -344,7 +346,10 @@ def _public(value: Any, key: str) -> Any:
 
 
 def _left_open(word: Word) -> Word:
-    """Return an unknown word without the content of its expressions and commands."""
+    """Return a word with unresolved parts, less what could be private, as a capture keeps it.
+
+    Names of variables, plain arithmetic and commands that a host can be asked for, such as
+    ``$(nproc)``, stay. Any other command becomes ``$(...)``, any other expression (removed)."""
     text, names = word.text, []
     for name in word.unresolved:
         plain = is_output(name) or _OPEN_NAME.fullmatch(name) is not None

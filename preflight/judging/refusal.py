@@ -54,11 +54,11 @@ def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
 
 
 def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
-    """Return the sizing with ``withheld``: why no pages are to be reserved, as the launch ends all
-    the same.
+    """Return the sizing with ``withheld``: why the launch ends even if its pages are reserved, ""
+    if it does not.
 
-    That is so if the host has too few GPUs, or SGLang's own check of memory refuses a server. The
-    sizing is unchanged if no pages would be reserved."""
+    It ends if the host has too few GPUs, or if SGLang's own check of memory refuses a server. The
+    sizing is unchanged if no pages would be reserved, or the available pages were stated."""
     from checks.gpu.judge import CHECKS
     from checks.hugetlb.targets import reserve_targets
     from checks.run.facts import read_facts

@@ -126,9 +126,11 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
 
 
 def _pod_of_group(spec: Node, which: str, env_names: tuple[str, ...], size: str) -> Pod:
-    """Return the leader or the workers (``which``) of a group, with the variables ``env_names``
-    set: the leader's address, the size, the index. A worker alone beside the leader knows its
-    index."""
+    """Return the pod of a group's leader or of its workers, with its copies and variables.
+
+    which: "leader" or "worker". env_names: the variables of the leader's address, of the size and
+    of the pod's index. size: the number of pods, the leader among them, as text. The index of a
+    worker is known only if the group has one worker."""
     others = Node(size).number() - 1
     index = "0" if which == "leader" else "1" if size == "2" else None
     variables = dict(zip(env_names, (None, size, index), strict=True))

@@ -46,11 +46,11 @@ _RESULTS: dict[type, Callable[[int, int], int]] = {
 
 
 def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int | None:
-    """Return the result of a formula; None if ``value`` knows no number for a name, or if the
-    formula is not read.
+    """Return the result of a formula; None if it is not understood, or ``value`` knows no number
+    for a name.
 
-    assign: takes the result of ``i++`` and ``i = 3``; None if they are not to be followed. Sums,
-    comparisons, and assignments in front are read; bits, bases, ``**`` and ``?:`` are not."""
+    assign: called with name and result for ``i++`` or ``i = 3``; if it is None, such a formula
+    gives None. Sums and comparisons are understood; bits, bases, ``**`` and ``?:`` are not."""
     if len(formula) > _LONGEST_FORMULA:
         return None
     result = 0

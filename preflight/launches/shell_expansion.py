@@ -457,11 +457,12 @@ class _Expansion:
             self.add_fields(word.text)
 
     def add_list(self, piece: Piece, elements: tuple[Word, ...]) -> None:
-        """Add the elements of an array or ``$@``: each as a word if words are split, else all as
-        one word, joined by blanks. Raises _NotKnownError if the budget is spent.
+        """Add the elements of an array or ``$@``: each as a word, or all as one word joined by
+        blanks if values are not split, as in an assignment.
 
-        The first character of IFS joins them instead for a ``*`` that is quoted or not split, and
-        if that character is no blank. The word is open if IFS is unknown."""
+        A ``*`` that is quoted or not split joins them by the first character of IFS; the word is
+        open if IFS is unknown. A list without quotes that is split is joined so too if that
+        character is no blank, and then split. Raises _NotKnownError if the budget is spent."""
         # Each use of a long array is paid for before it is walked through.
         if not self.state.budget.spend(ELEMENT_COSTS * len(elements)):
             raise _NotKnownError

@@ -115,8 +115,10 @@ def parts_of(text: ShellText, tree: Node, operator: str = "") -> list[Part]:
 
 
 def _redirections(text: ShellText, tree: Node) -> tuple[list[Redirection], list[Part]]:
-    """Return the redirections of a tree, and the commands that the grammar puts into a heredoc's
-    tree, as in ``cat <<EOF | tee f``."""
+    """Read one redirection: return its redirections, and the commands that the grammar puts inside
+    the redirection, as in ``cat <<EOF | tee f``.
+
+    tree: a file_redirect, heredoc_redirect or here-string, not a whole command."""
     operators = [c.type for c in tree.children if not c.is_named]
     operator = operators[0] if operators else ""
     if tree.type == "file_redirect":

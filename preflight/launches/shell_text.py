@@ -153,9 +153,11 @@ class ShellText:
         self._note_lines(text)
 
     def _note_lines(self, text: str) -> None:
-        """Note line ends of Windows, and blanks behind a backslash, with which bash does not join
-        lines. Such an escaped blank becomes a word that the grammar can read, and the text is
-        parsed anew."""
+        """Note two things that bash reads otherwise than was meant: lines that end in CR LF, and a
+        backslash with blanks behind it, which does not join its line with the next.
+
+        Such a backslash is replaced by a word that the grammar can read, and the text is parsed
+        again. text: as written; ``self.bytes`` has its placeholders hidden."""
         if "\r\n" in text:
             taken = "bash takes the CR as part of the last word of a line; convert the file to LF"
             row = text.count("\n", 0, text.index("\r\n"))

@@ -152,8 +152,8 @@ class Search:
     def _count_unknown(self, fault: str, line: str, number: int) -> None:
         """Count a line that no pattern knows, together with lines that differ in numbers alone.
 
-        Keeps the text of the latest, and at most ``MOST_UNKNOWN`` kinds. fault: as ``_fault_kind``.
-        """
+        Keeps the text of the latest line. Of more than ``MOST_UNKNOWN`` kinds of lines, the one
+        that was seen longest ago is dropped. fault: as ``_fault_kind``."""
         template = _VARYING.sub("", line[:_LONGEST_EXCERPT])
         before = self._unknown.pop(template, None)
         if before is None or number >= before.last_line:
@@ -271,7 +271,8 @@ _SPEAKERS = (
 
 
 def speaker_of(line: str, otherwise: str) -> str:
-    """Name the process that prints a line, by its rank or source file; else ``otherwise``."""
+    """Name the process that printed a line. A glog line: by its source file, ``client`` for any
+    file that is not known. Other lines: by their rank, or ``otherwise`` if they have none."""
     head = _GLOG_HEAD.search(line, 0, 300)
     if head is not None:
         file = head[2].rsplit("/", 1)[-1]

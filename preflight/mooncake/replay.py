@@ -478,10 +478,11 @@ def replay_stock(
 
 @lru_cache(maxsize=2)
 def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
-    """Return the pages of each process, with its arena and without, for ``checks.hugetlb.fit``.
+    """Return the HugeTLB pages of each process, for ``checks.hugetlb.fit``. A ``Usage`` has two
+    counts: with the process's arena mapped, and as it is if the arena cannot be mapped.
 
-    Host pools of SGLang's own allocator are a usage of their own: like an arena they take their
-    pages from others, and nothing fails without them."""
+    Host pools of SGLang's own allocator are a ``Usage`` of their own. They take pages that others
+    could have, but are mapped on regular pages if there are none, so nothing fails."""
     with_arenas = replay_endless(launch)
     without_arenas = replay_endless(launch.without_arenas())
     usages: list[Usage] = []

@@ -161,11 +161,11 @@ def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
 def _resolvable(
     process: LaunchProcess, talks_to: Iterator[Service], names: set[str]
 ) -> Iterator[Service]:
-    """Yield the services that ``process`` talks to, as they can be looked up on this host.
+    """Yield the services that ``process`` talks to, with the host as this machine can look it up.
 
-    In a container's network, a host in ``names`` is left out: the launch starts it itself. Any
-    other name is looked up by the container alone: the host is then Unknown, and ``name`` keeps the
-    text."""
+    names: hosts that the launch itself starts. If the process has a container's own network,
+    services on these are left out. Any other host name only the container can look up: ``host`` is
+    then Unknown, and ``name`` has the text. Addresses stay as they are."""
     network = network_of(process.command)
     for service in talks_to:
         host = service.host

@@ -222,10 +222,9 @@ def _known_processes(processes: Sequence[LaunchProcess]) -> list[LaunchProcess]:
 
 def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the variables that arguments use and nothing sets, if they decide something that is
-    checked.
+    checked; then the placeholders of a guide that were not replaced.
 
-    Placeholders of a guide that are left in the launch follow. Variables that a launcher or
-    Kubernetes sets for each process are left out."""
+    Variables that a launcher or Kubernetes sets for each process are left out."""
     open_names: dict[tuple[str, Inside | None], tuple[list[str], Word]] = {}
     for process in _known_processes(processes):
         before, container = "", process.command.container

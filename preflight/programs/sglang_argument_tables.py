@@ -61,7 +61,9 @@ def _data() -> dict[str, Any]:
 
 @cache
 def _table(index: int, exact: bool) -> ArgumentTable:
-    """Build the table of a release, with the flags and choices that the file leaves out."""
+    """Build the table of the release at place ``index`` of ``versions``, with the flags and choices
+    that its rows leave out. exact: whether that is the release asked for
+    (``ArgumentTable.exact``)."""
     data = _data()
     rows = []
     for row in data["arguments"]:

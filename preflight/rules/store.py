@@ -265,7 +265,8 @@ RULES.launch("client-name-replaced")(partial(_same_names, ("etcd", "redis")))
 
 @RULES.launch("segment-nowhere")
 def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding if no process of the launch contributes a segment to the store."""
+    """Yield a finding if every server that uses a store gives a segment of 0 to that store, and the
+    launch has no store service and no mooncake_client."""
     stores = [server for server, _ in _store_servers(processes)]
     kinds = {process.kind for process in processes}
     if not stores or kinds & {ProcessKind.CLIENT, ProcessKind.STORE_SERVICE}:

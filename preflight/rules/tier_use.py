@@ -87,7 +87,8 @@ def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int
 
 
 def _quota(process: LaunchProcess) -> tuple[int, str]:
-    """Return a process's SSD quota (bytes; 0 if a variable decides) and its place, or NO_QUOTA."""
+    """Return (bytes, variable and where it is set) of a process's SSD quota. The bytes are 0 if a
+    variable decides them. NO_QUOTA, the pair (0, ""), if no usable quota is set."""
     for name in (QUOTA, "MOONCAKE_BUCKET_MAX_TOTAL_SIZE"):
         word = process.command.environment.get(name)
         if word is not None:
@@ -317,7 +318,7 @@ def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[
 
 @RULES.memory("prefetch-within-l2")
 def prefetch_within_l2(server: SglangServer, versions: Versions) -> Iterator[Match]:
-    """Yield a finding if an L2 of --hicache-size holds less than two longest prompts."""
+    """Yield a finding if an L2 of --hicache-size holds no more than two longest prompts."""
     context, release = server.value("context_length"), versions.sglang
     certain = release.partial_prefetch and not versions.sglang_unsure
     if not _has_storage_backend(server) or not isinstance(context, int) or not certain:

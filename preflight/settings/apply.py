@@ -343,7 +343,8 @@ def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
 
 
 def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
-    """Yield the steps that write kernel files; a size is never lowered."""
+    """Yield the steps that write kernel files other than the pools' (those are of ``_pools``). A
+    value that is enough already has no step: a size is never lowered."""
     for setting in (each.setting for each in plan.planned(Kind.SYSCTL, Kind.SYSFS) if each.change):
         path = _kernel_file(setting)
         if path is None or path.endswith(_NR):

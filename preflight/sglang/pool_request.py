@@ -175,7 +175,8 @@ def _budget(
 
 
 def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> int:
-    """Return a token's bytes on the GPU: its row, index keys, and part of the sliding layers."""
+    """Return the GPU bytes of one token on one rank: row, index keys, part of the sliding layers,
+    and the draft model's layers. Raises UnknownFactError for a model with linear layers."""
     if row.layers.linear:
         why = "the device keeps linear states beside the tokens, of unknown number"
         raise UnknownFactError(Unknown(why))

@@ -462,6 +462,16 @@ def test_a_containers_limit_that_the_launch_writes_stops_no_size(tmp_path: Path)
     assert any("the container at" in command for command in limited.host_commands)
 
 
+def test_pages_that_a_boot_loses_are_no_containers_limit(tmp_path: Path) -> None:
+    """Of 1 GiB pages that were set by hand no command keeps them for the next boot: what to do is
+    said beside, and nothing of a container is."""
+    script = f"export MC_STORE_HUGEPAGE_SIZE=1GB\n{SERVICE}"
+    result = fit(tmp_path, case("pool", script, pools={2 * MIB: 0, GIB: 50}))
+    lost = [each for each in result.answer.beside if each.check == "hugetlb.after-reboot"]
+    assert [each.settings for each in lost] == [()]
+    assert not [text for text in result.host_commands if "container" in text]
+
+
 def test_each_limit_of_a_host_binds_by_its_own_name(tmp_path: Path) -> None:
     """A memory cgroup, a hugetlb cgroup: each is what stops one step more."""
     regular = SERVICE.replace("MC_STORE_USE_HUGEPAGE=1 ", "")
