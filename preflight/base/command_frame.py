@@ -22,7 +22,7 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str], ref
     never as a traceback.
 
     name: the program's name. refuse: called with an exit code and the message if the command gives
-    no answer; its value is the exit code that counts."""
+    no answer; its value is then returned."""
     open_streams()
 
     def refused(exit_code: int, message: str, shown: str | None = None) -> int:

@@ -59,13 +59,13 @@ def envelope(
     host: str | None = None,
     command: str = "",
 ) -> Json:
-    """Return an answer in its envelope; ``findings`` of the answer stand beside it.
+    """Return an answer in its envelope; the key ``findings`` is moved out of the answer, beside it.
 
     name: of the schema, as ``check``. exit_code: of the process. word: how the command ended. One
     of STATUSES is the status; any other word is the answer's ``outcome``, and the exit code gives
     the status. reason: of the status; by default the worst finding, if ``exit_code`` is not 0.
     launch: its source and a summary. host, command: by default those of the click command that
-    runs. Secrets are removed from ``reason`` and ``launch`` alone."""
+    runs. Secrets are removed only from ``reason`` and ``launch``."""
     from checks.capture.secrets import public
 
     context = click.get_current_context(silent=True)

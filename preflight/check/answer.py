@@ -98,9 +98,9 @@ def known_problems(judged_host: JudgedHost) -> list[Finding]:
 def selection_of(chosen: Chosen) -> Selection:
     """Return the checks and rules chosen, and the waivers, valid and expired.
 
-    Raises UsageError if a pattern or a waiver names no check, a check is waived twice, or no check
-    is left; so does a file of waivers that cannot be read. A waiver of a lock is left out if its
-    check is unknown, or has another waiver."""
+    Raises UsageError if a pattern or a waiver names no check, a check is waived twice, no check is
+    left, or the file of waivers cannot be read. A waiver of a lock is left out if its check is
+    unknown, or has another waiver."""
     if chosen == ALL_CHECKS:
         return Selection()
     from preflight.advisories.records import advisories

@@ -221,8 +221,8 @@ def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict
 
 
 def _refused(report: Report | None, gate: Gate) -> bool:
-    """Tell whether the verdict keeps the command from starting. No report counts as unknown, and is
-    always refused with a strict lock."""
+    """Tell whether the verdict keeps the command from starting. Without a report the verdict is
+    unknown, and a strict lock always refuses."""
     from preflight.check.report import FAIL_ON
 
     verdict = Status.UNKNOWN if report is None else report.verdict

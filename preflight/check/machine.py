@@ -97,8 +97,8 @@ class LaunchShare(NamedTuple):
 def machine_object(judged_host: JudgedHost) -> dict[str, Any]:
     """Return the facts to compare with other machines, as JSON that may hold secrets.
 
-    The name is that of NAME_VARIABLES (for this host alone), else the host's, else the capture's
-    file name. Facts that the machine does not have are left out."""
+    The name is the value of NAME_VARIABLES (only for this host), else the host's name, else the
+    capture's file name. Facts that the machine does not have are left out."""
     ports = rails(judged_host.facts, judged_host.needs)
     read, boot = (judged_host.host.root.word(path) for path in (HOST_NAME, BOOT_ID))
     file = judged_host.host.name.rstrip("/").rpartition("/")[2].partition(".tar")[0]
@@ -193,7 +193,7 @@ def _pci(pci: Any) -> Pairs:
 
 
 def _gpus(gpus: Any) -> Pairs:
-    """Yield the facts of all GPUs together: count, driver, names, least memory, and modes."""
+    """Yield the facts of all GPUs together; without NVML only count, peer modules and driver."""
     on_pci, peers, nvml = gpus.accelerators, gpus.peer_modules, gpus.nvml
     yield "gpu.count", on_pci if isinstance(on_pci, Unknown) else len(on_pci)
     yield "gpu.peer_modules", peers if isinstance(peers, Unknown) else " ".join(peers)
@@ -310,7 +310,7 @@ def _segment_sizes(sizing: LaunchSizing) -> list[int] | Unknown:
 @or_unknown
 def protocol_of(sizing: LaunchSizing) -> str:
     """Return the protocols of the launch's stores: ``rdma``, ``tcp``, ``rdma tcp``; "" without a
-    store. Unknown if that of one store is."""
+    store. Unknown if the protocol of any store is Unknown."""
     protocols: set[str] = set()
     for process in sizing.inputs.processes:
         if process.server is not None and process.server.store is not None:
@@ -371,7 +371,7 @@ class Rail(NamedTuple):
 
 
 def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
-    """Return the ports of all RDMA devices; () without a device, Unknown if these were not read."""
+    """Return the known ports of all RDMA devices; () without a device. Unknown if none was read."""
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown):
         return rdma
@@ -403,7 +403,7 @@ def with_exits(rail: Rail, routing: RoutingTables | Unknown) -> Rail:
 
 
 def _rails(rdma: RdmaFacts, needs: LaunchNeeds | None) -> Iterator[Rail]:
-    """Yield each port of each device, and whether the launch uses that port."""
+    """Yield the Rail of each known port; ``used`` says whether the launch takes the port."""
     taken: dict[tuple[str, int], Use] = {}
     doubt: Unknown | None = None
     launch_uses = [] if needs is None else uses(rdma, needs)

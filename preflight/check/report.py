@@ -151,7 +151,7 @@ def report(
 
 
 def _verdict(findings: Sequence[Finding]) -> tuple[Status, str]:
-    """Return the worst of what was judged; nothing judged is nothing known, never a pass."""
+    """Return the worst judged status and ""; UNKNOWN and a reason if nothing was judged."""
     for status in _JUDGED:
         if any(finding.status is status for finding in findings):
             return status, ""
@@ -388,7 +388,7 @@ def _document(suites: Iterable[Any]) -> str:
 
 
 def _details(row: Row) -> str:
-    """Return all that is known of a row, one text a line."""
+    """Return a row's text, amounts, formula, evidence, advice and commands, one a line."""
     finding = row.finding
     texts = (
         finding.text,

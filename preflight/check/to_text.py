@@ -88,8 +88,8 @@ def report_text(
     """Return the report without a final newline.
 
     more: the options of the command that show more, named in the notes at the end; None leaves out
-    the notes. verbosity: below 0 the verdict alone; 0 a page, which is the verdict, a line for each
-    finding, and what to do; above 0 what was seen of each, and every pass and skip too."""
+    the notes. verbosity: below 0 the verdict and the notes; 0 also a line for each finding, and
+    what to do; above 0 also what was seen of each finding, and every pass and skip."""
     word = report.verdict.value.upper()
     mild = {name for name in report.counts if name != report.verdict.value}
     # Counts give way where they take a second line.
@@ -139,7 +139,7 @@ def launch_file(report: Report) -> str:
 
 
 def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
-    """Return the rows as a table of whole words. "" without rows, or in a narrow terminal."""
+    """Return the rows as a table of whole words. "" without rows, or if ``width`` is too small."""
     if not rows or width < TABLE_COLUMNS:
         return ""  # what follows says all of it
     heads = ["", "check", "subject", "have", "need"]
@@ -165,8 +165,8 @@ def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
 def group_by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     """Group the rows that share one line of the page: unknown for one reason, or many of one check.
 
-    Groups keep the order of the rows, but a consequence stands behind its cause, and refused values
-    come first."""
+    Groups keep the order of the rows, but a consequence is put after its cause, and failures of
+    refused values are put first."""
     groups: dict[object, list[Row]] = {}
     rows = list(rows)
     unknown = [row for row in rows if row.finding.status is Status.UNKNOWN and row.ignored is None]
@@ -311,8 +311,8 @@ _MOST_OWN = 3
 
 
 def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
-    """Return the steps that mend the groups, the worst first. Rows with the same advice share a
-    step. Commands that an earlier step has are not repeated. Waived rows need no step."""
+    """Return the steps that mend the groups, the worst first. Rows with equal advice share a step.
+    Commands are not repeated. Waived rows, and facts that a capture lacks, have no step."""
     by_advice: dict[str, list[Row]] = {}
     every = [row for rows in groups for row in rows if row.ignored is None]
     variables = dict.fromkeys(each for row in every for each in row.finding.sets)
@@ -453,7 +453,7 @@ def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -
 
 def _all_settings(report: Report, width: int) -> str:
     """Return the ``apply`` or ``plan`` command for every setting that failures and warnings want.
-    "" if they want none, or without a launch."""
+    "" if no setting is wanted, or without a launch."""
     wanting = [row for row in report.of(Status.FAIL, Status.WARN) if row.ignored is None]
     kinds = {setting.kind for row in wanting for setting in row.finding.settings}
     file = "" if report.needs is None else report.needs.source

@@ -27,7 +27,7 @@ def print_advisories(
 
     launch: None prints all records. every: all records too, each with its relation to the launch.
     Return the exit code: 1 if a record affects the launch or may, else 0. Records that only arise
-    while the launch runs, or that a check judges, do not count. Raises UsageError for no launch."""
+    while the launch runs, or that a check judges, give 0. Raises UsageError if none can be read."""
     from preflight.advisories.records import advisories as records
 
     paint, width = painter(color), columns()
@@ -134,8 +134,8 @@ def _record_text(record: Advisory, relation: str, paint: Any, width: int) -> str
 
 
 def print_osv(zip_path: str | None) -> int:
-    """Print all records as OSV; return 0. With ``zip_path``, write that .zip instead: of the
-    records for which the release of a wheel decides alone."""
+    """Print all records as OSV; return 0. With ``zip_path``, write that .zip instead, with only the
+    records for which a wheel's release is enough to judge."""
     import json
 
     from preflight.advisories.records import advisories as records

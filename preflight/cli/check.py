@@ -133,7 +133,7 @@ def check(
 def _in_format(
     name: str, answer: Checked, color: str, verbosity: int, memory_map: bool, plain: bool
 ) -> str:
-    """Return the answer in the format ``name``. memory_map: below the text; plain: in ASCII."""
+    """Return the answer in the format ``name``. memory_map: add it to the text; plain: in ASCII."""
     from preflight.check.report import protocol_line, report_junit
 
     if name == "junit":
@@ -157,7 +157,7 @@ def _in_format(
 
 def _measured_judge(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
     """Return a function that gives the findings on a launch by the rates in the file ``path``,
-    given as --measured; the function returns [] if ``path`` is None or no launch is given.
+    given as --measured; the function returns [] if ``path`` is None or no launch was read.
 
     The file is read at once: raises UsageError if that fails."""
     if path is None:
@@ -195,7 +195,7 @@ def _refuse_wrong_options(
 
 def _write_lock(path: str, checked: Checked, limit_seconds: float) -> None:
     """Write the answer to the file of ``--lock``, within ``limit_seconds``. A failing or unknown
-    answer is not written: standard error says why."""
+    answer is not written: standard error says why. Raises UsageError if writing fails."""
     from checks.base.finding import Status
     from preflight.base.within import save
     from preflight.diff.full_answer import full_answer, locked_text

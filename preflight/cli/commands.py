@@ -126,7 +126,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return click's answer: the command and its words. An unknown name is refused with a hint:
-        the nearest name, what took the place of a command that is gone, or that it is a file."""
+        the nearest name, the successor of a command that is gone, or that the name is a file."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -149,7 +149,7 @@ def say_answer(
     schema: str, exit_code: int, answer: Any = None, *, started: Any = None, **more: Any
 ) -> None:
     """Print a JSON answer in its envelope. started: the launch's name and its processes, or None.
-    more: ``err`` prints to standard error; the rest is for ``envelope``."""
+    more: arguments of ``envelope``; but ``err`` prints to standard error."""
     from preflight.base.envelope import envelope
 
     if started is not None:
@@ -189,8 +189,8 @@ def with_one_parameter(
 ) -> Callable[..., Any]:
     """Return ``function`` with the parameters ``options`` replaced by one parameter ``name``.
 
-    make: called with the values of ``options``, by name, gives its value; or ``MODULE:NAME``,
-    imported when the command runs."""
+    make: called with the values of ``options``, by name, gives the value of ``name``; or the
+    ``MODULE:NAME`` of such a function, imported when the command runs."""
 
     @wraps(function)
     def with_one(**values: Any) -> Any:
@@ -233,8 +233,8 @@ def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
 
 
 def with_one_format(*names: str) -> Decorator:
-    """Add --format, --output and --json to a command that answers in one format. It gets that as
-    ``format_``, and what it prints goes to the file of --output."""
+    """Add --format, --output and --json to a command that answers in one format. The command gets
+    the format as ``format_``, and what it prints goes to the file of --output."""
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         """Add the options to ``function``; more than one format raises UsageError."""
@@ -260,7 +260,7 @@ def JSON(function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - as
 
 def _requested_answers(default: str) -> Answers:
     """Return the formats that the command line asks for, each with its file. The file is None for
-    standard output; that format comes last. If no format is asked for: ``default``.
+    standard output; that format is the last in the list. If no format is asked for: ``default``.
 
     Raises UsageError for a format given twice, two formats with exit codes of their own, or two on
     standard output."""

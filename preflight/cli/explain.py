@@ -208,7 +208,7 @@ def status_by_check(report: Report | None) -> dict[str, str]:
 
 
 def with_report(text: str, report: Report | None, color: str, verbosity: int) -> str:
-    """Return an explanation with the findings of the host below; as it is if ``report`` is None."""
+    """Return ``text`` with the findings of the host below; only ``text`` if ``report`` is None."""
     if report is None:
         return text
     from preflight.check.to_text import report_text
@@ -236,7 +236,7 @@ def say_object(
 
 
 def is_piped(stream: TextIO) -> bool:
-    """Return whether a log may come: not from a terminal, nor from /dev/null."""
+    """Return whether a stream may hold a log: it is open, no terminal, and not /dev/null."""
     try:
         null = os.path.samestat(os.fstat(stream.fileno()), os.stat(os.devnull))
     except (OSError, ValueError):
@@ -245,7 +245,7 @@ def is_piped(stream: TextIO) -> bool:
 
 
 def print_list(as_json: bool) -> int:
-    """Print the id of every check and rule, and what it asks or finds."""
+    """Print the id of every check and rule, and what it asks or finds; return 0."""
     from preflight.check.catalogue import catalogue
 
     rows = list_rows(catalogue())
@@ -280,7 +280,7 @@ def list_text(rows: list[dict[str, str]], width: int) -> str:
 
 
 def print_index(as_json: bool) -> int:
-    """Print every known line with its cause."""
+    """Print every known line with its cause; return 0."""
     from preflight.logs.by_words import QueryAnswer, answer_object, index_rows, index_text
 
     if as_json:
@@ -323,8 +323,8 @@ def explain_page(
 def explain_words(
     every: Catalogue, query: str, as_json: bool, color: str, target: CheckTarget | None
 ) -> int:
-    """Print the known lines, checks and rules like ``query``, with the findings on ``target``;
-    return 0. Raises UsageError if none is alike."""
+    """Print the known lines, checks and rules that match ``query``, with the findings on
+    ``target``; return 0. Raises UsageError if nothing matches."""
     from preflight.check.answer import nearest
     from preflight.logs.by_words import answer_object, answer_query, answer_text, shown_lines
 
@@ -357,8 +357,8 @@ MOST_FILES = 500
 
 
 def files_of(paths: Iterable[str]) -> list[str]:
-    """Return the paths, each folder replaced by its files (not below it) by name. Raises UsageError
-    for a folder with no file, or too many."""
+    """Return the paths, each folder replaced by its files, sorted, without those of subfolders.
+    Raises UsageError for a folder with no file, or too many."""
     files: list[str] = []
     for path in paths:
         if path == "-" or not within(limit_seconds(), path, partial(os.path.isdir, path)):

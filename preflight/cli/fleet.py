@@ -116,7 +116,7 @@ def _ssh_nodes(connect_seconds: int | None, timeout_seconds: float, **options: A
 
 
 def _program(remote_command: str, remote_python: str, carry: str) -> Program:
-    """Return the program on the nodes. Raises UsageError if the command has no words."""
+    """Return the program on the nodes. Raises UsageError for no words, or an open quotation."""
     import shlex
 
     from preflight.fleet.remote.program import Program

@@ -110,7 +110,7 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
 
 def _refuse_as(name: str, argv: Sequence[str], code: int, message: str, protocol: str) -> None:
     """Print in the format ``name`` that there is no answer. Formats that only persons read print
-    nothing; HTML does only for check."""
+    nothing, except HTML for check."""
     from preflight.check.report import error_junit, error_object, refusal_line
 
     if name == "json":

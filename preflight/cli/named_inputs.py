@@ -31,7 +31,7 @@ def root_of_description(root: str, memory: int | None, **options: str | int | No
 
 
 def tell_assumptions(root: str) -> None:
-    """Say on standard error what is assumed of a host in words."""
+    """Say on standard error what is assumed of a host that ``root`` describes in words."""
     from preflight.base.output import columns, say
     from preflight.inputs.host_source import open_host
     from preflight.render.text import wrapped

@@ -110,11 +110,11 @@ def observe_host(
     root: str = "/",
     traffic_seconds: float | None = None,
 ) -> tuple[Observation, Mapping[int, Metrics | Unknown]]:
-    """Observe what runs on a host; return that, and pid -> the metrics that the process serves. A
-    process that serves none is left out. Raises UsageError, click's too.
+    """Observe the programs that run on a host. Return the observation, and pid -> the metrics that
+    the process serves, without processes that serve no metrics. Raises UsageError, click's too.
 
     pids: processes to look at, () for all known ones. traffic_seconds: how long to count traffic,
-    which needs the machine itself; None counts none."""
+    which needs the machine itself; None does not count."""
     from checks.base.finding import Status
     from checks.base.root import Root
     from preflight.inputs.host_source import open_host, size_and_needs

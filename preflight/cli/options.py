@@ -145,7 +145,7 @@ def timeout_option(
     type_: NumberOption, default: float, help_: str, for_files_alone: bool = False
 ) -> Option:
     """Return the option ``--timeout``, as ``timeout_seconds``; it limits how long the command waits
-    for any file. for_files_alone: it does nothing else, and the command gets no such parameter."""
+    for any file. for_files_alone: it only does that, and the command gets no such parameter."""
     return click.option(
         "--timeout", "timeout_seconds", type=type_, default=default, show_default=True,
         help=help_, expose_value=not for_files_alone, callback=_limit_reading,
@@ -287,7 +287,7 @@ with_workload = taking(
 
 
 def with_verbosity(verbose: str) -> Decorator:
-    """Add -q and -v as ``verbosity``: below 0 the verdict alone; ``verbose`` is the help of -v."""
+    """Add -q and -v as ``verbosity``: how many -v, less how many -q. verbose: the help of -v."""
     return taking(
         "verbosity",
         lambda quiet, verbose: verbose - quiet,

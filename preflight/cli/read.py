@@ -107,10 +107,10 @@ def read(
 def print_keys(
     launch: LaunchWords, root: str, timeout_seconds: float, as_json: bool, color: str
 ) -> int:
-    """Print the keys of every process that stores KV cache, and how those of each two relate.
+    """Print the keys of every process that stores KV cache, and how the keys of each two relate.
 
-    Two files are two launches: each process of one is compared with each of the other. Return 0, 1
-    if two never meet or collide, 3 if for two it is not known."""
+    Two files are two launches: each process of one is compared with each of the other. Return 1 if
+    the keys of two never meet or collide, else 3 if that is not known of two, else 0."""
     from checks.capture.secrets import public
     from preflight.inputs.host_source import open_host
     from preflight.judging.store_keys import Meeting, launch_keys, matches

@@ -342,7 +342,7 @@ def _keys(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
 
 
 def _host(facts: Facts) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield the deciding facts of the host: kernel, driver, rdma-core, NICs, pools."""
+    """Yield the host's kernel, NVIDIA driver, rdma-core, NICs and pools; a reason if unknown."""
     for name, read in _HOST.items():
         try:
             value = read(facts)
@@ -477,7 +477,7 @@ def differences_text(
 
 
 def _folded(rows: list[Change]) -> list[Change]:
-    """Return changes with alike subjects folded: ``launch.sh:3 rank 0-7``."""
+    """Return changes that differ only in their subject as one: ``launch.sh:3 rank 0-7``."""
     groups: dict[Change, list[str]] = {}
     for change in rows:
         alike = change._replace(key=change.key._replace(subject=""))

@@ -229,7 +229,7 @@ def measure_fleet(
 
 
 def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Return each pair of nodes once, in as few rounds as can be; in a round no node is twice."""
+    """Return each pair of nodes once, in as few rounds as possible; no round has a node twice."""
     first, *ring = [*nodes, *([""] if len(nodes) % 2 else [])] or [""]
     rounds_so_far = []  # a ring around the first node turns by one place a round
     for _ in ring:
@@ -242,7 +242,7 @@ def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 
 def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> MeasuredPair:
-    """Return the best rates of a pair by a node's reply, or as ``trouble`` why there are none.
+    """Return a pair with the best rates in a node's reply; if there are none, ``trouble`` says why.
     timeout_seconds: how long the node had, for the message."""
     none = MeasuredPair(pair.serving, pair.asking, name=reply.name)
     document = answer_document(reply, "measure", timeout_seconds)
@@ -267,8 +267,8 @@ def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding
     other nodes.
 
     A node is slow if its best pair is below SLOW_SHARE of the median of all nodes' best pairs. A
-    pair is slow if it is below that share of what each of its nodes reaches with others. Of fewer
-    than three nodes none is slow."""
+    pair is slow if it is below that share of the best pair of each of its nodes. With fewer than
+    three measured nodes, nothing is yielded."""
     measured = [pair for pair in pairs if not pair.trouble]
     best: dict[str, float] = {}
     for pair in measured:
@@ -324,7 +324,7 @@ def pairs_answer(
 def observe_fleet(
     nodes: Sequence[str], record: bytes | None, where: SshNodes, program: Program
 ) -> FleetAnswer:
-    """Ask every node which programs it runs, and what of them is not as predicted. Raises
+    """Ask every node which programs it runs, and how they differ from the prediction. Raises
     UsageError. record: the launch to predict from, None without one."""
     from preflight.fleet.remote.engine import ask_nodes
 
@@ -332,7 +332,7 @@ def observe_fleet(
     findings: dict[str, list[FleetFinding]] = {}
 
     def take(reply: NodeReply) -> None:
-        """Note a node's programs and findings. If the node has none of both, that is a finding."""
+        """Note a node's programs and findings. A node with neither gets a finding."""
         document = answer_document(reply, "observe", where.timeout_seconds)
         if isinstance(document, FleetFinding):
             programs[reply.name], findings[reply.name] = 0, [document]

@@ -77,10 +77,10 @@ class Way(NamedTuple):
 
 
 def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> FleetAnswer:
-    """Return which nodes' RDMA ports do not reach the same port of others.
+    """Say which nodes' RDMA ports do not reach the same port of other nodes.
 
     rows_read: one a node; a row that does not describe its machine is left out. unusable: texts
-    that are no reports; with any, the answer is no pass."""
+    that are no reports. With any, or without two nodes to compare, the status is not pass."""
     rows = {row.name: row for row in rows_read if row.whole}
     rows = {name: rows[name] for name in in_order(rows)}
 
@@ -120,10 +120,10 @@ def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
 
 def rail_findings(rows: Rows) -> Iterator[OnNodes]:
     """Yield for each reason the nodes with a port that does not reach the same port of most nodes.
-    Nodes whose ports were not read follow. rows: of nodes with a whole report.
+    Nodes whose ports were not read are yielded last. rows: of nodes with a whole report.
 
-    A port that no other node has is compared with every port of the others. If as many nodes have
-    the one network as the other, both are named."""
+    A port that no other node has is compared with every port of the other nodes. If two networks
+    have equally many nodes, the nodes of both are named."""
     table = rail_table(rows)
     wrong: dict[str, list[tuple[Lane, Lane, Way]]] = {}
     usual = {rail: _usual(lanes) for rail, lanes in table.items()}
@@ -161,7 +161,7 @@ def _usual(lanes: dict[Lane, list[str]]) -> Lane:
 
 def _node_findings(ways: Sequence[tuple[Lane, Lane, Way]], ports: int) -> Iterator[FleetFinding]:
     """Yield the findings on one node's ports. ways: (the port's lane, the other nodes' lane, the
-    way between) for each port with no way. ports: how many the node uses."""
+    way between) for each port without a known way. ports: how many the node uses."""
     unknown = [triple for triple in ways if triple[2].reach is Reach.UNKNOWN]
     unrouted = [triple for triple in ways if triple[2].reach is Reach.UNROUTED]
     shut = [triple for triple in ways if triple not in (*unknown, *unrouted)]

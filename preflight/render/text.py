@@ -19,8 +19,8 @@ def cell_widths(
     """Return each column's width limit, None if it needs none, so that a row fits into ``width``.
 
     lines: rows of cells. The widest columns shrink first, but none below ``least``. firm: indexes
-    of columns that do not shrink. whole_words: no column is narrower than its longest word. If all
-    are at their least, rows stay wider than ``width``."""
+    of columns that do not shrink. whole_words: no column is narrower than its longest word. If no
+    column can shrink any more, rows stay wider than ``width``."""
     columns = list(zip(*lines, strict=False))
     floors = [least] * len(columns)
     if whole_words:
@@ -57,8 +57,8 @@ def table(
     margin: str = "",
 ) -> str:
     """Return a table, with a line below its heads if it has some. right: indexes of columns aligned
-    to the right. widths: of each column, or one of all; cells are wrapped to them, and by None not
-    at all. margin: stands in front of each line."""
+    to the right. widths: one for each column, or one for all, to which cells are wrapped; None does
+    not wrap. margin: stands in front of each line."""
     from tabulate import tabulate
 
     aligns = ["right" if at in right else "left" for at in range(len(heads or rows[0]))]

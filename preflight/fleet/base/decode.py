@@ -81,7 +81,7 @@ def _fields(record: Any) -> tuple[tuple[str, Any, bool, Any], ...]:
 
 
 def _field(value: Json, where: str, name: str, hint: Any, optional: bool, default: Any) -> Any:
-    """Return one field of a record, decode, or its default. Raises WrongError."""
+    """Return ``value[name]``, decoded; ``default`` if optional and missing. Raises WrongError."""
     item = value.get(name)
     if item is None and optional:
         return default

@@ -38,7 +38,7 @@ def fold(names: Iterable[str], *, slurm: bool = False) -> str:
 
 @lru_cache(maxsize=64)  # most lists of a fleet's nodes are the same few
 def _folded(names: tuple[str, ...], slurm: bool) -> str:
-    """Return the node set of names; for Slurm no text stands behind a bracket."""
+    """Return the node set of names; with ``slurm`` no text follows a bracket."""
     if not slurm:
         return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
     alone = [name for name in names if not name[-1].isdigit()]
@@ -86,7 +86,6 @@ def _names(node_set: Any) -> list[str]:
 
 def _node_set(text: str, resolver: Any = None) -> Any:
     """Return ClusterShell's node set of ``text``. resolver: None looks groups up in groups.conf.
-
     Raises UsageError for a wrong text, too many nodes, or an unknown or empty group."""
     shown = f"{text[:80]!r}"
     widest = max((int(b) - int(a) + 1 for a, b in _RANGE.findall(text)), default=0)

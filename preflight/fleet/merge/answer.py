@@ -37,7 +37,7 @@ def verdict_text(fleet: Fleet) -> str:
 
 
 def node_counts_text(fleet: Fleet) -> str:
-    """Return the counts: ``of 64 nodes 2 fail, 61 pass (63 reports read, ...)``."""
+    """Return the counts of nodes and reports: ``of 64 nodes 2 fail, 62 pass (63 reports ...)``."""
     away, empty = lacking(fleet, NOT_REACHED), lacking(fleet, NO_REPORT)
     lost, expected = sum(text.times for text in fleet.unusable), fleet.expected
     read = [
@@ -55,15 +55,15 @@ def node_counts_text(fleet: Fleet) -> str:
 
 
 def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
-    """Count the nodes whose row has one of these findings in place of a report. A node without any
-    row does not count."""
+    """Count the nodes whose row has a finding of ``checks`` in place of a report. A node without
+    any row is not counted."""
     wanting = (finding for finding in fleet.findings if finding.finding.check in checks)
     named = {name for on_nodes in wanting for name in on_nodes.nodes}
     return sum(each.name in named and each.row is not None for each in fleet.nodes)
 
 
 def drift_cells(drifting: Drift) -> tuple[str, str, str]:
-    """Return the fact, the most common value, and the other values with their nodes."""
+    """Return a fact, its most common value (or "a tie"), and its rarest values with their nodes."""
     usual = drifting.most
     most = "a tie" if usual is None else f"{cut(usual.value)} ({len(usual.nodes)})"
     rare_first = sorted(drifting.others, key=lambda other: len(other.nodes))[:MOST_VARIANTS]
@@ -97,7 +97,7 @@ def pool_text(fleet: Fleet) -> str:
 
 
 def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
-    """Return the answer for a terminal. verbosity: below 0 the verdict alone, above 0 all."""
+    """Return the answer as text. verbosity: below 0 only the verdict, above 0 also what passed."""
     word = fleet.verdict.upper()
     parts = [headed(word, node_counts_text(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:
@@ -130,8 +130,8 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
 
 
 def _findings(head: str, wanting: Sequence[OnNodes], paint: Paint, width: int) -> str:
-    """Write findings below a heading: the first few of each check and status, at most MOST_ROWS.
-    The others are counted, with their nodes."""
+    """Write findings below ``head``: the first few of each check and status, at most MOST_ROWS. The
+    findings left out are counted, with their nodes. "" without findings."""
     lines: list[str] = []
     more: list[OnNodes] = []
     shown: dict[tuple[str, str], int] = {}
@@ -155,7 +155,7 @@ def _on(names: Sequence[str]) -> str:
 
 
 def _finding(on_nodes: OnNodes, paint: Paint, width: int) -> str:
-    """Return ``fail: memlock.limit on gpu017: rank 0-7``, then have, need and what follows."""
+    """Return ``fail: memlock.limit on gpu017: rank 0-7``, then its amounts and text as lines."""
     finding = on_nodes.finding
     about = f": {clean(finding.subject)}" * (finding.subject not in ("node", "reports", "report"))
     message = f"{clean(finding.check)}{_on(on_nodes.nodes)}{about}"
@@ -165,7 +165,7 @@ def _finding(on_nodes: OnNodes, paint: Paint, width: int) -> str:
 
 
 def _drift(fleet: Fleet, width: int) -> str:
-    """Return the table of the facts that are not the same everywhere."""
+    """Return the table of the facts that are not the same everywhere; "" without such facts."""
     if not fleet.drift:
         return ""
     rows = [drift_cells(drifting) for drifting in fleet.drift[:MOST_ROWS]]
@@ -177,8 +177,8 @@ def _drift(fleet: Fleet, width: int) -> str:
 
 
 def _not_used(fleet: Fleet, width: int) -> str:
-    """List the reports that cannot be used, each with the reason, and count those that say the same
-    as another one of their node. "" if there are neither."""
+    """List the first MOST_ROWS unusable reports, each with the reason, and count the reports that
+    say the same as another one of their node. "" if there are neither."""
     lines = []
     for unusable in fleet.unusable[:MOST_ROWS]:
         reason = shortened(unusable.reason, 160)
@@ -196,8 +196,8 @@ def _not_used(fleet: Fleet, width: int) -> str:
 
 
 def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
-    """Return the checks that pass, grouped by the nodes on which they do. Without -v only their
-    number; "" without any."""
+    """Return the checks that pass, grouped by the nodes on which they pass. Without -v only their
+    number; "" if no check passes."""
     checks: dict[str, set[str]] = {}
     for on_nodes in fleet.passed:
         checks.setdefault(on_nodes.finding.check, set()).update(on_nodes.nodes)

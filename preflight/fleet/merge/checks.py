@@ -50,7 +50,7 @@ class Owners:
     """Which node a host name or an address belongs to, as far as the reports tell."""
 
     def __init__(self, rows: Rows) -> None:
-        """Take each node's names and addresses; one that two nodes have leads to neither."""
+        """Take each node's names and addresses; a name that two nodes have leads to neither."""
         self._nodes: dict[str, str] = {}
         for name, row in rows.items():
             addresses = (each for rail in row.known_rails for each in rail.known_addresses)
@@ -94,8 +94,9 @@ def fleet_findings(
 def _one_address(
     check: str, what: str, addresses: Mapping[str, tuple[str, ...]], follows: str, owners: Owners
 ) -> Iterator[OnNodes]:
-    """Judge one service that all nodes must name alike. addresses: of the service, by node. check:
-    the id. what: the service in words. follows: what happens if they differ, for the text."""
+    """Judge a service that all nodes must name alike; fewer than two nodes are not judged. check:
+    the id. what: the service in words. addresses: of the service, by node. follows: the result of
+    different addresses, for the text."""
     named = ((name, each) for name, each in addresses.items() if each)
     processes = {name: tuple(sorted(map(owners.of, each))) for name, each in named}
     written = {name: ", ".join(each) for name, each in addresses.items()}
@@ -138,7 +139,7 @@ def _one_address(
 
 
 def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
-    """Judge stores of several machines that register under one name."""
+    """Judge names, other than loopback ones, under which stores of several machines register."""
     names = grouped(
         (service.host.lower(), name)
         for name, launch in launches.items()
@@ -155,7 +156,7 @@ def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
 
 
 def _protocols(launches: Launches) -> Iterator[OnNodes]:
-    """Judge launches of one fleet that move segments over several protocols."""
+    """Warn of nodes whose protocol is not the most common one; of all nodes in a tie."""
     protocols = [(launch.share.protocol, name) for name, launch in launches.items()]
     groups = grouped((value, name) for value, name in protocols if isinstance(value, str) and value)
     if len(groups) < 2:
@@ -169,7 +170,7 @@ def _protocols(launches: Launches) -> Iterator[OnNodes]:
 
 
 def _addresses(rows: Rows) -> Iterator[OnNodes]:
-    """Judge addresses of RDMA ports that two machines share."""
+    """Judge addresses of RDMA ports that two machines share, but not loopback or link-local."""
     owners = grouped(
         (address.partition("/")[0], (name, rail.device))
         for name, row in rows.items()
@@ -195,7 +196,8 @@ def _addresses(rows: Rows) -> Iterator[OnNodes]:
 def _versions(
     launches: Launches, facts: Mapping[str, Mapping[str, Sequence[str]]], owners: Owners
 ) -> Iterator[OnNodes]:
-    """Judge nodes with another Mooncake release than the master's node, else than most nodes."""
+    """Judge the Mooncake releases of nodes whose launch names a master. The right release is that
+    of the master's node, or of most nodes if the reports do not tell; in a tie none is right."""
     masters = {name: launch.addresses_of("master") for name, launch in launches.items()}
     groups = grouped(
         (", ".join(sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})), name)
@@ -257,7 +259,7 @@ def _ages(rows: Rows) -> Iterator[OnNodes]:
 
 
 def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
-    """Judge nodes whose path MTUs differ: a QP's ends negotiate none (rdma_endpoint.cpp)."""
+    """Judge path MTUs that differ between RDMA launches: QPs negotiate none (rdma_endpoint.cpp)."""
     groups: dict[tuple[int, ...], list[str]] = {}
     unsaid = False
     for name, row in rows.items():

@@ -112,8 +112,8 @@ class Fleet(NamedTuple):
 def merge_reports(reports: Reports, expected: Sequence[str] | None) -> Fleet:
     """Return the fleet of all nodes that report, or are in ``expected``.
 
-    expected: other nodes are findings; None if any node may report. A node with nothing but an
-    unusable report counts too, if it is expected or its name is like the others'."""
+    expected: the nodes that should report; any other node is a finding. None if any node may
+    report: a node with only an unusable report is included if its name has another's pattern."""
     rows_read = reports.rows
     choice = choose_rows(rows_read)
     # Nodes of which there are only reports that cannot be used: a file's name is taken for one
@@ -160,9 +160,9 @@ def _absences(
     unusable: Sequence[Unusable],
     expected: Sequence[str] | None,
 ) -> Iterable[OnNodes]:
-    """Yield the findings on nodes without a report, unexpected nodes and unusable reports. names:
-    all nodes of the fleet, reporting or expected. chosen_rows: the one row of each node that has a
-    usable report. expected: None if any node may report."""
+    """Yield the findings on nodes without a report, on unexpected nodes, and on unusable reports of
+    none of ``names``. names: all nodes of the fleet, reporting or expected. chosen_rows: the row of
+    each node that has a usable report. expected: None if any node may report."""
     terms = {Trouble.UNREADABLE: "unreadable"}
     broken = {
         report.name: f"no report but one that is {terms.get(report.trouble, report.trouble.value)}"
@@ -195,9 +195,8 @@ def _findings(
     rows: Rows, of_fleet: Iterable[OnNodes], nodes: int
 ) -> tuple[list[OnNodes], list[OnNodes], list[OnNodes]]:
     """Return three lists of findings with their nodes: wanting (fail, unknown, warn), waived and
-    passed. of_fleet: more wanting findings. nodes: how many the fleet has.
-
-    Findings on most nodes stand last; before that the worst stand first, then the rare ones."""
+    passed. of_fleet: more wanting findings. nodes: how many the fleet has. Each list begins with
+    findings on at most half of the nodes; among these the worst, then the rarest, are first."""
     groups: tuple[list[OnNodes], list[OnNodes], list[OnNodes]] = ([*of_fleet], [], [])
     for finding, names in nodes_of_each({name: row.findings for name, row in rows.items()}).items():
         group = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
@@ -215,8 +214,8 @@ def _findings(
 def _nodes(
     names: Sequence[str], rows: Rows, wanting: Iterable[OnNodes], drifts: Iterable[Drift]
 ) -> Iterable[FleetNode]:
-    """Return each node with the worst status of its report and of the fleet's findings. A node that
-    differs from the most common value of a fact warns at least."""
+    """Return each node with the worst status of its report (unknown without one) and of the fleet's
+    findings. A node that differs from the most common value of a fact warns at least."""
     statuses = {name: {rows[name].status if name in rows else "unknown"} for name in names}
     for on_nodes in wanting:
         for name in on_nodes.nodes if on_nodes.of_fleet else ():
@@ -254,7 +253,7 @@ def _segments(rows: Rows) -> SegmentPool | None:
 
 
 def nodes_of_each(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
-    """Return thing -> the nodes that hold it, in the order of the rows."""
+    """Return thing -> the nodes that have it, in the order of ``rows`` (node -> its things)."""
     holders: dict[One, list[str]] = {}
     # Most nodes of a fleet hold the same: those are looked at once.
     for things, names in grouped((things, name) for name, things in rows.items()).items():
@@ -287,8 +286,9 @@ def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
 
 
 def _each_drift(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) -> Iterator[Drift]:
-    """Yield each fact that differs, with its values, the most common first; a node without the fact
-    has the value ABSENT. unknown: fact or whole topic -> the nodes that could not read it."""
+    """Yield each fact that differs, with its values, the most common first. A node without the fact
+    has the value ABSENT, but no value if it lacks the whole device. unknown: fact or whole topic ->
+    the nodes that could not read it."""
     lacking = _nodes_without(facts.get(DEVICES, {}))
     # Where a whole topic was not read, a fact that is missing is not known to be.
     vague = {name for fact, names in unknown.items() if fact not in facts for name in names}
@@ -313,7 +313,7 @@ def _each_drift(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) 
 
 
 def _nodes_without(devices: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
-    """Return RDMA device -> the nodes that are known not to have it."""
+    """Return RDMA device -> nodes known not to have it. devices: names with spaces -> nodes."""
     every = {device for device_list in devices for device in device_list.split()}
     lacking: dict[str, set[str]] = {device: set() for device in every}
     for device_list, names in devices.items():

@@ -191,8 +191,7 @@ def _caught_signals() -> Iterator[list[int]]:
 
 
 def _run(task: Any, ticker: _Ticker, start: Callable[[], None]) -> list[int]:
-    """Run what ``start`` begins; return the signals that ended it, [] for none.
-
+    """Run what ``start`` begins; return the signals that ended the run, [] without a signal.
     Raises RouteResolvingError if a gateway is silent, UsageError for a wrong configuration."""
     with _caught_signals() as ticker.caught:
         try:
@@ -214,7 +213,7 @@ def _shell(
     task: Any, ssh: SshNodes, handler: Any, nodes: Any, question: Question, **tree: bool
 ) -> Any:
     """Start ssh to nodes with a question; return ClusterShell's worker. handler: gets what the
-    nodes print. tree: ``tree=False`` goes to them without gateways."""
+    nodes print. tree: ``tree=False`` connects without gateways."""
     ends = {"timeout": ssh.timeout_seconds, "stderr": True, "stdin": True}
     worker = task.shell(question.line, nodes=nodes, handler=handler, **ends, **tree)
     worker.write(question.content)
@@ -286,7 +285,7 @@ class _Collector(EventHandler):  # type: ignore[misc]
             self._lines[name], self._errors[name], self._bytes[name] = [], [], 0
 
     def ev_read(self, worker: Any, name: Any, sname: str, msg: bytes) -> None:
-        """Keep a line that a node printed, up to a limit."""
+        """Keep a node's line: the first MOST_BYTES of output, the last MOST_ERROR_LINES."""
         name = str(name)
         if name not in self._lines:
             return  # a gateway of the tree

@@ -134,7 +134,7 @@ class SshNodes(NamedTuple):
 
 @cache
 def zipapp() -> bytes:
-    """Return this program as one file for any Python. Raises UsageError if a part is no file."""
+    """Return this program as a zip that Python can run. Raises UsageError if a part is no file."""
     import io
     import zipfile
 
@@ -154,8 +154,8 @@ def _files() -> Iterator[tuple[str, bytes]]:
 
 
 def _package_files(name: str) -> Iterator[tuple[str, str]]:
-    """Yield the files of a package or module as (path here, name in the archive), in order. Raises
-    UsageError if it is not installed as files."""
+    """Yield the Python and data files of a package or module, in order, as (path here, name in the
+    archive). Raises UsageError if the package is not installed as files."""
     spec = find_spec(name) or find_spec(_OWN_NAMES.get(name, name))
     origin = None if spec is None else spec.origin
     if origin is None or not os.path.isfile(origin):

@@ -94,7 +94,8 @@ def lacks_tool(reply: NodeReply) -> bool:
 
 
 def node_answer(reply: NodeReply, timeout_seconds: float, reader: ReportReader) -> NodeAnswer:
-    """Return a node's report, named as the node was asked, or why there is none. Never raises."""
+    """Return a node's last usable report, named as the node was asked, or why there is none. Never
+    raises. timeout_seconds: how long the node had, for the text."""
     name, reports = reply.name, reply.reports if reply.end is not None else []
     usable = [report for report in reports if isinstance(report, FoundReport)] or reports
     if not usable:

@@ -43,7 +43,7 @@ class FleetAnswer(NamedTuple):
 
 
 def show_answer(answer: FleetAnswer, schema: str, as_json: bool, color: str, verbosity: int) -> int:
-    """Print the answer; return its exit code. verbosity: below 0 the verdict alone, above 0 all."""
+    """Print an answer; return its exit code. verbosity: below 0 only the verdict, above 0 all."""
     if as_json:
         parts = {"findings": [each.as_object() for each in answer.findings], **answer.parts}
         word, reason = answer.status, answer.verdict
@@ -62,7 +62,7 @@ def finding_lines(finding: FleetFinding, width: int, most: int = LONGEST_VALUE) 
 
 
 def _lines(answer: FleetAnswer, paint: Paint, verbosity: int) -> Iterator[str]:
-    """Yield the verdict, each finding with its nodes, amounts and text, and the table."""
+    """Yield the verdict; unless ``verbosity`` is below 0, also each finding, and the table."""
     yield f"{paint(answer.status.upper(), COLOURS[answer.status])}: {answer.verdict}"
     if verbosity < 0:
         return

@@ -131,7 +131,7 @@ class NodeLaunch(NamedTuple):
     services: tuple[LaunchService, ...] = ()
 
     def addresses_of(self, role: str) -> tuple[str, ...]:
-        """Return the known addresses of services, sorted. role: ``master``; ``metadata`` of any."""
+        """Return known addresses, sorted. role: ``master``, or ``metadata`` for every such kind."""
         kinds = {service.kind for service in self.services if service.kind.startswith(f"{role}-")}
         wanted = {role} if role == "master" else kinds
         addresses = {service.address for service in self.services if service.kind in wanted}
@@ -212,9 +212,8 @@ def choose_rows(rows: Sequence[NodeRow]) -> ChosenRows:
 
 
 def _choose_report(rows: Sequence[NodeRow]) -> tuple[NodeRow, FleetFinding]:
-    """Choose one of a node's different reports. Return it, and the finding that they differ.
-
-    rows: the newest first. Without a time in each, the report with the worst status is chosen."""
+    """Choose one of a node's different reports; return it, and the finding that the reports differ.
+    rows: the newest first. If a time is missing, or two are the newest, the worst is chosen."""
     newest = rows[0]
     have = f"{len(rows)} reports that differ: {', '.join(sorted(row.origin for row in rows)[:4])}"
     finding = FleetFinding("fleet.several-reports", "warn", "report", have, "one report")

@@ -73,9 +73,8 @@ def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
 
 
 def _of_folder(path: str) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports of every file below a folder, sorted by name, without hidden ones.
-
-    Folders that cannot be read come last, as Unusable. A folder without files is one Unusable."""
+    """Yield the reports of every file below a folder, sorted by name, without hidden files. Folders
+    that cannot be read are yielded last, as Unusable. A folder without files is one Unusable."""
     failed: list[Unusable] = []
 
     def refuse(error: OSError) -> None:
@@ -119,7 +118,7 @@ def _of_file(path: str, regular: bool = False) -> Iterator[FoundReport | Unusabl
 
 
 def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports of a stream, plain or gzip; if reading failed, a last Unusable says why."""
+    """Yield a stream's reports, plain or gzip. A last Unusable says why reading ended early."""
     import gzip
     import io
     import zlib
