@@ -49,7 +49,7 @@ def open_streams() -> None:
 
 
 def terminal_text(text: str) -> str:
-    """Return text with control characters written out; lines and our own colours stay."""
+    """Return text with control characters written out; line ends and our own colours stay."""
     return "".join(
         ("\x1b[0m" if part == "0" else f"\x1b[{part}m\x1b[1m")
         if at % 2
@@ -84,8 +84,8 @@ def output_to(path: str | None) -> Iterator[None]:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line to standard output, or to standard error if ``err``. Within ``output_to`` it
-    goes to the file in place of standard output.
+    """Print a line to standard output, or to standard error if ``err``. Within ``output_to``, the
+    file takes the place of standard output.
 
     A reader that closed the pipe is no error. A full disk raises OutputError, but not for standard
     error."""

@@ -371,7 +371,7 @@ class Rail(NamedTuple):
 
 
 def rails(facts: Facts, needs: LaunchNeeds | None) -> tuple[Rail, ...] | Unknown:
-    """Return the known ports of all RDMA devices; () without a device. Unknown if none was read."""
+    """Return the known ports of all RDMA devices; () without a device, Unknown if not read."""
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown):
         return rdma

@@ -124,7 +124,7 @@ def report(
     understood: str = "",
 ) -> Report:
     """Fold and order the findings, judge them, and remove secrets. Waived findings are rows too,
-    but do not count in the verdict.
+    but do not change the verdict.
 
     waivers: check's id -> reason. needs: None without a launch. root: the host's name. understood:
     the launch in one sentence."""
@@ -427,7 +427,7 @@ _NAGIOS = {Status.PASS: "OK", Status.WARN: "WARNING", Status.FAIL: "CRITICAL"}
 
 def exit_code(verdict: Status, protocol: str, fail_on: str | None = None) -> int:
     """Return the process's exit code for a verdict. fail_on: the mildest status that is a "no" for
-    a protocol of YES_OR_NO; None for the protocol's default. Other protocols do not use it."""
+    a protocol of YES_OR_NO, None for the protocol's default; other protocols do not use it."""
     if protocol not in YES_OR_NO:
         return EXIT_CODES[verdict]
     if verdict in FAIL_ON[fail_on or _FAIL_ON_DEFAULT[protocol]]:

@@ -211,8 +211,7 @@ def _alike(rows: Iterable[Row]) -> bool:
 
 
 def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str) -> str:
-    """Return each group in two lines at most, a failure in three: ``fail memlock.limit: rank 0-7:
-    ..``.
+    """Return each group in two lines at most, a failure in three: ``fail memlock.limit: ...``.
 
     A terminal of fewer columns than a table needs gets more lines. Every failure is shown; of other
     groups, those beyond MOST_GROUPS are counted. file: the path of the launch; the verdict has
@@ -349,10 +348,9 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
 
 
 def _to_do(groups: Sequence[Sequence[Row]], width: int, file: str) -> str:
-    """Return the numbered list of what to do about the findings: a sentence for each step.
-
-    The step's commands stand below. Long lists are cut; ``file`` is the path of the launch, which
-    is shown by the last name."""
+    """Return the numbered list of what to do about the findings: for each step a sentence, and its
+    commands below. Steps beyond MOST_STEPS that mend no failure are only counted. file: the path of
+    the launch, which is shown by its last name."""
     to_do = steps(groups)
     lines = ["To do:"] if to_do else []
     most = max(MOST_STEPS, len(steps([rows for rows in groups if _fails(rows)])))

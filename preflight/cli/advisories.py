@@ -27,7 +27,7 @@ def print_advisories(
 
     launch: None prints all records. every: all records too, each with its relation to the launch.
     Return the exit code: 1 if a record affects the launch or may, else 0. Records that only arise
-    while the launch runs, or that a check judges, give 0. Raises UsageError if none can be read."""
+    while the launch runs, or that a check judges, give 0. Raises UsageError for a wrong launch."""
     from preflight.advisories.records import advisories as records
 
     paint, width = painter(color), columns()

@@ -213,8 +213,8 @@ def _object(computed: CapacityAnswer, replayed: TraceAnswer | None) -> dict[str,
 def _text(
     answer: CapacityAnswer, replayed: TraceAnswer | None, color: str, plain: bool, curve: bool
 ) -> str:
-    """Return the answer for a terminal, with the replayed trace if there is one. plain: draw with
-    ASCII alone. curve: draw the trace's hit curve too."""
+    """Return the answer for a terminal, with the replayed trace if there is one. plain: draw only
+    with ASCII. curve: draw the trace's hit curve too."""
     from preflight.capacity.report import capacity_text
     from preflight.pictures.memory_map import draws_blocks
 

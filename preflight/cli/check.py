@@ -214,7 +214,7 @@ def _write_lock(path: str, checked: Checked, limit_seconds: float) -> None:
 
 
 def page_stamp() -> MadeBy:
-    """Return who makes a page, and when: now, or SOURCE_DATE_EPOCH for the same page twice."""
+    """Return who makes a page, and when: at SOURCE_DATE_EPOCH if that is a time, else now."""
     import os
     import time
 

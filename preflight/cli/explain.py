@@ -376,7 +376,7 @@ def files_of(paths: Iterable[str]) -> list[str]:
 def explain_log_files(
     paths: Sequence[str], as_json: bool, color: str, target: CheckTarget | None, verbose: bool
 ) -> int:
-    """Print what is known of logs, with the findings on ``target``.
+    """Print what is known of logs (all if ``verbose``), with the findings on ``target``.
 
     Return 0 if they show no problem, 1 for warnings or unknown errors, 2 for the cause of a
     failure. Raises UsageError if a log cannot be read."""

@@ -41,7 +41,7 @@ def seconds_of(_context: object, _option: object, text: str | None) -> float | N
 
 
 def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
-    """Return the PARTS of a text with commas. Raises click.BadParameter for another word."""
+    """Return the PARTS in a text as ``memory,store``; () for "". Raises click.BadParameter."""
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in parts:
         if part not in PARTS:

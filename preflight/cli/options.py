@@ -213,7 +213,7 @@ LAUNCH_OPTIONS: tuple[Option, ...] = (
 
 
 def _named_host(root: str, **options: Any) -> str:
-    """Return the host that is named or described, as ``open_host`` takes it."""
+    """Return ``root``, or the host that ``options`` describe, as ``open_host`` takes it."""
     if all(text is None for text in options.values()):
         return root
     from preflight.cli.named_inputs import root_of_description

@@ -186,8 +186,7 @@ def _host(root: str) -> Root:
 
 
 def _say_launch(sizing: LaunchSizing, rule: str, explain: bool, as_json: bool, color: str) -> int:
-    """Print a launch's sizes; return the exit code by ``rule``. explain: add where sizes come
-    from."""
+    """Print a launch's sizes; return the exit code by ``rule``. explain: add each formula."""
     from checks.capture.secrets import public
 
     if as_json:

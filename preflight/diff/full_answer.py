@@ -143,10 +143,8 @@ def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
 
 
 def full_answer(judged_host: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
-    """Return every line of the answer about a launch. Raises UsageError if no launch was read.
-
-    A finding with a waiver that is still valid does not count in the verdict, and is marked as
-    ignored."""
+    """Return every line of the answer about a launch. Raises UsageError if no launch was read. A
+    finding with a valid waiver does not change the verdict, and is marked as ignored."""
     sized, today = _sized(judged_host), date.today()
     ignored = {waiver.check for waiver in waivers if not waiver.is_over(today)}
     findings = [*judged_host.findings, *advisory_findings(judged_host)]

@@ -92,7 +92,7 @@ def nodes_of(where: SshNodes) -> list[str]:
 
 def check_arguments(chosen: Chosen, timeout_seconds: float) -> tuple[str, ...]:
     """Return the arguments by which a node checks itself within ``timeout_seconds``. Valid waivers
-    become --ignore; a message names each expired one. Raises UsageError if no check is named."""
+    become --ignore; a message names each expired one. Raises UsageError as ``selection_of``."""
     from preflight.check.answer import selection_of
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
@@ -187,7 +187,7 @@ def measure_fleet(
     """Measure transfers between each two nodes, over ssh. Raises UsageError.
 
     record: a launch as a file's bytes, None without one. options: of ``measure`` on both nodes.
-    budget_seconds: for one measurement. A node without the program gets it by ``program.carry``."""
+    budget_seconds: for one measurement. ``program.carry``: whether a node gets the program."""
     from preflight.fleet.remote.engine import ask_pairs, until_stopped
 
     plan = rounds(nodes)

@@ -109,7 +109,7 @@ def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> F
 
 
 def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
-    """Return port name -> lane -> nodes, for the ports that launches take."""
+    """Return port name -> lane -> nodes, for the ports that launches take; all without launch."""
     lanes_by_port: dict[str, dict[Lane, list[str]]] = {}
     for name, row in rows.items():
         for rail in row.taken_rails:
@@ -233,9 +233,9 @@ def _why(fact: Unknown | None, what: str) -> str:
 
 
 def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str | Unknown:
-    """Return the network of a port's GID. Unknown without a GID, or if no address tells its prefix.
+    """Return the network of a port's GID. Unknown if ``gid`` or ``addresses`` do not tell it.
 
-    For InfiniBand that is the GID's 64-bit subnet prefix, otherwise the network of the same address
+    For InfiniBand it is the GID's 64-bit subnet prefix, otherwise the network of the same address
     in ``addresses``. gid: an IPv4 address, or eight groups of hexadecimal digits. addresses: those
     of the port's interface, as ``10.0.0.1/24``."""
     if not isinstance(gid, str) or not gid:

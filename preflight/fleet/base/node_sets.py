@@ -74,7 +74,7 @@ def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
 
 
 def _names(node_set: Any) -> list[str]:
-    """Return the names of a node set. Raises UsageError for too many, or no node's name."""
+    """Return the names of a node set. Raises UsageError for too many, or one that is no name."""
     if len(node_set) > MOST_NODES:
         raise UsageError(f"{len(node_set)} nodes are named: at most {MOST_NODES} are taken")
     names = [str(name) for name in node_set]

@@ -23,7 +23,7 @@ def plural(count: int, what: str) -> str:
 
 
 def nodes_text(names: Sequence[str]) -> str:
-    """Return the node set of names; a long one is cut, with the number of nodes."""
+    """Return the node set of names; a long text is cut, and then has the number of nodes."""
     text = fold(names)
     if len(text) <= LONGEST_NODES:
         return text

@@ -63,7 +63,8 @@ def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
 
 
 def drift_cells(drifting: Drift) -> tuple[str, str, str]:
-    """Return a fact, its most common value (or "a tie"), and its rarest values with their nodes."""
+    """Return a fact, its most common value (or "a tie"), and its other values with their nodes: the
+    rarest MOST_VARIANTS, and "not read"."""
     usual = drifting.most
     most = "a tie" if usual is None else f"{cut(usual.value)} ({len(usual.nodes)})"
     rare_first = sorted(drifting.others, key=lambda other: len(other.nodes))[:MOST_VARIANTS]

@@ -156,7 +156,7 @@ def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
 
 
 def _protocols(launches: Launches) -> Iterator[OnNodes]:
-    """Warn of nodes whose protocol is not the most common one; of all nodes in a tie."""
+    """Warn of nodes whose known protocol is not the most common one; of all nodes in a tie."""
     protocols = [(launch.share.protocol, name) for name, launch in launches.items()]
     groups = grouped((value, name) for value, name in protocols if isinstance(value, str) and value)
     if len(groups) < 2:
@@ -237,7 +237,7 @@ _RELEASES = {
 
 
 def _same_machine(rows: Rows) -> Iterator[OnNodes]:
-    """Judge one machine that reports under several names."""
+    """Judge one machine, known by its boot id, that reports under several names."""
     for boot, names in grouped((row.boot, name) for name, row in rows.items() if row.boot).items():
         if len(names) > 1:
             text = "one machine under several names: its memory and its NICs are counted for each"
@@ -246,7 +246,7 @@ def _same_machine(rows: Rows) -> Iterator[OnNodes]:
 
 
 def _ages(rows: Rows) -> Iterator[OnNodes]:
-    """Judge reports that are more than a day older than the newest."""
+    """Judge reports that are more than a day older than the newest, but none without a time."""
     made = {name: row.made_unix_seconds for name, row in rows.items() if row.made_unix_seconds > 0}
     newest = max(made.values(), default=0)
     old = [name for name, seconds in made.items() if seconds < newest - MOST_AGE_SECONDS]
@@ -259,7 +259,8 @@ def _ages(rows: Rows) -> Iterator[OnNodes]:
 
 
 def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
-    """Judge path MTUs that differ between RDMA launches: QPs negotiate none (rdma_endpoint.cpp)."""
+    """Judge path MTUs that differ between RDMA launches: QPs negotiate none (rdma_endpoint.cpp).
+    The findings are unknown if a report does not say its launch's limit (MC_MTU)."""
     groups: dict[tuple[int, ...], list[str]] = {}
     unsaid = False
     for name, row in rows.items():

@@ -110,10 +110,9 @@ class Fleet(NamedTuple):
 
 
 def merge_reports(reports: Reports, expected: Sequence[str] | None) -> Fleet:
-    """Return the fleet of all nodes that report, or are in ``expected``.
-
-    expected: the nodes that should report; any other node is a finding. None if any node may
-    report: a node with only an unusable report is included if its name has another's pattern."""
+    """Return the fleet of all nodes that report, or are in ``expected``. expected: any other node
+    is a finding; None if any node may report. With None, a node that has only unusable reports is
+    included if its name is like that of a reporting node (``gpu1``, ``gpu2``)."""
     rows_read = reports.rows
     choice = choose_rows(rows_read)
     # Nodes of which there are only reports that cannot be used: a file's name is taken for one
@@ -276,7 +275,8 @@ def nodes_by_value(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
-    """Return the facts that differ, the rarest first; devices that differ alike are one entry."""
+    """Return the facts that differ, first those in which the fewest nodes deviate. Devices that
+    differ alike are one entry."""
     unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
     def place(fact: Drift) -> tuple[int, str]:

@@ -145,7 +145,7 @@ class ReportReader:
     def _with_machine(
         self, row: NodeRow, version: str, answer: _Answer, machine: _Machine
     ) -> NodeRow:
-        """Return the row with the facts of the node's machine and launch."""
+        """Return the row with the facts of machine and launch, and this program's version."""
         facts = {**machine.facts, "mooncake-preflight": version}
         launch = None if machine.share is None else NodeLaunch(machine.share, answer.services)
         unread = tuple(_written(name) for name, value in facts.items() if type(value) is dict)
@@ -162,8 +162,8 @@ class ReportReader:
         )
 
     def _finding(self, at: int, finding: _Finding, unnamed: Unnamed) -> FleetFinding:
-        """Return one finding without its node's name; equal findings are kept once. Raises
-        WrongError. at: the finding's index in the report, for the message."""
+        """Return one finding without its node's name (by ``unnamed``); equal findings are one
+        object. Raises WrongError. at: the finding's index in the report, for the message."""
         from preflight.check.report import fold
 
         if not finding.subjects:
@@ -183,7 +183,7 @@ class ReportReader:
         return kept  # type: ignore[no-any-return]
 
     def _fact(self, name: str, value: Any) -> Fact:
-        """Return one fact of a machine. Raises WrongError if its value is no text or number."""
+        """Return one fact of a machine. Raises WrongError for no text or 64-bit number."""
         large = type(value) is int and abs(value) > LARGEST_NUMBER
         if large or not isinstance(value, str | int):
             raise WrongError(f"facts: {short(name)} is {short(value)}")
@@ -221,7 +221,7 @@ def read_reports(texts: Iterable[FoundReport | Unusable]) -> Reports:
 
 
 def _unnamed(*names: str) -> Unnamed:
-    """Return a function that writes ITSELF in place of ``names``, all names of one node."""
+    """Return a function that writes ITSELF for each name of a node that is longer than a letter."""
     names_known = sorted({name for name in names if len(name) > 1}, key=len, reverse=True)
     pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, names_known))})(?![\w-]|\.\w)")
 

@@ -176,7 +176,7 @@ def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
 
 
 def _tasks(text: str) -> list[str]:
-    """Return the output of each task of ``srun --label``, its pieces joined."""
+    """Return the output of each task of ``srun --label``, joined; no lines without a label."""
     pieces: dict[str, list[str]] = {}
     for line in text.split("\n"):
         if (match := _LABEL.fullmatch(line)) is not None:
