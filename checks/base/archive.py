@@ -174,7 +174,7 @@ def _absolute(name: str) -> str:
 
 def _without_top(archive: Archive) -> Archive:
     """Return the archive with its one top folder cut off the names, as hwloc's archives have one.
-    Unchanged if there are several, or if the only one is a file or proc, sys, etc or dev."""
+    Unchanged if it has several top folders, or if the only one is proc, sys, etc, dev or a file."""
     names = {*archive.files, *archive.links, *archive.folders}
     tops = {name.split("/", 2)[1] for name in names}
     if len(tops) != 1 or tops & {"proc", "sys", "etc", "dev"}:

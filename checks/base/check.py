@@ -137,7 +137,7 @@ class Check(NamedTuple):
 
     @property
     def consequence(self) -> Consequence:
-        """The consequence that the page names first; a start reads 80 without parsing the pages."""
+        """The consequence that the page names first, read without parsing the whole page."""
         if isinstance(self.at, Page):
             return self.at.consequence
         section = _page_text(self.at, self.id).partition("\n## What follows\n")[2]

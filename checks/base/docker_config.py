@@ -11,7 +11,7 @@ DOCKER_CONFIG = "/etc/docker/daemon.json"
 
 
 def read_docker_config(root: Root) -> dict[str, Any] | Unknown:
-    """Read daemon.json; {} if the file does not exist, Unknown if it is not a JSON object."""
+    """Read daemon.json; {} if the file does not exist, Unknown if unreadable or no JSON object."""
     content = root.text(DOCKER_CONFIG)
     if isinstance(content, Unknown):
         return {} if content.absent else content

@@ -13,7 +13,7 @@ _COUNTED = regex(r"(.*?(?<!\d))(0|[1-9]\d{0,8})", re.DOTALL | re.ASCII)
 
 
 def fold(findings: Iterable[Finding]) -> list[Finding]:
-    """Join findings that differ in their subject alone, in the order of the first of each."""
+    """Join findings that differ only in their subject, each at the place of the first such one."""
     subjects: dict[Finding, list[str]] = {}
     for finding in findings:
         subjects.setdefault(finding._replace(subject=""), []).append(finding.subject)
@@ -48,8 +48,8 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def fold_alike(names: Sequence[str], most: int) -> str:
-    """Join names that differ in one number: ``mlx5_0-3,8 port 1``. Of other names the first
-    ``most`` are written, then how many follow."""
+    """Join names that differ in one number: ``mlx5_0-3,8 port 1``. Of names that differ otherwise,
+    write the first ``most`` and how many more names exist."""
     folded_names = fold_one_number(names)
     if folded_names is not None:
         return folded_names
@@ -60,7 +60,7 @@ def fold_alike(names: Sequence[str], most: int) -> str:
 
 def fold_one_number(names: Sequence[str]) -> str | None:
     """Return ``mlx5_0-3,8 port 1`` for names that differ in exactly one number. None if they differ
-    otherwise or not at all, or if such a number has leading zeros."""
+    otherwise or not at all, or if that number has leading zeros."""
     split = [re.split(r"(\d+)", name) for name in names]
     if len({tuple(parts[::2]) for parts in split}) == 1:
         varying = [
@@ -74,7 +74,7 @@ def fold_one_number(names: Sequence[str]) -> str | None:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return ``0-3,8`` of ascending numbers, as the kernel lists them; "" for none."""
+    """Return ``0-3,8`` of ascending numbers, as the kernel lists them; "" without numbers."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:

@@ -46,8 +46,8 @@ def _installed(
     accepts: Callable[[str], bool], search_path: Iterable[str] | None
 ) -> tuple[tuple[str, str], ...]:
     """Return (name, version) of the distributions for whose name ``accepts`` is True, in the order
-    of the path (``sys.path`` for None). If a name occurs twice, the first counts. Unreadable
-    folders are left out."""
+    of the path (``sys.path`` for None). If a name occurs twice, its first version is taken.
+    Unreadable folders are left out."""
     versions: dict[str, str] = {}
     for folder in sys.path if search_path is None else search_path:
         try:

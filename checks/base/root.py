@@ -77,7 +77,7 @@ class Root:
     def integer(
         self, name: str, parse: Callable[[str], int | None] = kernel_number
     ) -> int | Unknown:
-        """Read a file that holds one decimal number, as sysfs counters do."""
+        """Read a file that holds one number. parse: returns the number, None for any other text."""
         content = known(self.text(name))
         number = parse(content)
         wrong = Unknown(f"{name}: not a number: {content.strip()[:40]!r}")
@@ -207,9 +207,7 @@ def live_call(name: str, *arguments: str | int) -> Any | Unknown:
 
 def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
     """Run ``attempt`` in a forked child and return its result, which must be JSON data but no text.
-
-    Raises OSError if ``attempt`` raises or the child dies. Also if it takes longer than
-    ``limit_seconds``; the child is then killed."""
+    Raises OSError if ``attempt`` raises, the child dies, or ``limit_seconds`` pass."""
     import json
     import select
     import signal

@@ -93,9 +93,9 @@ _SIZE = regex(r"(\d+)(?:\.(\d+))?([a-z]*)", re.ASCII)
 def parse_size(text: str, *, bare_bytes: bool = False) -> int:
     """Return the bytes of a size such as ``"64gb"``, in powers of 1024, as Mooncake's own helper.
 
-    A number without a unit is refused, because programs read it differently; 0 is accepted, and any
-    number if ``bare_bytes``. Raises ValueError with a sentence that names the value, the rule and
-    the right spelling."""
+    A number without a unit is refused, because programs read it differently; 0 is accepted, and
+    with ``bare_bytes`` any number, as bytes. Raises ValueError with a sentence that names the
+    value, the rule and the right spelling."""
     compact = text.strip().lower().replace("_", "")
     match = _SIZE.fullmatch(compact)
     if match is None:

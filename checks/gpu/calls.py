@@ -36,9 +36,8 @@ def nvml() -> dict[str, Any]:
 
 
 def held() -> list[dict[str, Any]]:
-    """Return for each GPU its memory, and the bytes that each process of this pid namespace holds.
-
-    processes: bytes by process id, None if NVML does not tell. Raises OSError without NVML."""
+    """Return for each GPU ``total_bytes``, and ``processes``: the bytes that each compute process
+    of this pid namespace holds, by id (None if NVML does not tell). Raises OSError without NVML."""
     pynvml = _library()
     try:
         pynvml.nvmlInit()
@@ -91,7 +90,7 @@ def _library() -> Any:
 
 
 def _ask(function: Callable[..., Any] | None, *arguments: Any) -> Any:
-    """Call a function of NVML; None if the GPU, driver or pynvml does not have it."""
+    """Call a function of NVML; None if ``function`` is None or NVML answers with an error."""
     pynvml = _library()
     try:
         return None if function is None else function(*arguments)

@@ -121,7 +121,7 @@ def _device_nodes(root: Root) -> tuple[str, ...] | Unknown:
 
 
 def _peer_modules(root: Root) -> tuple[str, ...] | Unknown:
-    """Return the loaded modules that let a NIC reach GPU memory."""
+    """Return the loaded PEER_MODULES; Unknown if none is seen and /proc/modules is unreadable."""
     content = root.text("/proc/modules")
     rows = [] if isinstance(content, Unknown) else content.split("\n")
     loaded = {row.split(" ")[0] for row in rows}

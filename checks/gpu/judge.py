@@ -188,8 +188,8 @@ def _judge_shared_gpus(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _judge_shared_gpu(place: str, processes: list[ProcessNeeds]) -> Finding | None:
-    """Judge the programs on one GPU, those of each turn of the launch together. Unknown if each
-    turn fits but all turns together do not; None if all fit."""
+    """Judge the programs on one GPU, those of each turn of the launch together; None if all fit. An
+    unknown finding if each turn fits but all turns together do not. place: the GPU's name."""
     for turn in dict.fromkeys(process.turn for process in processes):
         finding = _judge_together(place, [process for process in processes if process.turn == turn])
         if finding is not None:

@@ -46,8 +46,8 @@ class SysctlFile(NamedTuple):
 
 def read_sysctl_files(root: Root, *, lasting: bool = False) -> tuple[SysctlFile, ...]:
     """Read the sysctl files in the order in which they act. Of several files with one name only the
-    one that counts is read. lasting: leave out /run, whose files are gone after a boot that does
-    not write them again."""
+    one in the earliest folder is read. lasting: leave out /run, whose files are gone after a boot
+    that does not write them again."""
     folders = [folder for folder in SYSCTL_FOLDERS if not (lasting and folder == RUN)]
     files = []
     for path in (*conf_files(root, folders), SYSCTL_CONF):
@@ -175,8 +175,8 @@ def _default_entry(menu: str, saved: dict[str, str]) -> str:
 
 
 def _entry_words(entries: list[BootEntry], default: str, source: str) -> tuple[str, ...] | Unknown:
-    """Return the kernel's words of the entry that ``default`` names ("1>2" or an id). Unknown if no
-    entry has that name."""
+    """Return the kernel's words of the first entry that ``default`` names ("1>2" or an id). Unknown
+    if no entry has that name. source: the menu's path."""
     wanted = default.split(">")
     for entry in entries:
         fits = (name in names for name, names in zip(wanted, entry.names, strict=False))
@@ -186,8 +186,8 @@ def _entry_words(entries: list[BootEntry], default: str, source: str) -> tuple[s
 
 
 def _read_bls_entries(root: Root, saved: dict[str, str]) -> list[BootEntry]:
-    """Read the entries that have a file each, the newest version first, as in GRUB's blscfg. saved:
-    the variables of grubenv."""
+    """Read the files of BLS_ENTRIES, one menu entry each, the newest version first, as in GRUB's
+    blscfg. saved: the variables of grubenv."""
     entries = []
     for name in root.listed(BLS_ENTRIES):
         text = root.text(f"{BLS_ENTRIES}/{name}")
@@ -238,8 +238,8 @@ def pages_after_boot(
 ) -> tuple[int, str] | None:
     """Return ``(pages, source)`` of a pool after the boot; None if nobody sets it.
 
-    They are the last writer's; if single NUMA nodes were written after it, the sum over those.
-    Writers whose number could not be read do not count."""
+    The pages are the last writer's; if single NUMA nodes were written after that, the sum over
+    those nodes. Writers whose number could not be read are left out."""
     last, nodes = _last_writers(_writers_of_size(writers, page_size_bytes, default_page_bytes))
     if nodes:
         sources = sorted({source for _, source in nodes.values()})
@@ -254,7 +254,7 @@ def shares_after_boot(
     nodes: Sequence[int],
 ) -> dict[int, int]:
     """Return the pages that each of ``nodes`` has after the boot. The kernel spreads a whole pool
-    evenly; if single nodes are written after that, the others count as 0."""
+    evenly; if single nodes are written after that, every other node has 0."""
     last, by_node = _last_writers(_writers_of_size(writers, page_size_bytes, default_page_bytes))
     even = 0 if last is None or not nodes or by_node else last[0] // len(nodes)
     return {node: by_node[node][0] if node in by_node else even for node in nodes}
@@ -295,8 +295,8 @@ def unread_after_boot(
 def overruling_writers(
     writers: Sequence[PoolWriter], pages: int, default_page_bytes: int | Unknown
 ) -> tuple[PoolWriter, ...]:
-    """Return the writers that set the default pool to fewer than ``pages`` after our drop-in. Those
-    whose number was not read count too; the kernel command line and our unit do not."""
+    """Return the writers that set the whole default pool below ``pages`` after our drop-in, or to a
+    number that was not read. The kernel command line and our unit are left out."""
     return tuple(
         writer
         for writer in writers
@@ -338,7 +338,7 @@ def _writers_of_settings(settings: Iterable[tuple[str, str]], source: str) -> It
 
 
 def _read_tuned(root: Root) -> Iterator[PoolWriter]:
-    """Read the sysctl lines of tuned's active profiles."""
+    """Read the pool sizes that TuneD's active profiles set by sysctl."""
     active = root.word("/etc/tuned/active_profile")
     for profile in () if isinstance(active, Unknown) else active.split():
         for folder in ("/etc/tuned", "/usr/lib/tuned"):

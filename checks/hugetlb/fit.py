@@ -57,7 +57,7 @@ class FitVerdict(NamedTuple):
 
 
 def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) -> FitVerdict:
-    """Judge whether ``stock`` holds all ``usages`` together. A spot missing from it is unknown."""
+    """Judge whether ``stock`` holds all ``usages`` together. A spot not in ``stock`` is unknown."""
     needs = fit_needs(usages)
     start = start_needs([_drop_large_arena(usage, stock) for usage in usages])
     missing = Unknown("not read")
@@ -67,7 +67,8 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
             start[spot] = touched_pages(usages, spot) or needs[spot]
 
     def verdict(bound: int, unknown_pages: float) -> Fit:
-        """Tell whether one bound of each stock holds everything, or at least a start."""
+        """Tell whether one bound of each stock (0: least, 1: most) holds everything, or at least a
+        start. unknown_pages: taken for an unknown stock."""
         have = {
             spot: unknown_pages if isinstance(stock, Unknown) else stock[bound]
             for spot, stock in available.items()
@@ -93,7 +94,8 @@ def touched_pages(usages: Sequence[Usage], spot: Spot) -> int:
 
 
 def _drop_large_arena(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage:
-    """Return a usage without its arena, if the pool is too small for it in any order of starts."""
+    """Return a usage without its arena, if the arena alone is larger than the stock of its pool or
+    node; else unchanged."""
     for spot, pages in usage.arena.items():
         every = (stock.get(at) for at in (spot, Spot(spot.page_size_bytes, None)))
         if any(isinstance(have, Stock) and have.most_pages < pages for have in every):
@@ -130,10 +132,10 @@ def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
 
 
 def pool_needs(needs: Pages) -> dict[Spot, int]:
-    """Return needs with each whole pool as large as its NUMA nodes have to be together.
+    """Return needs with each whole pool at least as large as the needs of its NUMA nodes together.
 
-    That is more than is ever taken at once if unbound pages may lie on any node. It is too if a
-    node has to show free pages for a moment (``Usage.headroom``)."""
+    That sum is more than is ever taken at once if unbound pages may lie on any node, or if a node
+    has to show free pages for a moment (``Usage.headroom``)."""
     together: dict[Spot, int] = {}
     for spot, pages in needs.items():
         if spot.node is not None:

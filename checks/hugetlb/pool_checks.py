@@ -89,7 +89,7 @@ class PageNeed:
 
 
 def wanted_pages(needs: LaunchNeeds | None) -> PageNeed:
-    """Return the huge pages of a launch. Raises UnjudgedError if it takes none."""
+    """Return the huge pages of a launch. Raises UnjudgedError if they are none or not known."""
     launch = the_launch(needs)
     passed("launch").known(launch.usages)
     wanted = PageNeed(launch)
@@ -113,7 +113,7 @@ def pool_terms(wanted: PageNeed, spot: Spot) -> str:
 
 def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
     """Return the pages at ``spot`` as a sum over processes, equal terms joined: ``8 x 14306 + 128
-    ...``. "" if no process takes any."""
+    ...``. "" if no process takes any, or that is not known."""
     counts: dict[int, int] = {}
     if needs is None or isinstance(needs.usages, Unknown):
         return ""
@@ -216,7 +216,7 @@ def _advice(short: bool, refused: str, hugepages: Pool | Unknown) -> str:
 
 
 def _have(stock: Stock, hugepages: Pool | Unknown, spot: Spot) -> Quantity:
-    """Say how many pages can be had, and of how many if that is known."""
+    """Say how many pages can be had, and how many the pool or its nodes have, if that is known."""
     pages = str(stock.least_pages)
     if stock.most_pages != stock.least_pages:
         pages = f"{stock.least_pages} to {stock.most_pages}"
@@ -250,7 +250,7 @@ def _evidence(hugepages: Pool | Unknown, spot: Spot) -> tuple[Evidence, ...]:
 
 
 def _bar_evidence(facts: HugetlbFacts, hugepages: Pool | Unknown, spot: Spot) -> Iterable[Evidence]:
-    """Return the evidence that NUMA nodes of a pool are barred; empty if none is, or not known."""
+    """Return the evidence that nodes of a pool or spot are barred; empty if none is known to be."""
     barred = facts.hugetlb.barred
     if isinstance(hugepages, Unknown) or isinstance(barred, Unknown):
         return ()
@@ -344,7 +344,8 @@ def _judge_limit(
 
 
 def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
-    """Judge whether each Kubernetes container asks for the huge pages that its processes take."""
+    """Judge whether each Kubernetes container asks for the huge pages that its processes take.
+    Processes whose huge pages are not known are left out."""
     taken: dict[str, int] = {}
     limits: dict[str, int] = {}
     for process in needs.processes:
@@ -425,8 +426,8 @@ def _judge_room(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> 
 
 
 def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
-    """Count the free pages of the spot's size that lie in one piece of memory. 0 above the
-    allocator's largest order."""
+    """Count the free pages of the spot's size that lie in one piece of memory. 0 for pages of 1 GiB
+    or more, which the allocator does not keep."""
     if isinstance(facts.free_blocks, Unknown):
         return facts.free_blocks
     if spot.page_size_bytes >= GIGANTIC_BYTES:
@@ -518,7 +519,7 @@ def _sysctl_remedy(
     what it sets already if that is more.
 
     later: (pages, source) that the boot sets already, None if nothing does. The settings are () if
-    something other than a sysctl file comes last at boot: the advice names it."""
+    something other than a sysctl file sets the pool after our file; the advice names it."""
     wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
     default = facts.hugetlb.default_page_size_bytes
     after = overruling_writers((*(facts.lasting or ()), *facts.writers), wanted, default)

@@ -166,7 +166,7 @@ def _counts(root: Root, folder: str) -> NodePool | Unknown:
 
 @or_unknown
 def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Unknown:
-    """Read the pool of one page size on each NUMA node."""
+    """Read the share of one page size's pool on each NUMA node that has pools."""
     known(root.entries(NODES))
     pools: dict[int, NodePool] = {}
     for number in numa_nodes(root):

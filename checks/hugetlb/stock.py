@@ -36,7 +36,7 @@ class HugeTlbLimit(NamedTuple):
 
 @or_unknown
 def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | None:
-    """Return the tightest hugetlb limit of this process's cgroup and its ancestors, or None."""
+    """Return the tightest hugetlb limit of this cgroup and its ancestors; None if none is set."""
     mount = own_mount(root, "hugetlb")
     if mount is None or isinstance(mount, Unknown):
         return mount
@@ -117,7 +117,7 @@ def _pool_stock(
     limit: HugeTlbLimit | Unknown | None,
     memory_available_bytes: int | Unknown,
 ) -> Stock | Unknown:
-    """Return the stock of a whole pool, within the cgroup's limit."""
+    """Return a whole pool's stock within the cgroup's limit. usable: nodes that are not barred."""
     pages = known(hugepages.available_pages(memory_available_bytes))
     stock = Stock(pages, pages)
     if len(usable) < len(hugepages.nodes):

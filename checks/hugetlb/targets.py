@@ -38,8 +38,8 @@ def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 
 def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
     """Return a target for every pool that is needed, those that are large enough included. If pages
-    are bound, or some nodes are barred, the targets are by NUMA node. Pages that others hold are
-    added to those of the launch."""
+    are bound, or some nodes are barred, the targets are by NUMA node. The pages that other
+    processes hold are added to those of the launch."""
     targets: dict[Spot, Target] = {}
     hugetlb = hugetlb.once_allowed(needs)
     for size in sorted({spot.page_size_bytes for spot, pages in needs.items() if pages}):
@@ -65,8 +65,8 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 def _add_shares(
     shares: dict[Spot, int], hugepages: Pool | Unknown, pages: int, nodes: list[Spot]
 ) -> None:
-    """Add to ``shares`` the pages that any of ``nodes`` may give. Each node keeps what it has for
-    the launch; the missing pages are spread evenly."""
+    """Add to ``shares`` the ``pages`` that any of ``nodes`` may give. Each node first gives the
+    pages that other processes do not hold; the missing pages are spread evenly."""
     for at in nodes:
         now, others = now_and_held(hugepages, at.node)
         shares[at] = max(shares.get(at, 0), (now or 0) - others, 0)
@@ -89,8 +89,8 @@ def _spread_unbound(hugetlb: HugeTlb, hugepages: Pool | Unknown, size: int, need
 
 
 def now_and_held(hugepages: Pool | Unknown, numa_node: int | None) -> tuple[int | None, int]:
-    """Return ``(pages now, pages that others keep)`` of a pool, or of one NUMA node. The pages now
-    are 0 if the kernel has no such pool, and None if they cannot be read."""
+    """Return ``(pages now, pages that other processes keep)`` of a pool, or of one NUMA node. The
+    pages now are 0 if the kernel has no such pool, and None if they cannot be read."""
     if isinstance(hugepages, Unknown):
         return (0 if hugepages.absent else None), 0
     if numa_node is None:
@@ -105,7 +105,7 @@ def now_and_held(hugepages: Pool | Unknown, numa_node: int | None) -> tuple[int 
 def reserve_settings(
     targets: Mapping[Spot, Target], default_page_bytes: int | Unknown
 ) -> tuple[Setting, ...]:
-    """Return the settings that set pools to their targets: by sysctl for the default page size."""
+    """Return the settings that set pools to ``targets``: by sysctl for a whole default pool."""
     settings: list[Setting] = []
     for spot, target in targets.items():
         name = f"hugepages-{spot.page_size_bytes // KIB}kB/nr_hugepages"

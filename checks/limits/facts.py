@@ -104,7 +104,7 @@ DAEMONS = ("containerd", "dockerd", "crio", "cri-dockerd", "slurmd", "kubelet", 
 
 
 def identity() -> dict[str, Any]:
-    """Read the user namespace, sudo's caller, and the names of user 0."""
+    """Read the user namespace, the user who called sudo (or None), and the names of user 0."""
     sudo_uid = os.environ.get("SUDO_UID", "")
     rows = (line.split(":") for line in _read_start("/etc/passwd", 1 << 20).decode().splitlines())
     return {
@@ -140,7 +140,7 @@ def _first_word(content: bytes, name: bytes) -> bytes:
 
 
 def _read_start(path: str, most_bytes: int = 1 << 14) -> bytes:
-    """Read the first bytes of a file; b"" if its process is gone or hidden."""
+    """Read the first bytes of a file; b"" if it cannot be read, as of a process that is gone."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(most_bytes)
@@ -295,7 +295,7 @@ def _root_names(identity: object) -> tuple[str, ...] | Unknown:
 
 @or_unknown
 def _daemons(processes: object) -> dict[str, Daemon] | Unknown:
-    """Return each running daemon that starts containers or jobs, by its process name."""
+    """Return the running daemons that start containers or jobs, by name; the first of each name."""
     rows = field(processes, "daemons")
     if not isinstance(rows, list):
         return Unknown("limits.processes: not a list of processes")

@@ -131,7 +131,7 @@ def _files_setting(process: ProcessNeeds, now: str) -> Setting:
 def _files_limit(
     system: SystemFacts, limits: LimitFacts, container: ContainerLimits | None
 ) -> tuple[Limit | Unknown, str]:
-    """Return ``(limit, source)`` for the open files of a process at its start. That is the
+    """Return ``(limit, source)`` for the open files of a process at its start. The limit is the
     container's setting, this process's limit, or that of the daemon that starts containers."""
     if container is not None and container.nofile is not None:
         count = None if container.nofile == UNLIMITED else container.nofile
@@ -165,7 +165,7 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 @or_unjudged
 def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds) -> Finding:
     """Judge one process's limits of address space, data, file size, stack and CPU time. Return the
-    worst finding, with the settings of all."""
+    worst finding, with the settings of all findings."""
     finding = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
     bounded = []
@@ -447,7 +447,7 @@ def _judge_user_threads(
 
 def _is_exempt(run_as: RunAs, limits: LimitFacts, system: SystemFacts) -> bool | Unknown:
     """Tell whether the user is exempt from RLIMIT_NPROC: as user 0, or with CAP_SYS_RESOURCE or
-    CAP_SYS_ADMIN in effect. Both count only in the initial user namespace."""
+    CAP_SYS_ADMIN in effect. Nobody is exempt outside of the initial user namespace."""
     if isinstance(limits.initial_user_namespace, Unknown):
         return limits.initial_user_namespace
     if not limits.initial_user_namespace:

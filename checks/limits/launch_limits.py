@@ -41,8 +41,8 @@ def start_limit(
 ) -> StartLimit:
     """Return the limit ``name`` (of LIMIT_NAMES) that a process starts with.
 
-    limit: that of the host or container. The launch's own settings are applied to it in order. A
-    refused setting with ``must`` ends this: the program is then not started."""
+    limit: that of the host or container. The launch's own settings are applied to it in order, up
+    to a refused one with ``must``: the program is then not started."""
     state = StartLimit(limit)
     elsewhere = process.container is not None and not system.container.inside
     for setting in process.limits:
@@ -123,8 +123,8 @@ def not_started(finding: Finding, refused: SetLimit) -> Finding:
 def _apply_setting(
     before: StartLimit, setting: SetLimit, raises: bool | Unknown, limits: LimitFacts
 ) -> StartLimit:
-    """Return the limit after one setting of the launch. raises: its setter may raise the hard
-    limit."""
+    """Return the limit after one setting of the launch is applied to ``before``. raises: whether
+    the setter may raise the hard limit."""
     now = before.limit
     if setting.soft is Bound.SYSTEMD:
         return StartLimit(limits.runtimes.systemd_default(setting.name), setting)

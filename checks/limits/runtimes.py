@@ -118,8 +118,8 @@ class RuntimeLimits(NamedTuple):
     @or_unknown
     def login_limit(self, name: str, user: str | Unknown, now: Limit | Unknown) -> Limit | Unknown:
         """Return ``now``, the limit ``name`` before a login of ``user``, if the login keeps it.
-        Unknown if a row of limits.conf may change the limit, or the rows could not be read. Also if
-        a row sets this limit, and ``user`` or ``now`` is unknown."""
+        Unknown if a row of limits.conf may change the limit, or the rows could not be read. It is
+        also Unknown if a row sets this limit, and ``user`` or ``now`` is unknown."""
         rows = [row for row in known(self.pam) if row.name == name]
         if not rows:
             return now
@@ -167,7 +167,7 @@ def parse_limit(text: str) -> int | Unknown | None:
 
 @or_unknown
 def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unknown:
-    """Return the limit in the row ``name`` of a ``/proc/PID/limits``."""
+    """Return the limit in the row ``name`` of /proc/PID/limits. source: its path, for reasons."""
     for line in known(content).splitlines():
         values = line[len(name) :].split() if line.startswith(name) else []
         if len(values) >= 2:

@@ -28,7 +28,8 @@ ANSWER_LIMIT_SECONDS = 2.0
 
 
 def device_node(path: str) -> dict[str, Any]:
-    """Return a device file's mode, and why it does not open, if so. Raises FileNotFoundError."""
+    """Return a device file's mode, and whether it opens; if not, ``errno`` and ``error``.
+    Raises FileNotFoundError."""
     answer: dict[str, Any] = {"mode": os.stat(path).st_mode, "open": True}
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
@@ -59,8 +60,8 @@ def interfaces() -> dict[str, list[list[Any]]]:
 def kernel() -> dict[str, Any]:
     """Ask the kernel, as ``rdma system`` and ``rdma resource`` do. Raises OSError.
 
-    netns_mode: shared or exclusive. copy_on_fork: pinned pages are copied at fork (Linux 5.12).
-    devices: by name, the count of each resource in use, and driver_id."""
+    netns_mode: shared, exclusive or None. copy_on_fork: whether fork copies pinned pages.
+    devices: by name, ``resources`` (the number in use of each kind) and ``driver_id`` (or None)."""
     answer: dict[str, Any] = {"netns_mode": None, "copy_on_fork": None, "devices": {}}
     for attributes in _ask(CMD_SYS_GET, b"", dump=False):
         if NETNS_MODE in attributes:
@@ -83,8 +84,8 @@ def held() -> dict[str, dict[str, dict[str, int]]]:
     """Count the objects that each process has on each device: ``{device: {process id: {kind:
     count}}}``.
 
-    ``mr_bytes``, among the kinds, is the size of the memory regions. Needs no right. The kernel
-    leaves out objects of another pid namespace (rdma/core/restrack.c). Raises OSError."""
+    The kind ``mr_bytes`` is the size of the memory regions. Objects of the kernel or of another pid
+    namespace are left out (rdma/core/restrack.c). Needs no privilege. Raises OSError."""
     answer: dict[str, dict[str, dict[str, int]]] = {}
     for attributes in list(_ask(CMD_RES_GET, b"", dump=True)):
         processes = answer.setdefault(_text(attributes[DEV_NAME]), {})
@@ -108,8 +109,8 @@ def _entries(command: int, device: bytes, table: int) -> Iterator[dict[int, byte
 
 
 def verbs(name: str) -> dict[str, Any]:
-    """Ask libibverbs for one device: its limits, its ports, or why the device cannot be opened.
-    Mooncake asks the same library: it does not see a device that is not listed here."""
+    """Ask libibverbs for one device, as Mooncake does; see ``libibverbs.query`` for the answer. If
+    the library cannot be loaded, ``listed`` is False."""
     from checks.rdma.libibverbs import SONAME, library, query
 
     try:
@@ -120,7 +121,7 @@ def verbs(name: str) -> dict[str, Any]:
 
 
 def _driver_id(index: bytes) -> int | None:
-    """Ask for the kernel's number of a device's driver; None if the kernel does not tell."""
+    """Return the kernel's number of the driver of the device ``index``; None if it is not told."""
     request = _attribute(DEV_INDEX, index) + _attribute(CHARDEV_TYPE, b"uverbs\0")
     try:
         for attributes in _ask(CMD_GET_CHARDEV, request, dump=False):
@@ -143,8 +144,8 @@ def netlink_dump(
 ) -> Iterator[tuple[int, bytes]]:
     """Send one netlink request, and yield the messages of the answer, each as ``(type, body)``.
 
-    body: of the request. Without NLM_F_DUMP in ``flags`` one message is all. Raises OSError if the
-    kernel answers with an error, or not in time."""
+    body: the request's, without header. If ``flags`` is 0, only the first message is yielded.
+    Raises OSError if the kernel answers with an error, or not in time."""
     import socket
     import struct
 
@@ -172,7 +173,7 @@ def netlink_dump(
 
 
 def netlink_attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield netlink attributes, ``(number, value)``; a nested value holds attributes again."""
+    """Yield netlink attributes as ``(number, value)``; a nested value consists of attributes."""
     while len(data) >= 4:
         length = int.from_bytes(data[:2], "little")
         number = int.from_bytes(data[2:4], "little") & 0x3FFF
@@ -200,7 +201,7 @@ LARGEST_FILE_BYTES = 1 << 16
 
 
 def state_folders() -> list[str]:
-    """Return the folders of saved results: the system's first, then this user's."""
+    """Return the folders of saved results: the system's, then this user's if a home is set."""
     base = os.environ.get("XDG_STATE_HOME", "")
     if not base.startswith("/"):
         base = os.path.join(os.environ.get("HOME", ""), ".local/state")
@@ -210,7 +211,8 @@ def state_folders() -> list[str]:
 
 
 def saved() -> list[dict[str, Any]]:
-    """Read every saved result, each with its path as ``file``; unreadable ones are left out."""
+    """Read the saved results, each with its path as ``file``. Left out: unreadable files, and in
+    each folder the files after the first 256 by name."""
     import json
 
     results = []

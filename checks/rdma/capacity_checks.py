@@ -151,7 +151,7 @@ def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding)
 
 
 def _rest(limit: CgroupLimit, used: CgroupLimit) -> CgroupLimit:
-    """Subtract what is in use from a limit, at least to 0; None without a limit."""
+    """Return how much of a limit is left, 0 at least; None for a part without a limit."""
     pairs = zip(limit, used, strict=True)
     return CgroupLimit(
         *(None if most is None else max(0, most - (count or 0)) for most, count in pairs)
@@ -231,7 +231,7 @@ def region_too_large(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
-    """Judge whether each memory region fits into one registration of its devices, or is split."""
+    """Judge whether each region of the process ``name`` fits into one registration, or is split."""
     longest = max(regions, key=lambda region: region.bytes, default=Region("no memory", 0, 0))
     finding = passed(name, need=format_bytes(longest.bytes, f"{{}} in one region ({longest.what})"))
     largest = finding.known(largest_region_bytes(use.nics, use.environment))
@@ -309,8 +309,8 @@ def _judge_bound(
 ) -> Finding:
     """Judge a NIC's load by a measurement on this host, or else by the table of devices.
 
-    finding: to be completed. row: of the table, None if the device is not in it; then, and without
-    a measurement, the result is unknown."""
+    finding: to be completed. row: of the table, None if the device is not in it: the result is then
+    unknown unless a measurement tells it. nics: see ``_judge_table``."""
     need = format_bytes(load.bytes, f"{{}}, {load.entries} entries")
     finding = finding._replace(need=need, formula=_formula(load))
     least = min((page for page, size in load.by_page.items() if size), default=BASE_PAGE_BYTES)
@@ -330,7 +330,7 @@ def _judge_bound(
 
 
 def _formula(load: NicLoad) -> str:
-    """Return ``2 processes: 60.00 GiB / 4 KiB + 30.00 GiB / 2 MiB``."""
+    """Return the load as text: ``2 processes: 60.00 GiB / 4 KiB + 30.00 GiB / 2 MiB``."""
     terms = [
         f"{format_bytes(size)} / {format_page_size(page)}"
         for page, size in sorted(load.by_page.items())
@@ -345,10 +345,10 @@ def _evidence(row: DeviceRow) -> tuple[Evidence, ...]:
 
 
 def _holds(load: NicLoad, measured: Measured, row: DeviceRow | None) -> bool | None:
-    """Tell whether a measurement shows that a device holds a load; None if it decides nothing.
+    """Tell whether a measurement shows that a device holds a load; None if it shows neither.
 
-    It decides against a load only if all pages have the measured size, and the device's table was
-    full. row: of the table of devices, None if the device is not in it."""
+    It shows that a load is too large only if all pages have the measured size, and the device's
+    table was full. row: of the table of devices, None if the device is not in it."""
     by_page = {page: size for page, size in load.by_page.items() if size}
     if sum(by_page.values()) <= measured.holds_bytes:
         return True
@@ -362,7 +362,7 @@ def _holds(load: NicLoad, measured: Measured, row: DeviceRow | None) -> bool | N
 def _judge_by_measurement(
     finding: Finding, load: NicLoad, measured: Measured, fits: bool, nics: int
 ) -> Finding:
-    """Judge a load by a measurement on this host. fits: whether the device was shown to hold it."""
+    """Judge a load by a measurement on this host. fits: whether the device can hold the load."""
     page = format_page_size(measured.page_bytes)
     source = measured.file or "mooncake-preflight measure --only registration"
     met = f"{measured.holds_regions} regions, then: {measured.met or 'as much as was asked'}"
@@ -377,8 +377,8 @@ def _judge_by_measurement(
 
 
 def _judge_by_table(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) -> Finding:
-    """Judge a load by the table of devices. Above what the row vouches for, warn and tell whether
-    others succeeded or failed."""
+    """Judge a load by the table of devices. Warn about a load larger than the row vouches for, and
+    tell whether users reported success or failure at that size."""
     have = counted(row.holds_entries, "entries")
     finding = finding._replace(have=have, evidence=_evidence(row))
     if load.entries <= row.holds_entries:

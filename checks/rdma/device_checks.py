@@ -60,7 +60,8 @@ def _looks_up_all(process: ProcessNeeds) -> bool:
 
 @or_unjudged
 def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, processes: list[ProcessNeeds]) -> Finding:
-    """Judge whether the host has the devices of SGLang's own engine, if a store uses others."""
+    """Judge whether the host has the devices that SGLang's own engine looks up (``use``), if a
+    store uses other devices. processes: those whose engine looks them up."""
     known(rdma.nics)
     there = [nic.name for nic in rdma.present]
     who = fold_names([process.name for process in processes])
@@ -79,7 +80,7 @@ def _fail(finding: Finding, gone: str, advice: str, settings: tuple[Setting, ...
 
 @or_unjudged
 def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
-    """Judge whether the host has the devices that processes name for Mooncake."""
+    """Judge whether the host has the devices named for Mooncake; a skip if no device is named."""
     process, devices = use.processes[0], use.devices
     assert process.rdma is not None
     unread = unknown(use.who, "")
@@ -139,7 +140,7 @@ def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
 
 @CHECKS.check("rdma.no-device", any_launch)
 def no_device(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    """Judge whether each RDMA process has a device left to use."""
+    """Judge whether each RDMA process has a device left to use; a skip if no process uses RDMA."""
     if needs is None or not needs.rdma_processes:
         there = ", ".join(nic.name for nic in rdma.present)
         if not isinstance(rdma.nics, Unknown):

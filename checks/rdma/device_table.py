@@ -103,7 +103,7 @@ def _word(root: Root, name: str) -> str:
 
 
 def read_measured(root: Root, drivers: Mapping[str, str]) -> tuple[Measured, ...]:
-    """Read the probe's saved results for these devices (name -> driver), () if none was saved."""
+    """Return the probe's saved results for the devices of ``drivers`` (name -> driver)."""
     saved = root.call("registration.saved")
     if not isinstance(saved, list) or not saved:
         return ()

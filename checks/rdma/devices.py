@@ -149,7 +149,7 @@ def _read_gids(
 
 @or_unknown
 def _gid_type(content: str | Unknown, layer: str | Unknown) -> str | Unknown:
-    """Return the GID type as Mooncake sees it: "IB/RoCE v1" means RoCE v1 on Ethernet alone."""
+    """Return the GID type as Mooncake sees it: "IB/RoCE v1" is RoCE v1 on Ethernet, else IB."""
     content = known(content)
     if content == "RoCE v2":
         return ROCE_2
@@ -227,7 +227,7 @@ def choose_gid(
     port: Port, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
     """Return the GID of ``port`` that Mooncake uses; the choice's GID is None if no entry will do.
-    release: Mooncake's, None for the newest known. Unknown if the table could not be read."""
+    release: Mooncake's, None for the newest known. Unknown if a needed fact could not be read."""
     if isinstance(port.gids, Unknown):
         return port.gids
     asked = asked_index(environment)

@@ -188,7 +188,7 @@ _PROVIDER_OF_DRIVER = {
 def _provider(
     name: str, driver: str | Unknown | None, kernel: RdmaKernel | Unknown
 ) -> str | Unknown:
-    """Name the user-space library of a device, by the kernel's driver number or its driver."""
+    """Return the name of a device's user-space library; Unknown if its driver is in no table."""
     number = None if isinstance(kernel, Unknown) else kernel.drivers.get(name)
     if number in PROVIDERS:
         return PROVIDERS[number]

@@ -103,7 +103,7 @@ def _judge_choice(
 
 
 def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
-    """Judge whether the GID's interface is in this namespace, with the GID's address."""
+    """Judge whether this network namespace has the GID's interface, with its address if IPv4."""
     netdev = rdma.netdevs.get(finding.known(gid.netdev))
     if netdev is None:
         text = "no network interface of this host has this GID: it may belong to another network "
@@ -124,7 +124,7 @@ def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
 
 
 def _ipv4_gids(nic: Nic, use: Use) -> set[int]:
-    """Return the indices of a device's RoCE v2 entries with an IPv4 address and an interface."""
+    """Return the indices of the opened port's RoCE v2 GIDs with IPv4 address and interface."""
     port = nic.port(port_of(use.environment))
     gids = port.gids if isinstance(port, Port) else ()
     if isinstance(gids, Unknown):
@@ -133,16 +133,15 @@ def _ipv4_gids(nic: Nic, use: Use) -> set[int]:
 
 
 def _index_for_all(use: Use) -> int | None:
-    """Return the smallest index that is a RoCE v2 IPv4 entry on every device, or None.
-
-    MC_GID_INDEX has one value for all devices. Devices whose port is not active do not count."""
+    """Return the smallest index that is a RoCE v2 IPv4 entry on every device that ``use`` would
+    take, or None. Devices whose port is not active are left out."""
     nics = [nic for nic in use.candidate_nics if port_problem(nic, use.environment) is None]
     common = set.intersection(*(_ipv4_gids(nic, use) for nic in nics)) if nics else set()
     return min(common, default=None)
 
 
 def _remedy(use: Use, choice: GidChoice) -> tuple[str, tuple[Setting, ...]]:
-    """Return ``(advice, settings)`` to get a GID that all devices can use."""
+    """Return ``(advice, settings)`` to get a GID: by one index for all devices if one exists."""
     environment, wanted = use.environment, _index_for_all(use)
     if wanted is not None:
         advice = f"set MC_GID_INDEX={wanted}: on every device this is the RoCE v2 entry with an "
@@ -179,7 +178,6 @@ def subnets(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 @or_unknown
 def _subnet(rdma: RdmaFacts, choice: GidChoice | Unknown) -> str | Unknown:
     """Return a GID's subnet: its first 64 bits, or its interface's IPv4 network (``10.0.0.0/24``).
-
     Unknown if there is no GID, or its interface's address or prefix is not known."""
     gid = known(choice).gid
     if gid is None:

@@ -75,8 +75,9 @@ def library() -> ctypes.CDLL:
 def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
     """Return libibverbs' view of the device ``name`` as plain data, or why it cannot be opened.
 
-    listed: the library has a provider for the device. opened: False comes with errno and error. An
-    opened device has limits, pages_on_demand, and ports by number (active_mtu_bytes, gid_table)."""
+    listed: the library has a provider for the device; else ``error`` says why not. opened: if
+    False, errno and error say why; if True, the answer has limits, pages_on_demand, and ports by
+    number (active_mtu_bytes, gid_table)."""
     count = ctypes.c_int(0)
     start = library.ibv_get_device_list(ctypes.byref(count))
     if not start:
@@ -117,8 +118,8 @@ def _open_and_query(library: ctypes.CDLL, device: int) -> dict[str, Any]:
 
 
 def _pages_on_demand(context: int) -> bool | None:
-    """Tell whether the device pages on demand, so that memory need not be pinned. None if the
-    provider does not say."""
+    """Tell whether the device opened as ``context`` pages on demand, so that memory need not be
+    pinned. None if the provider does not say."""
 
     def word(offset: int) -> int:
         return ctypes.c_uint64.from_address(context + offset).value
@@ -134,7 +135,7 @@ def _pages_on_demand(context: int) -> bool | None:
 
 
 def _ports(library: ctypes.CDLL, context: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Read the ports of an open device, each by its number."""
+    """Yield the ports of an open device, MOST_PORTS at most, each with its number as text."""
     for number in range(1, MOST_PORTS + 1):
         room = ctypes.create_string_buffer(ROOM_BYTES)
         if library.ibv_query_port(context, number, room):

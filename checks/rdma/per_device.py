@@ -66,9 +66,7 @@ def _judge_device(
     use: Use, nic: Nic, cause: Cause, problem_of: Problem, describe: Describe
 ) -> Finding:
     """Judge one device for one use; see ``judge_devices`` for ``cause``, ``problem_of`` and
-    ``describe``.
-
-    A loss is a failure if the use has processes and no device is left to them, else a warning."""
+    ``describe``. A loss is a failure if it leaves processes no device, else a warning."""
     problem = problem_of(nic, use)
     if isinstance(problem, Unknown):
         return describe(nic, None, use).unknown(problem)
@@ -95,11 +93,11 @@ def ends_at_start(finding: Finding, use: Use) -> Finding:
 def whichever_is_used(
     launch_uses: Sequence[Use], judge: Callable[[Sequence[Use]], list[Finding]]
 ) -> list[Finding]:
-    """Return the findings of ``judge`` about the uses, and one finding for each use whose devices
-    are none or not known.
+    """Return the findings of ``judge`` about the uses, and one finding for each use that has no
+    device or whose devices are not known.
 
-    A use whose devices are unknown for their GIDs alone is first judged with all the devices that
-    it may come to. If all that passes, it passes with fewer devices too, and nothing is unknown."""
+    If only GIDs make a use's devices unknown, it is first judged with all the devices that it may
+    use. If every finding then passes or is skipped, fewer devices pass too: nothing is unknown."""
     instead = [
         unknown(use.who, names.of("which devices it uses is not known: "))
         if isinstance(names := use.devices.names, Unknown)

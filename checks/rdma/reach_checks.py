@@ -211,8 +211,8 @@ def _exclusive_netns(rdma: RdmaFacts) -> bool:
 
 
 def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Finding:
-    """Judge whether a process's container is given the RDMA devices that the process would use.
-    That depends on the container's network namespace and its device nodes."""
+    """Judge whether a process's container is given the RDMA devices that the process would use, by
+    its network namespace and its device nodes."""
     container = process.container
     assert container is not None
     wanted = [f"{NODES}/{nic.uverbs}" for nic in use.nics if nic.uverbs is not None]

@@ -60,8 +60,8 @@ def pieces(size_bytes: int, largest_bytes: int) -> int:
 def registration_of(
     region: Region, largest_bytes: int, release: MooncakeRelease | None
 ) -> Registration:
-    """Return how Mooncake registers a region, at most ``largest_bytes`` at a time. release:
-    Mooncake's, None if its version is not known."""
+    """Return how Mooncake registers a region, ``largest_bytes`` at most at a time (0: any length).
+    release: Mooncake's, None if its version is not known."""
     size, page = region.bytes, region.page_bytes
     if size <= largest_bytes or largest_bytes <= 0:
         return Registration(Split.WHOLE, 1, size, size)
@@ -79,8 +79,8 @@ def registration_of(
 def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 0) -> int:
     """Return the host memory that the kernel counts as pinned for a region on one NIC.
 
-    In base pages: a page in which a piece ends is counted again for the next piece, and a region
-    may begin inside a page (``offset_bytes``). Source: drivers/infiniband/core/umem.c."""
+    Whole pages of ``page_bytes`` are counted; a page in which a piece ends is counted again for the
+    next piece. offset_bytes: where in a page the region begins. Source: infiniband/core/umem.c."""
     if not registered.keys or not registered.bytes:
         return 0
     offset = offset_bytes % page_bytes
@@ -126,7 +126,7 @@ def load_of(
     """Add up what ``process`` registers with each of its NICs; Unknown if its regions are unknown.
 
     If ``largest_bytes`` is Unknown, each region counts as one registration. If only the GPU memory
-    is not known, the load has the rest, and says so in ``more``."""
+    is not known, the load leaves it out, and ``more`` says so."""
     if isinstance(process.regions, Unknown):
         return process.regions
     registrations = 0
@@ -149,8 +149,7 @@ def load_of(
 
 def regions_under(limit_bytes: int, nics: int, region_bytes: int, page_bytes: int) -> int:
     """Count the regions that a process may register with each of its NICs under a memlock limit.
-
-    nics: the number of NICs; a region counts for each, in whole pages of ``page_bytes``."""
+    nics: the number of NICs; each pins a region anew, in whole pages of ``page_bytes``."""
     each = max(1, nics) * round_up(region_bytes, page_bytes)
     return limit_bytes // each if each else 0
 

@@ -273,7 +273,7 @@ def port_of(environment: Mapping[str, str]) -> int:
 
 @or_unknown
 def reach_problem(nic: Nic) -> Lost | Unknown | None:
-    """Return why Mooncake does not list a device, None if it does (topology.cpp)."""
+    """Return why Mooncake does not list a device, None if it lists the device (topology.cpp)."""
     for problem in (file_problem(nic), provider_problem(nic)):
         if problem is not None:
             return problem
@@ -286,7 +286,6 @@ def reach_problem(nic: Nic) -> Lost | Unknown | None:
 
 def file_problem(nic: Nic) -> Lost | Unknown | None:
     """Return why a device cannot be opened: its file below /dev/infiniband, or libibverbs' refusal.
-
     None if it can be opened, or libibverbs does not list it. Unknown if the file was not tried."""
     device_file = nic.uverbs_node
     cause = Cause.UVERBS
@@ -351,7 +350,7 @@ def has_host_gids(process: ProcessNeeds) -> bool:
 def gid_choice(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
-    """Return the GID that Mooncake takes on the port that it opens."""
+    """Return the GID that Mooncake takes on the port that it opens; Unknown without such a port."""
     number = port_of(environment)
     port = known(nic.port(number))
     if port is None:

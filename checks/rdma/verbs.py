@@ -109,7 +109,7 @@ def read_device_file(root: Root, path: str) -> DeviceNode | Unknown:
 
 @or_unknown
 def uverbs_of(root: Root, devices: Iterable[str]) -> dict[str, str | Unknown] | Unknown:
-    """Return ``{"mlx5_0": "uverbs0"}``, from the class or else from each device's PCI function."""
+    """Return ``{"mlx5_0": "uverbs0"}``, from CLASS or, if unreadable, from the PCI functions."""
     names = root.entries(CLASS)
     if not isinstance(names, Unknown):
         return {**known(_uverbs_in(root, CLASS, names))}
@@ -122,7 +122,7 @@ def uverbs_of(root: Root, devices: Iterable[str]) -> dict[str, str | Unknown] | 
 
 @or_unknown
 def _uverbs_in(root: Root, folder: str, names: Iterable[str]) -> dict[str, str] | Unknown:
-    """Map each device to its uverbs name, from the ``ibdev`` files below ``folder``."""
+    """Map each device to its uverbs name, by the ``ibdev`` files of the ``names`` in ``folder``."""
     by_device = {}
     for name in names:
         if name.startswith("uverbs"):
@@ -162,7 +162,7 @@ def _verbs_limits(answer: Any) -> DeviceLimits | Unknown:
 
 
 def _verbs_ports(answer: Any) -> dict[int, VerbsPort] | Unknown:
-    """Read the ports of an answer, by number."""
+    """Read the ports of an answer, by number; damaged ports are left out."""
     if not isinstance(answer, dict):
         return Unknown("rdma.verbs: no ports in the answer")
     ports = {}
@@ -176,7 +176,7 @@ def _verbs_ports(answer: Any) -> dict[int, VerbsPort] | Unknown:
 
 
 def read_libraries(root: Root) -> Libraries:
-    """Find libibverbs and its providers in the first library folder that has libibverbs.so.1."""
+    """Find libibverbs and its providers in the first folder that has it; else all is Unknown."""
     why = Unknown("libibverbs.so.1 is in none of the usual folders", absent=True)
     for folder in LIBRARY_FOLDERS:
         file = root.link(f"{folder}/libibverbs.so.1")
