@@ -250,7 +250,7 @@ def _keep_owner_and_mode(path: str, handle: int, mode: int) -> None:
 
 
 def is_stream(path: str) -> bool:
-    """Tell whether a path exists and is no regular file, or names a stream of this process."""
+    """Tell whether a path lies in /dev or /proc/self/fd, or exists and is no regular file."""
     if os.path.dirname(path) in ("/dev", "/dev/fd", "/proc/self/fd"):
         return True
     try:

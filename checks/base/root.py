@@ -174,7 +174,7 @@ def call_key(name: str, *arguments: str | int) -> str:
 
 def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
     """Return the recorded answer under ``key``, a ``call_key``. Unknown if none is recorded, or if
-    the answer is an object that stands for an Unknown ({"unknown": reason})."""
+    an Unknown is recorded, which is an object with the key "unknown"."""
     if key not in calls:
         return Unknown(
             f"not recorded ({key.rstrip()})",

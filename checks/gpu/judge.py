@@ -120,7 +120,7 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _judge_accelerators(needs: LaunchNeeds) -> Iterable[Finding]:
-    """Yield an unknown for ranks on other accelerators (NPUs), as their number here is not read."""
+    """Yield an unknown finding for ranks on other accelerators (NPUs): no NPUs are counted here."""
     ranks: dict[str, list[str]] = {}
     for process in needs.processes:
         if process.accelerator:
@@ -176,7 +176,7 @@ SPAN_HOSTS = (
 
 
 def _judge_shared_gpus(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge each GPU that several programs take at the same time, if it has no room for all."""
+    """Judge each known GPU that several programs take at one time, if it has no room for all."""
     taken: dict[str, list[ProcessNeeds]] = {}
     for process in needs.processes:
         for index in process.gpu_share.indices if process.gpu_share is not None else ():
@@ -389,7 +389,7 @@ def memory_busy(needs: LaunchNeeds | None, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _busy(subject: str, gpu: NvmlGpu) -> Finding:
-    """Judge whether other processes use memory of a GPU."""
+    """Judge whether processes run on a GPU, or more of its memory than IDLE_BYTES is used."""
     finding = passed(subject, need=format_bytes(IDLE_BYTES, "at most {} used"))
     if gpu.used_bytes is None or gpu.memory_bytes is None:
         return finding.unknown("NVML does not say what is used")
@@ -461,8 +461,8 @@ def peer_memory(
 
 
 def _judge_reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Finding:
-    """Judge whether NICs can register an NVIDIA GPU's memory for one process. If they can,
-    PyTorch's expandable segments are judged too, which may prevent it."""
+    """Judge whether NICs can register an NVIDIA GPU's memory for one process. If they can, warn of
+    PyTorch's expandable segments, which may prevent the registration."""
     judge_way = _judge_peer_memory if through_peermem(process.environment) else _judge_dma_buf
     finding = judge_way(passed(process.name), system, gpus)
     variable = expandable_segments(process)

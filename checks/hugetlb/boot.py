@@ -89,7 +89,7 @@ def choose_sysctl_file(files: Sequence[SysctlFile], last: str = "") -> tuple[str
     path first, or "".
 
     files: those of ``read_sysctl_files``. last: the file that would overrule our drop-in, or "". If
-    that lies outside of /etc, it is copied to /etc first, so that its other lines stay."""
+    ``last`` lies outside of /etc, it is copied to /etc first, so that its other lines stay."""
     if last == SYSCTL_CONF:
         return SYSCTL_CONF, ""
     name = (last or DROP_IN).rpartition("/")[2]
@@ -270,8 +270,8 @@ def _writers_of_size(
 def _last_writers(
     writers: list[PoolWriter],
 ) -> tuple[tuple[int, str] | None, dict[int, tuple[int, str]]]:
-    """Return the last writer of the whole pool, and by node the last writer after it. Each as
-    ``(pages, source)``. Writers whose number could not be read are left out."""
+    """Return ``(pages, source)`` of the last writer of the whole pool, or None; and by node, those
+    of the last writer after that. Writers whose number could not be read are left out."""
     last: tuple[int, str] | None = None
     nodes: dict[int, tuple[int, str]] = {}
     for source, _, at, pages in writers:

@@ -152,7 +152,7 @@ def _spots(every: Iterable[Pages]) -> list[Spot]:
 
 
 def _pages_at(spot: Spot, pages: Pages) -> int:
-    """Return the most pages that may lie on ``spot``: those bound to it, and unbound ones."""
+    """Return the most pages that may lie on ``spot``: unbound, or bound to any of its nodes."""
     return sum(
         count
         for at, count in pages.items()

@@ -203,7 +203,7 @@ def _consequence(spot: Spot) -> str:
 
 
 def _advice(short: bool, refused: str, hugepages: Pool | Unknown) -> str:
-    """Say how to get missing pages. short: a pool has to grow. refused: why it cannot, or ""."""
+    """Say how to get missing pages. short: a pool must grow. refused: why it cannot grow, or ""."""
     if refused:
         return f"cannot be reserved now ({refused})"
     if not short:

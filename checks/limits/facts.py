@@ -270,7 +270,7 @@ def _mask(status: dict[str, str] | Unknown, name: str) -> int | Unknown:
 @or_unknown
 def _initial_namespace(root: Root, identity: object) -> bool | Unknown:
     """Tell whether this process is in the kernel's first user namespace, by the namespace's number.
-    Without the number, by whether uid_map maps all users."""
+    If the number is not known, tell whether uid_map maps all users."""
     if isinstance(identity, dict) and isinstance(identity.get("user_namespace"), str):
         return bool(identity["user_namespace"] == INITIAL_USER_NAMESPACE)
     lines = [line.split() for line in known(root.text(UID_MAP)).splitlines() if line.strip()]

@@ -72,7 +72,7 @@ _REFUSED = {
 
 @CHECKS.check("limits.nofile", the_launch)
 def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
-    """Judge whether each process may open the files that it will. Programs other than SGLang are
+    """Judge whether each process may open as many files as it needs. Programs other than SGLang are
     shown only if their limit is too low."""
     findings = [(process, _judge_files(system, limits, process)) for process in needs.processes]
     # Others ask for no number: they are heard of where somebody gave them few.
@@ -231,8 +231,8 @@ def run_as(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 
 @or_unjudged
 def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
-    """Judge whether this check runs as the user of the process; warn if not, since limits seen here
-    are then another user's."""
+    """Judge whether this check runs as the user of the process. Warn if not: limits seen here are
+    then another user's. Skip a process whose container this check does not run in."""
     container, sudo_uid = process.container, limits.sudo_uid
     if container is not None and not system.container.inside:
         text = "the launch runs in a container, and is judged by that container's settings"

@@ -69,7 +69,7 @@ def has_capability(
     namespace). capability: of CAPABILITIES.
 
     container: that of the process, None without one. If this check does not run in that container,
-    the container's settings decide, and its user namespace is ignored."""
+    its settings tell the answer, and its user namespace is ignored."""
     bit = CAPABILITIES[capability]
     if container is not None and not system.container.inside:
         return _has_in_container(run_as, capability, container)

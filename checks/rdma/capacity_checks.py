@@ -160,7 +160,7 @@ def _rest(limit: CgroupLimit, used: CgroupLimit) -> CgroupLimit:
 
 @CHECKS.check("rdma.resources", any_launch)
 def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    """Judge whether a device has memory regions and queue pairs left for the launch."""
+    """Judge whether each device in use has memory regions and queue pairs left for the launch."""
 
     def judge(nic: Nic, launch_uses: Sequence[Use]) -> Finding:
         need = Objects(0, 0, 0, 0) if needs is None else objects_of(nic, needs, launch_uses)

@@ -250,8 +250,8 @@ def choose_gid(
 def _choose_at_index(
     gids: tuple[Gid, ...], index_and_name: tuple[int, str], release: MooncakeRelease | None
 ) -> GidChoice:
-    """Choose the GID at a stated index, if it is in use and Mooncake's release accepts it.
-    index_and_name: the index, and the variable or default that it is from."""
+    """Choose the GID at a stated index; no GID if that entry is empty or Mooncake's release refuses
+    it. index_and_name: the index, and the variable or default that it is from."""
     index, name = index_and_name
     gid = next((gid for gid in gids if gid.number == index), None)
     if gid is None:
@@ -281,7 +281,7 @@ _RANKS = (
 
 def _rank(gid: Gid) -> int:
     """Rank a GID as Mooncake's autoGidCandidateClassPriority does: 0 is best; see ``_RANKS``.
-    192.168/16 counts as routable."""
+    192.168/16 is ranked as routable."""
     if gid.kind not in (IB, ROCE_2):
         return 6
     netdev = gid.netdev if isinstance(gid.netdev, str) else ""

@@ -46,8 +46,8 @@ class Forking(NamedTuple):
 
 
 def calls_madvise(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
-    """Tell whether libibverbs, for a process, calls madvise on ranges rounded to 4 KiB. Unknown if
-    the release of rdma-core, or what the kernel does at fork, is not known."""
+    """Tell whether libibverbs, in a process with ``environment``, calls madvise on ranges rounded
+    to 4 KiB. Unknown if the release of rdma-core, or what the kernel does at fork, is not known."""
     if VARIABLE in environment:
         return False
     version, kernel = rdma.libraries.version, rdma.kernel
@@ -65,8 +65,8 @@ def calls_madvise(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unk
 def bad_end(region: Region, forking: Forking) -> str | Unknown:
     """Say which registration of ``region`` ends inside a huge page; "" if none does.
 
-    Without a known release the region counts as registered the old way, before 0.3.14. Unknown if
-    the answer depends on a fact that is not known, such as the number of CPUs."""
+    If the release is not known, the region is judged as Mooncake before 0.3.14 registers it.
+    Unknown if the answer depends on a fact that is not known, such as the number of CPUs."""
     page, what = region.page_bytes, region.what
     if page <= BASE_PAGE_BYTES or region.dontfork:
         return ""
@@ -109,7 +109,7 @@ def fork_safe(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _judge(rdma: RdmaFacts, name: str, regions: tuple[Region, ...], use: Use) -> Finding:
-    """Judge whether one process registers whole huge pages, as libibverbs' MADV_DONTFORK asks."""
+    """Judge whether the process ``name`` registers whole huge pages, as MADV_DONTFORK requires."""
     finding = passed(name, need="registrations of whole huge pages")
     huge = [region for region in regions if region.page_bytes > BASE_PAGE_BYTES]
     if not huge:

@@ -41,7 +41,7 @@ def judge_devices(
     problem_of: Problem,
     describe: Describe,
 ) -> Iterator[Finding]:
-    """Yield one finding for each device that the launch would take: the worst over its processes.
+    """Yield one finding for each device that the launch would take: the worst of all its processes.
 
     The only finding is a skip if the launch would take none. Without a launch, all devices of the
     host are judged. cause: what the check is about; a device that is lost for another cause is

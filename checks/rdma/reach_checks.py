@@ -62,7 +62,7 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         return port_problem(nic, use.environment)
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
-        """Make the finding about the ports of one device, with advice if they lose the device."""
+        """Make the finding about one device's ports. lost: why the device is not used, or None."""
         ports = () if isinstance(nic.ports, Unknown) else nic.ports
         folder = f"{RDMA_DEVICES}/{nic.name}/ports"
         states = [f"port {p.number} {_word(p.state)} ({_word(p.physical_state)})" for p in ports]
@@ -182,7 +182,7 @@ def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fi
     whether the launch's containers are given these files."""
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
-        """Make the finding about one device's file, with advice if the device is lost by it."""
+        """Make the finding about one device's file. lost: why it cannot be opened, or None."""
         file = nic.uverbs_node
         path = f"/dev/infiniband/{nic.uverbs}" if nic.uverbs else "/dev/infiniband"
         finding = passed(nic.name, need=f"{path} opens for read and write")
@@ -314,7 +314,7 @@ def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fin
         return provider_problem(nic) if lost is None else lost
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
-        """Make the finding about one device's provider, with advice if the device is lost by it."""
+        """Make the finding about one device's provider. lost: why it is not found, or None."""
         name = nic.provider if isinstance(nic.provider, str) else "the device's"
         finding = passed(nic.name, "listed by libibverbs", f"provider {name}")
         if lost is None:

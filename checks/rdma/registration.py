@@ -44,7 +44,7 @@ class Registration(NamedTuple):
 
 @or_unknown
 def largest_region_bytes(nics: Iterable[Nic], environment: Mapping[str, str]) -> int | Unknown:
-    """Return Mooncake's max_mr_size: the smallest of MC_MAX_MR_SIZE and every device's limit."""
+    """Return Mooncake's max_mr_size: the smallest of MC_MAX_MR_SIZE (or 1 TiB) and NICs' limits."""
     asked = leading_integer(environment.get("MC_MAX_MR_SIZE", ""))
     smallest = asked if asked is not None and asked > 0 else DEFAULT_LARGEST_REGION_BYTES
     for nic in nics:
@@ -189,8 +189,8 @@ class NicLoad(NamedTuple):
 
 
 def nic_loads(rdma: RdmaFacts, launch_uses: Iterable[Use]) -> list[NicLoad]:
-    """Add up what the launch registers with each NIC in use, in the host's order. If the devices of
-    some processes are not known, each NIC's ``unknown`` says so."""
+    """Add up what the launch registers with each NIC in use, in the order of ``rdma.nics``. If the
+    devices of some processes are not known, each NIC's ``unknown`` says so."""
     sums: dict[str, NicLoad] = {}
     elsewhere: Unknown | None = None
     for use in launch_uses:

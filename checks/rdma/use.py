@@ -252,7 +252,7 @@ def forces_tcp(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
 
 
 def _devices_of_topology(content: str) -> tuple[str, ...]:
-    """Return the devices of ``{"cpu:0": [[preferred], [others]]}``; () if it is no such JSON."""
+    """Return the devices of ``{"cpu:0": [[preferred], [others]]}``; () for any other content."""
     import json
 
     try:

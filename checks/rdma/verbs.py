@@ -135,7 +135,7 @@ def _uverbs_in(root: Root, folder: str, names: Iterable[str]) -> dict[str, str] 
 
 
 def read_verbs(root: Root, device: str) -> Verbs:
-    """Ask libibverbs for its view of ``device``."""
+    """Ask libibverbs about ``device``; limits and ports are Unknown if the device is not opened."""
     answer = root.call("rdma.verbs", device)
     if isinstance(answer, Unknown):
         return Verbs(answer, answer, answer, answer)
