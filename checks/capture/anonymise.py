@@ -100,7 +100,7 @@ class PrivateNames:
     one replacement in all texts. What is learned after the first ``replace`` is not replaced."""
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
-        """Begin with names of hosts and users that are known to be private."""
+        """Begin with private names of hosts and users; short and common names are left out."""
         self._hosts = {name for name in hosts if _is_private(name)}
         self._users = {name for name in users if _is_private(name)}
         self._ipv4: set[int] = set()
@@ -113,9 +113,8 @@ class PrivateNames:
     # What there is to replace --------------------------------------------------------------
 
     def learn_file(self, name: str, text: str) -> None:
-        """Collect the names of hosts and users in a file, by the place where such a file has them.
-        name: the file's absolute path; only hostname, hosts, limits, mounts and fstab files are
-        read."""
+        """Collect names of hosts and users from hostname, hosts, limits, mounts and fstab files.
+        name: the file's absolute path, which tells its form; any other file is ignored."""
         hosts: list[str] = [text.strip()] if name in _HOST_FILES else []
         if name == "/etc/hosts":
             rows = (line.partition("#")[0].split()[1:] for line in text.splitlines())
@@ -133,7 +132,8 @@ class PrivateNames:
         _change_addresses(text, self._learn_address)
 
     def learn_launch(self, text: str) -> None:
-        """Collect what ``learn`` does, and users and hosts of mail addresses and URLs."""
+        """Collect as ``learn``; also users and hosts of mail addresses, and dotted hosts of
+        URLs."""
         self.learn(text)
         for user, host in _MAIL.findall(text):
             self._users |= {user} if _is_private(user) else set()
@@ -228,8 +228,8 @@ class PrivateNames:
         return written.packed.hex(":", 2) if len(text) == 39 else written.compressed
 
     def _ipv6_replacement(self, address: int) -> int:
-        """Return the replacement of an IPv6 address; multicast and loopback addresses stay. In a
-        form that stands for an IPv4 address, that address is replaced."""
+        """Return the replacement of an IPv6 address; multicast and loopback addresses stay. If it
+        contains an IPv4 address (``::ffff:10.0.0.1``), only that part is replaced."""
         if address <= 1 or address >> 120 == 0xFF:
             return address
         if _is_ipv4(address):
@@ -278,7 +278,7 @@ def _ipv4(text: str) -> int:
 
 
 def _ipv6(text: str) -> int | None:
-    """Parse an IPv6 address; None if ``text`` is no such address."""
+    """Return an IPv6 address as a number; None if ``text`` is no such address."""
     import ipaddress
 
     try:
@@ -304,7 +304,7 @@ def anonymise(
 
 
 def without_secrets(answers: Answers) -> Answers:
-    """Remove from recorded answers all secrets, comments in /etc, and GRUB's passwords."""
+    """Return recorded answers without secrets, comment lines of /etc, and GRUB's passwords."""
     texts = {
         name: text if isinstance(text, Unknown) else _settings_alone(name, text)
         for name, text in answers.texts.items()
@@ -340,8 +340,7 @@ def _strings(value: Any) -> Iterable[str]:
 
 
 def _map(change: Callable[[str], str], value: Any) -> Any:
-    """Return plain data with ``change`` applied to every text in it: keys of mappings, and all
-    texts of Unknowns, too."""
+    """Return plain data with ``change`` applied to every text, in keys and Unknowns too."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Unknown):

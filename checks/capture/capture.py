@@ -131,9 +131,9 @@ def open_root(path: str) -> Root:
 
 
 def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the members of a capture archive by relative name, ``capture.json`` first. Raises
-    CaptureError if its JSON is too large. Files whose names suit no archive are in
-    ``capture.json``."""
+    """Return the members of a capture archive by relative name, ``capture.json`` first. Files whose
+    names suit no archive are in ``capture.json``, and so are ``extras``. Raises CaptureError if
+    that file, or ``calls.json``, is too large."""
     members: dict[str, bytes] = {}
     inline: dict[str, str] = {}
     for name, text in sorted(answers.texts.items()):

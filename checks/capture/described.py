@@ -101,7 +101,7 @@ class Description(NamedTuple):
 
     @property
     def numa_nodes(self) -> int:
-        """The number of NUMA nodes. Raises CaptureError if the text is no such number."""
+        """Return the number of NUMA nodes, 1 by default. Raises CaptureError if not 1 to 64."""
         numa = self.numa or "1"
         if not re.fullmatch("[0-9]{1,2}", numa) or not 1 <= int(numa) <= _MOST_NODES:
             raise CaptureError(f"--numa {numa}: must be 1 to {_MOST_NODES}")
@@ -117,8 +117,8 @@ class Devices(NamedTuple):
 
 
 class DescribedHost(NamedTuple):
-    """The described host as values. gpus, nics: None if the description leaves them out. nodes: the
-    number of NUMA nodes."""
+    """The described host as values. gpus, nics: None if not described. nodes: number of NUMA
+    nodes."""
 
     memory_bytes: int
     gpus: Devices | None
@@ -230,9 +230,9 @@ def usable_bytes(memory_bytes: int, nodes: int) -> int:
 def gpu_kinds(gpus: str | None, count: int) -> Iterator[tuple[tuple[str, ...], Devices]]:
     """Yield kinds of GPUs to try, as (names of models, devices).
 
-    If ``gpus`` describes GPUs, such as ``8xH800``, only these. Else ``count`` GPUs of each size of
-    memory that a known model has, the smallest first; models with up to 8 % more memory are
-    one kind, with all names. Raises CaptureError."""
+    If ``gpus`` describes GPUs (``8xH800``), only that kind is yielded. Else ``count`` GPUs of each
+    size of memory that a known model has, the smallest first. Models with up to 8 % more memory
+    than the smallest are one kind, with all their names. Raises CaptureError."""
     devices = _devices("gpus", gpus)
     if devices is not None:
         yield (devices.name,), devices
@@ -261,8 +261,8 @@ def _described_tree(
 
 
 def _assumptions(described: DescribedHost, assumes_one_node: bool) -> tuple[str, ...]:
-    """Return a sentence for each value that the description leaves open. assumes_one_node: the
-    description does not tell the number of NUMA nodes."""
+    """Return sentences on the values that the description does not give, and on the GPUs and NICs.
+    assumes_one_node: the description does not tell the number of NUMA nodes."""
     total, available = (size * described.nodes for size in described.usable)
     assumed = [
         f"of {format_bytes(described.memory_bytes)} the kernel's page tables take a "
@@ -305,8 +305,7 @@ class Tree(NamedTuple):
     calls: dict[str, Any]
 
     def add(self, section: str, **values: Any) -> None:
-        """Add the files and links of a section of the table, with ``values`` for its
-        ``{names}``."""
+        """Add the files and links of a table section, with ``values`` for its ``{names}``."""
         for table, entries in (
             (_table()[section], self.files),
             (_table()["links"].get(section, {}), self.links),
@@ -320,8 +319,7 @@ def _listed(count: int) -> str:
 
 
 def _add_host(tree: Tree, described: DescribedHost) -> None:
-    """Add the files and answers of the host itself and of its NUMA nodes: memory, limits,
-    kernel."""
+    """Add the files and answers of the host itself and of its NUMA nodes."""
     nodes, (total, free) = described.nodes, described.usable
     # Idle: all that is free lies in blocks of the largest order, 4 MiB.
     counts = " ".join(["0"] * 10 + [str(free // (4 * MIB))])
@@ -387,8 +385,7 @@ def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
 
 
 def _add_nics(tree: Tree, nics: Devices, nodes: int) -> None:
-    """Add NICs of one model, evenly over ``nodes`` NUMA nodes: files, interfaces and answers of
-    calls."""
+    """Add NICs of one model, with their interfaces, evenly over ``nodes`` NUMA nodes."""
     count, model_name, model = nics
     kernel: Table = {}
     interfaces: Table = {"lo": [["127.0.0.1", 8]]}
@@ -437,7 +434,7 @@ def _load(tree: Tree, *modules: str) -> None:
 def _add_function(
     tree: Tree, address: str, numa_node: int, driver: str, vendor: str, device: str, code: str
 ) -> str:
-    """Add a PCI function on the root bus of its address; return its folder in /sys/devices."""
+    """Add a PCI function on the root bus of its address; return its folder. code: its PCI class."""
     bus = address[5:7]
     folder = f"/sys/devices/pci0000:{bus}/{address}"
     ids = {"driver": driver, "vendor": vendor, "device": device, "class": code}

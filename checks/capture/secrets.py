@@ -66,7 +66,7 @@ def clean_address(text: str) -> str:
 
 @lru_cache(maxsize=4096)  # the commands of a long launch have the same words
 def clean_text(text: str) -> str:
-    """Return a file of a host, or a part of a launch, without values of secret settings."""
+    """Return a text without values of secret settings, and without users and queries in URLs."""
     text = _public(text)
     for head, value in _OF_TEXTS:
         text = _without_values(text, head, value)
@@ -74,9 +74,8 @@ def clean_text(text: str) -> str:
 
 
 def clean_words(argv: Iterable[str]) -> list[str]:
-    """Return the words of a command with the values of secret flags and variables replaced by
-    ``(removed)``. References to variables stay; all other words are cleaned as by ``clean_text``.
-    """
+    """Return the words of a command with ``(removed)`` for the values of secret flags and
+    variables. References to variables stay; ``clean_text`` cleans all other words."""
     cleaned, before = [], ""
     for word in argv:
         name, _, value = word.partition("=")

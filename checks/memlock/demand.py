@@ -99,7 +99,7 @@ class Grant(NamedTuple):
 
     @property
     def have(self) -> str:
-        """Return the limit in words, with its origin, or the capability that lifts it."""
+        """Return the limit and its origin, or the capability that lifts it, or "unknown"."""
         if self.void is True:
             return f"CAP_IPC_LOCK in effect ({self.origin})"
         if isinstance(self.limit, Unknown):
@@ -132,7 +132,8 @@ def demand(
     """Add up what a process pins on ``nics`` devices. page_bytes: the base page size, to which each
     registration is rounded. largest_bytes: the longest registration that all devices take.
 
-    Unknown if the process's regions are not known. GPU memory of unknown size is only ``more``."""
+    Unknown if the process's regions are not known. GPU memory of unknown size is not in ``bytes``,
+    but becomes ``more``."""
     more = None
     sizes: dict[str, int] = {}
     for region in known(process.regions):

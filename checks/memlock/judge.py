@@ -56,8 +56,7 @@ def _judge_limit(
     process: ProcessNeeds,
     release: MooncakeRelease | None,
 ) -> Finding:
-    """Judge whether one process may pin all that it registers. release: None if Mooncake's version
-    is not known."""
+    """Judge whether one process may pin all that it registers. release: None if not known."""
     granted = grant(system, limits, process)
     if process.rdma is None:
         wanted: Demand | Unknown = pinned_unseen(process.transport)
@@ -208,8 +207,8 @@ def _unlimited(now: str, runtime: str = "", unit: str = "") -> Setting:
 
 @CHECKS.check("memlock.user-namespace", rdma_launch_or_host)
 def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Finding]:
-    """Judge whether CAP_IPC_LOCK counts: it does in the initial user namespace alone. Warn if this
-    process has it in another namespace and its memlock is limited."""
+    """Judge whether CAP_IPC_LOCK lifts RLIMIT_MEMLOCK, as it does in the initial user namespace
+    only. Warn if this process has the capability in another namespace, and memlock is limited."""
     initial, mask = known(limits.initial_user_namespace), known(limits.effective_capabilities)
     capable = bool(mask >> IPC_LOCK_BIT & 1)
     have = "the initial user namespace" if initial else "a user namespace of its own"
@@ -272,7 +271,7 @@ def _judge_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None)
 
 def _judge_container(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     """Judge the memlock limit that one process's container starts with: the launch's, else Docker's
-    default, else the daemon's. Inside of a container only the first is judged."""
+    default, else the daemon's. Inside of a container only the launch's limit is judged."""
     container = process.container
     assert container is not None
     finding = passed(process.name)

@@ -85,7 +85,7 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
 
 @or_unknown
 def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
-    """Return the smallest headroom below one folder's limits; None if the folder sets none."""
+    """Return the smallest headroom below one folder's limits; None if the folder sets no limit."""
     every = [(known(cgroup_limit(root, path := f"{folder}/{x}")), path) for x in files.limits]
     limits = [(limit, path) for limit, path in every if limit is not None]
     if not limits:

@@ -170,8 +170,8 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
 
 
 def _judge_slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
-    """Judge the --mem of a Slurm job; warn if the launch needs more. It is a limit only if
-    cgroup.conf has ConstrainRAMSpace=yes. Yields nothing without --mem."""
+    """Warn if a Slurm job's --mem is less than the launch's processes in the job need. Processes of
+    unknown size, or in containers not of pyxis, are left out. Yields nothing without --mem."""
     places = [(each, each.container) for each in needs.processes]
     inside = [each for each, at in places if at is None or at.runtime == "pyxis"]
     need_bytes = sum(each.regular_bytes for each in inside if isinstance(each.regular_bytes, int))
@@ -198,7 +198,7 @@ _REMOVE = "remove the files that killed servers left there"
 
 @CHECKS.check("shm.space", the_launch)
 def shm_space(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge /dev/shm as it is here, and that of each container of the launch."""
+    """Judge the /dev/shm that processes of the launch use: this host's, and each container's."""
     # A container whose processes have no GPU (a master) shares nothing with those that have.
     groups: dict[str, list[ProcessNeeds]] = {}
     sharing = [each for each in needs.processes if each.gpu is not None or each.shm_bytes]

@@ -10,7 +10,7 @@ from checks.rdma.calls import NETLINK_ROUTE, netlink_attributes, netlink_dump
 
 
 def addresses() -> list[dict[str, Any]]:
-    """Return every address of this network namespace: ``{interface, address, up}``."""
+    """Return every IP address of this network namespace: ``{interface, address, up}``."""
     import psutil
 
     up = {name: stats.isup for name, stats in psutil.net_if_stats().items()}
@@ -24,7 +24,7 @@ def addresses() -> list[dict[str, Any]]:
 
 
 def bind(port: int) -> dict[str, Any]:
-    """Try to bind TCP ``port`` on all addresses. Return ``free``, and ``errno`` if it is False."""
+    """Try to bind TCP ``port`` on all IPv4 addresses; return ``free``, ``errno`` if not free."""
     import errno
 
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -177,8 +177,8 @@ def _decode_rule(family: int, body: bytes) -> dict[str, Any]:
 
 def routes() -> list[list[Any]]:
     """Return ``[family, table, type, destination, gateway, interface]`` for each next hop of each
-    route. type: RTN_* of rtnetlink.h. If a family has more than ``MOST_ROUTES`` rows, ``[family,
-    -1, 0, "", "", ""]`` stands for the others."""
+    route. type: RTN_* of rtnetlink.h. A family with more than ``MOST_ROUTES`` rows is cut, and ends
+    with ``[family, -1, 0, "", "", ""]``."""
     names = dict(socket.if_nameindex())
     rows: list[list[Any]] = []
     for family in _FAMILIES:
@@ -206,8 +206,8 @@ def _version(family: int) -> int:
 
 
 def _decode_route(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
-    """Decode one route of a netlink message into rows of ``routes``, one for each next hop; none
-    for a cached route. names: interface names by index."""
+    """Decode one route of a netlink message into rows of ``routes``, one for each next hop; [] for
+    a cached route. names: interface names by index."""
     _, length, _, _, table, _, _, type_, flags = struct.unpack_from("=BBBBBBBBI", body)
     if flags & RTM_F_CLONED:
         return []
@@ -224,7 +224,7 @@ def _decode_route(family: int, body: bytes, names: dict[int, str]) -> list[list[
 
 
 def _hops(attributes: dict[int, bytes]) -> list[tuple[int, dict[int, bytes]]]:
-    """Return ``(interface's index, attributes)`` of each next hop of a route."""
+    """Return ``(interface's index or 0, attributes)`` of each next hop of a route."""
     data = attributes.get(RTA_MULTIPATH)
     if data is None:
         return [(_number(attributes.get(RTA_OIF)) or 0, attributes)]

@@ -51,8 +51,8 @@ class NetworkFacts(NamedTuple):
 
 
 def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
-    """Read the network below ``root``, and try to bind the ports of the launch. The addresses are
-    read only without a launch, or if it advertises a name."""
+    """Read the network below ``root``, and try to bind the launch's fixed ports. The addresses are
+    read only without a launch, or if the launch advertises a name."""
     numbers = {port.port for port in needs.ports if isinstance(port.port, int)} if needs else set()
     advertises = needs is None or any(service.kind == "advertised" for service in needs.services)
     return NetworkFacts(
@@ -105,7 +105,7 @@ def _range(root: Root) -> tuple[int, int] | Unknown:
 
 @or_unknown
 def _reserved(root: Root) -> tuple[tuple[int, int], ...] | Unknown:
-    """Read reserved ports, ``8080,30000-30010``; an empty line reserves none."""
+    """Read the reserved ports (``8080,30000-30010``) as ranges; () for an empty or absent file."""
     content = known(none_if_absent(root.word(RESERVED), ""))
     spans: list[tuple[int, int]] = []
     for part in filter(None, map(str.strip, content.split(","))):
@@ -197,8 +197,8 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
 
 
 def _ask(root: Root, service: Service) -> ServiceAnswer:
-    """Ask one service: resolve its name, connect, and speak its protocol. A service that the launch
-    starts itself, or without a port, is only resolved."""
+    """Ask one service: resolve its name, connect, and ask a master or HTTP metadata server for an
+    answer. A service that the launch starts itself, or without a port, is only resolved."""
     host, port = str(service.host), service.port
     addresses: tuple[str, ...] | Unknown = (host,)
     if not _is_address(host):
@@ -238,8 +238,8 @@ def _is_address(host: str) -> bool:
 
 
 def _speak(root: Root, service: Service, port: int, answer: ServiceAnswer) -> ServiceAnswer:
-    """Ask an open service in its protocol, and return ``answer`` with what it replied. The protocol
-    is HTTP, or for a master that of Mooncake's own client."""
+    """Ask a service that accepts connections, and return ``answer`` with its reply. A master's RPC
+    port is asked by Mooncake's own client, any other by HTTP."""
     path = "" if service.kind == "master" else "/health"
     if service.kind == "metadata-http":
         path = (service.path or METADATA_PATH) + ABSENT_KEY
@@ -324,7 +324,7 @@ def read_routing(root: Root) -> RoutingTables | Unknown:
 
 
 def _recorded_rule(row: dict[str, Any]) -> RoutingRule:
-    """Read a recorded rule. Raises ValueError and the like if it is damaged."""
+    """Read a recorded rule. Raises ValueError, TypeError or LookupError if it is damaged."""
     for network in filter(None, (row["from"], row["to"])):
         ipaddress.ip_network(network, strict=False)
     family, priority, action, table = (
@@ -340,7 +340,7 @@ def _recorded_rule(row: dict[str, Any]) -> RoutingRule:
 
 
 def _recorded_route(row: Sequence[Any]) -> TableRoute:
-    """Read a recorded route. Raises ValueError and the like if it is damaged."""
+    """Read a recorded route. Raises ValueError or TypeError if it is damaged."""
     family, table, type_, destination, gateway, interface = row
     if destination:
         ipaddress.ip_network(destination, strict=False)
@@ -354,7 +354,7 @@ def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...
     """Return the networks that the kernel reaches from ``source`` through ``interface``, as text.
 
     source: an IP address. Rules and tables are followed in the kernel's order. Unknown if a rule
-    has a selector or an action that is not read here, or jumps for some addresses alone."""
+    has a selector or an action that is not read here, or jumps for only some destinations."""
     address = ipaddress.ip_address(source)
     reachable: list[Network] = []
     whole = ipaddress.ip_network("0.0.0.0/0" if address.version == 4 else "::/0")
@@ -448,7 +448,7 @@ def _within(networks: Iterable[Network], wanted: Network) -> list[Network]:
 
 
 def _without(networks: Iterable[Network], taken: Iterable[Network]) -> list[Network]:
-    """Return ``networks`` less all of ``taken``."""
+    """Return the parts of ``networks`` that are in none of ``taken``."""
     taken = list(taken)
     # To take a network out of a larger one leaves dozens: what goes as a whole goes first.
     left = [each for each in networks if not any(each.subnet_of(gone) for gone in taken)]  # type: ignore[arg-type]

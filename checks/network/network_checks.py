@@ -121,14 +121,13 @@ def _judge_port(port: BoundPort, network: NetworkFacts, same: list[BoundPort]) -
 
 
 def _together(port: BoundPort, other: BoundPort) -> bool:
-    """Tell whether a container engine publishes both ports for one container, and so at the same
-    time."""
+    """Tell whether a container engine publishes both ports for one container, so at one time."""
     return port.address is not None and other.address is not None and port.owner == other.owner
 
 
 def _meet(address: str | None, other: str | None) -> bool:
-    """Tell whether two addresses cannot both be bound at one port; "" is all addresses. None: the
-    process chooses an address that is not read. It meets "" and None, and no stated address."""
+    """Tell whether two addresses cannot both be bound at one port; "" is all addresses. None, an
+    address that the process chooses, conflicts with "" and None, and with no stated address."""
     if address is None or other is None:
         return not address and not other
     return address == other or not address or not other
@@ -136,8 +135,8 @@ def _meet(address: str | None, other: str | None) -> bool:
 
 @CHECKS.check("network.port-range", _ports)
 def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
-    """Judge whether the kernel may hand a port of the launch to an outgoing connection. In the
-    range of a stock kernel that is no warning."""
+    """Judge whether the kernel may hand a port that the launch binds on the host to an outgoing
+    connection. With the range of a stock kernel the finding passes, with advice."""
     span, reserved = known(network.ephemeral), known(network.reserved)
     have = f"{span[0]} to {span[1]} are for outgoing connections"
     kept = ",".join(f"{a}-{b}" if a != b else str(a) for a, b in reserved)
@@ -172,7 +171,7 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
 
 @CHECKS.check("network.time-wait", the_launch)
 def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
-    """Judge how many connections in TIME_WAIT the host has, if the launch moves data over TCP."""
+    """Warn if TIME_WAIT holds half of the ephemeral ports, and the launch moves data over TCP."""
     embedded = any(service.kind == "master" for service in needs.services)
     stores = ("store_service", "mooncake_client", *(["sglang"] if embedded else []))
     if all(each.program not in stores or each.rdma is not None for each in needs.processes):
@@ -210,7 +209,8 @@ def _ends_where_it_binds(finding: Finding, service: Service) -> Finding:
 
 @or_unjudged
 def _judge_name(service: Service, answer: ServiceAnswer | None, network: NetworkFacts) -> Finding:
-    """Judge the address under which a store registers itself: it has to be this host's."""
+    """Judge the address under which a store registers itself. The first address that its name
+    resolves to must be of an interface that is up here, and no loopback."""
     name = passed(Subject(service.owner, "process")).known(service.host)
     finding = passed(Subject(name, "address"), need="an address of this host")
     judged = finding._replace(evidence=(Evidence(service.origin, name),))
@@ -278,7 +278,7 @@ def address(called: list[tuple[Service, int]], services: ServiceFacts) -> list[F
 
 @or_unjudged
 def _judge_address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Finding:
-    """Judge a service's address: it has a port, resolves, and is no loopback for other hosts."""
+    """Judge a service's address: it has a port, resolves, and is no loopback if ``hosts`` > 1."""
     finding = passed(_subject(service))
     judged = finding._replace(evidence=(Evidence(service.origin, finding.known(service.host)),))
     if service.port is None:
@@ -302,7 +302,8 @@ def reachable(called: list[tuple[Service, int]], services: ServiceFacts) -> list
 
 @or_unjudged
 def _judge_reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
-    """Judge whether a service answers, each kind in the protocol that it speaks."""
+    """Judge whether a service answers, each kind in the protocol that it speaks. A service that the
+    launch itself starts passes without being asked."""
     finding = passed(_subject(service))
     if service.own:
         return finding._replace(have="the launch itself starts it")
@@ -332,7 +333,7 @@ def _judge_reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
 
 
 def _judge_metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
-    """Judge the answer of an HTTP metadata server."""
+    """Judge the answer of an HTTP metadata server: only 404 with Mooncake's own words passes."""
     evidence = (Evidence(f"GET {METADATA_PATH}{ABSENT_KEY}", f"{answer.code} {answer.body}"),)
     finding = finding._replace(evidence=evidence)
     if answer.code == 404 and NOT_FOUND in answer.body:
@@ -344,7 +345,7 @@ def _judge_metadata(finding: Finding, answer: ServiceAnswer) -> Finding:
 
 
 def _judge_admin(finding: Finding, answer: ServiceAnswer) -> Finding:
-    """Judge the answer of a master's HTTP port."""
+    """Judge the answer of a master's HTTP port: only 200 with ``service_ready`` true passes."""
     finding = finding._replace(evidence=(Evidence("GET /health", answer.body[:200]),))
     if answer.code == 200 and '"service_ready":true' in "".join(answer.body.split()):
         return finding._replace(have="service_ready")
@@ -355,7 +356,7 @@ def _judge_admin(finding: Finding, answer: ServiceAnswer) -> Finding:
 
 
 def _judge_master_answer(finding: Finding, answer: ServiceAnswer) -> Finding:
-    """Judge the answer that Mooncake's own client got from a master."""
+    """Judge the code that Mooncake's own client got from a master: only 0 passes."""
     if isinstance(answer.code, Unknown):
         why = answer.code.reason
         return finding.unknown(f"something listens; whether it is a master is not known ({why})")

@@ -103,7 +103,7 @@ class NumaFacts(NamedTuple):
 
 @or_unknown
 def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
-    """Read the facts of NUMA; Unknown if nodes may not be listed, since no node stands for one."""
+    """Read the facts of NUMA; Unknown if the folder of NUMA nodes cannot be listed."""
     known(root.entries(NODES))
     return read_numa(root, needs)
 

@@ -74,8 +74,7 @@ def parse_cpu_map(text: str) -> tuple[int, ...]:
 
 
 def _parse_list(text: str, limit: int, what: str) -> tuple[int, ...]:
-    """Parse a kernel list of numbers below ``limit``. what: named in the ValueError that is
-    raised."""
+    """Parse a kernel list of numbers below ``limit``. Raises ValueError, which names ``what``."""
     numbers: set[int] = set()
     for part in map(str.strip, text.strip(_AROUND).split(",")):
         first, dash, last = part.partition("-")
@@ -113,8 +112,8 @@ class Allowed(NamedTuple):
 
 
 def read_allowed(root: Root) -> Allowed:
-    """Read which CPUs and nodes are allowed. A capture without /proc/self/status has those of its
-    cpuset. Never raises; what a file did not say is Unknown."""
+    """Read which CPUs and NUMA nodes this process may use; those of its cpuset, if a capture has no
+    /proc/self/status. Never raises; what a file did not say is Unknown."""
     status = root.text(STATUS)
     source, cpuset_cpus, cpuset_mems = _cpuset(root)
     cpus = _allowed(status, "Cpus_allowed_list", parse_cpu_list)
@@ -147,8 +146,8 @@ def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
 
 
 def _cpuset(root: Root) -> tuple[str, List, List]:
-    """Return ``(folder, CPUs, NUMA nodes)`` of the innermost cpuset that has lists; folder ""
-    without."""
+    """Return ``(folder, CPUs, NUMA nodes)`` of the innermost cpuset that has lists; folder "" and
+    Unknown lists without one."""
     for top, path in (*_cpusets_at_usual_mounts(root), *_mounted_cpusets(root)):
         parts = [part for part in path.split("/") if part]
         if ".." in parts:

@@ -173,7 +173,7 @@ def read_accelerators(root: Root) -> tuple[PciFunction, ...] | Unknown:
 
 
 def _is_accelerator(root: Root, address: str) -> bool:
-    """Tell whether a PCI function is a GPU or another accelerator of a known maker."""
+    """Tell whether a PCI function is a known maker's accelerator, and no part of the processor."""
     code, vendor = (root.word(f"{PCI_DEVICES}/{address}/{name}") for name in ("class", "vendor"))
     if isinstance(code, Unknown) or code[:6] not in ACCELERATOR_CLASSES:
         return False
@@ -231,7 +231,7 @@ def _iommu(root: Root, folder: str) -> str | Unknown:
 
 
 def _nics(root: Root) -> dict[str, PciFunction]:
-    """Read the PCI function of each RDMA device."""
+    """Read the PCI function of each RDMA device that has one, by the device's name."""
     nics = {}
     for name in root.listed(RDMA_DEVICES):
         path = root.link(f"{RDMA_DEVICES}/{name}/device")
@@ -260,7 +260,7 @@ def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
 
 def path_class(function: PciFunction, other: PciFunction) -> PathClass | Unknown:
     """Return how far two functions are from each other, in the classes of ``nvidia-smi topo``.
-    Unknown if sysfs does not show the bridges above one, or its NUMA node if that decides."""
+    Unknown if sysfs shows no bridge above one, or no NUMA node if the two share no bridge."""
     if not function.parents or not other.parents:
         missing = function if not function.parents else other
         return Unknown(f"{missing.address}: sysfs shows no host bridge above it")

@@ -88,7 +88,8 @@ def predict_view(
 
 
 def _node_location(rdma: RdmaFacts, number: int, names: Sequence[str]) -> Location:
-    """Return the location of a NUMA node: of the NICs ``names`` it prefers those on that node."""
+    """Return the location of a NUMA node: of the NICs ``names`` it prefers those on that node. The
+    preferred NICs are Unknown if the node of one NIC is not known."""
     nodes = {nic.name: nic.node for nic in rdma.present}
     for name in names:
         near_node = nodes[name]
@@ -145,7 +146,7 @@ def _location(name: str, preferred: tuple[str, ...], names: Sequence[str]) -> Lo
 
 
 def _keep_nics(place: Location, names: Sequence[str]) -> Location:
-    """Return a location with those NICs alone that are in ``names``."""
+    """Return a location without the NICs that are not in ``names``."""
     if isinstance(place.preferred, Unknown):
         return place
     return place._replace(
@@ -204,7 +205,7 @@ def differences(
 
 
 def _nics_text(place: Location | None) -> str:
-    """Say which NICs a location prefers, and which others it has."""
+    """Say which NICs a location prefers, and which others it has; or that it does not exist."""
     if place is None:
         return "no such location"
     if isinstance(place.preferred, Unknown):
@@ -228,8 +229,7 @@ print("\\n{_MARK}" + answer.replace("\\n", " "), flush=True)
 
 
 def local_topology(interpreter: str, devices: str, *variables: str) -> Any:
-    """Ask ``TransferEngine.get_local_topology`` in a child process: location -> [preferred,
-    others].
+    """Ask ``TransferEngine.get_local_topology`` in a child: location -> [preferred, others].
 
     devices: names with commas between them, "" for discovery. variables: ``NAME=value``, in place
     of all variables MC_* of this process. Raises OSError with the child's message; ValueError if

@@ -59,8 +59,7 @@ def policy_refused(needs: LaunchNeeds, numa: NumaFacts) -> Iterable[Finding]:
 def _judge_policy(
     process: ProcessNeeds, policy: MemoryPolicy | Unknown, needs: LaunchNeeds
 ) -> Finding:
-    """Judge whether one process may make the calls that bind its memory: set_mempolicy and
-    mbind."""
+    """Judge whether one process may make the calls that bind memory: set_mempolicy, mbind."""
     binds = process.program == "sglang" and process.node is not None
     splits = splits_segment(process)
     if isinstance(splits, Unknown) and (isinstance(policy, Unknown) or policy.mbind):
@@ -140,8 +139,7 @@ def cpuset_excludes(needs: LaunchNeeds, numa: NumaFacts, rdma: RdmaFacts) -> Ite
 def _judge_nodes(
     process: ProcessNeeds, numa: NumaFacts, rdma: RdmaFacts, needs: LaunchNeeds
 ) -> Finding:
-    """Judge whether one process may use the NUMA nodes that it binds to: cpuset and CPUs must allow
-    them."""
+    """Judge whether cpuset and CPUs allow the NUMA nodes to which one process binds its memory."""
     finding = passed(process.name)
     refused = _judge_named_nodes(process, numa)
     if refused is not None:
@@ -210,8 +208,8 @@ def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> se
 def _verdicts(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[tuple[Status, str]]:
     """Yield ``(status, text)`` for each consequence of NUMA nodes that a process may not use.
 
-    split: such nodes of Mooncake's segment. bound: such nodes to which SGLang binds a rank; a node
-    without an allowed CPU counts too."""
+    split: forbidden nodes of Mooncake's segment. bound: nodes to which SGLang binds a rank, and
+    that are forbidden or have no allowed CPU."""
     if split:
         mooncake = release_of(needs.mooncake_version)
         if mooncake is None:
@@ -248,7 +246,7 @@ def _numbers(nodes: Iterable[int]) -> str:
 
 @CHECKS.check("numa.node-memory", the_launch)
 def node_memory(needs: LaunchNeeds, numa: NumaFacts, memory: MemoryFacts) -> Iterable[Finding]:
-    """Judge whether each NUMA node has the memory that is bound to it."""
+    """Judge whether each NUMA node, or group of nodes, has the memory that is bound to it."""
     numbers = {at for process in needs.processes for at in (process.node, *process.bound_bytes)}
     bound: list[tuple[int, ...]] = sorted((at,) for at in numbers if at is not None)
     bound += sorted({process.among for process in needs.processes if process.among})
@@ -335,7 +333,7 @@ def _judge_nearest(
     rdma: RdmaFacts,
     needs: LaunchNeeds,
 ) -> Finding:
-    """Judge how near the nearest NIC of one process is to its GPU."""
+    """Judge whether one process has a NIC on its GPU's NUMA node. Warn if every NIC is farther."""
     finding = passed(process.name, need="a NIC on the GPU's NUMA node")
     gpu = finding.known(gpu_function(gpus, process))
     if gpu is None:
@@ -412,7 +410,8 @@ SHOWN_NICS = 4
 def mooncake_view(
     needs: LaunchNeeds | None, gpus: GpuFacts, numa: NumaFacts, pci: PciFacts, rdma: RdmaFacts
 ) -> Iterable[Finding]:
-    """Judge whether Mooncake takes the near NICs for each GPU."""
+    """Judge whether Mooncake prefers the nearest NIC for each GPU of the launch, else of the
+    host."""
     if needs is None:
         return _judge_gpus(numa, pci, gpus, rdma)
     launch, release = needs, release_of(needs.mooncake_version)
@@ -430,8 +429,7 @@ def mooncake_view(
 
 
 def _judge_gpus(numa: NumaFacts, pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts) -> list[Finding]:
-    """Judge every GPU that this process may use, with all NICs of the host that Mooncake can
-    use."""
+    """Judge every GPU that this process may use, with all NICs that Mooncake can use."""
     visible = known(visible_gpus(gpus, ANY_PROCESS))
     if not visible:
         return [skip("no GPU is visible here")]

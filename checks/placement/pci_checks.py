@@ -51,8 +51,8 @@ class _PciDevices(NamedTuple):
 def _pci_devices_in_use(
     pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None
 ) -> _PciDevices:
-    """Return the GPUs and NICs on PCI in use. Raises UnjudgedError if none is in use, or if that is
-    not known."""
+    """Return the GPUs and NICs on PCI that the launch uses; all of the host's without a launch.
+    Raises UnjudgedError if no device is in use, or if the devices are not known."""
     must_be_read(pci)
     finding = passed("PCI")
     if needs is None:
@@ -92,7 +92,7 @@ def link_degraded(
 
 @or_unjudged
 def _judge_link(subject: str, function: PciFunction, pci: PciFacts) -> Finding:
-    """Judge whether a PCIe link has all lanes that the device and the bridge above have."""
+    """Judge whether a PCIe link uses all lanes that both the device and the bridge above have."""
     finding = passed(subject)
     link = function.link
     unread = [fact for fact in (link.width, link.max_width) if isinstance(fact, Unknown)]
@@ -169,7 +169,7 @@ def iommu(
 
 @or_unjudged
 def _judge_iommu(subject: str, function: PciFunction, pci: PciFacts, arm: bool) -> Finding:
-    """Judge the IOMMU mode of one device. arm: the host has Arm's IOMMU."""
+    """Judge the IOMMU mode of one device: warn if it translates. arm: the host has Arm's IOMMU."""
     finding = passed(subject, need="identity, or no IOMMU")
     mode = finding.known(function.iommu)
     finding = finding._replace(

@@ -59,7 +59,7 @@ class Elf(NamedTuple):
 
 
 def search() -> dict[str, Any]:
-    """Return this interpreter, its module folders, and the paths of programs on PATH."""
+    """Return this interpreter, its module folders, and the paths (or None) of programs on PATH."""
     names = ("python3", "numactl", "mooncake_master")
     # An empty part of PATH, or none, does not mean the current or the system's own folders here.
     path = os.pathsep.join(filter(None, os.environ.get("PATH", "").split(os.pathsep)))
@@ -207,15 +207,16 @@ class Loader:
         return missing
 
     def _rpath(self, path: str, elf: Elf, inherited: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the RPATHs that count for what a file needs: its, and those of who needs it."""
+        """Return the RPATHs for a file's libraries: only ``inherited`` if the file has a
+        RUNPATH."""
         return (*_expand(elf.rpath, path), *inherited) if not elf.runpath else inherited
 
     def _find(
         self, name: str, owner: str, elf: Elf, rpath: tuple[str, ...]
     ) -> tuple[str, Elf] | None:
         """Find a library in the order of ld.so: RPATH, LD_LIBRARY_PATH, RUNPATH, cache, standard
-        folders. Returns path and content, or None. owner: path of the file that needs the library.
-        """
+        folders. Returns path and content, or None; a file for another processor is skipped. owner,
+        elf: path and content of the file that needs the library."""
         candidates = [name]
         if "/" not in name:
             folders = [*(() if elf.runpath else rpath), *self._given, *_expand(elf.runpath, owner)]
@@ -249,8 +250,8 @@ def read_elf(path: str) -> Elf | None:
 
 
 def _read_elf(descriptor: int) -> Elf | None:
-    """Read the dynamic section of an open ELF file; None if it is not 64-bit little-endian. Raises
-    struct.error or ValueError if it is damaged."""
+    """Read the dynamic section of an open ELF file. None if the file is not 64-bit little-endian,
+    or no segment holds its strings. Raises struct.error or ValueError if the file is damaged."""
     header = os.pread(descriptor, 64, 0)
     if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
         return None
@@ -296,7 +297,7 @@ def _read_elf(descriptor: int) -> Elf | None:
 
 
 def _build_id(notes: bytes, align: int) -> str:
-    """Return the build id among a segment's notes in hex, or "". Source: elf(5), Nhdr."""
+    """Return the build id in notes (elf(5), Nhdr) as hex, or "". align: of the notes' segment."""
     align = 8 if align == 8 else 4
     start = 0
     while start + 12 <= len(notes):

@@ -112,8 +112,8 @@ def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | 
 
 def installed_engine(root: Root) -> Installed | None:
     """Return the Mooncake, SGLang and other engines of the first interpreter with SGLang or
-    Mooncake. None if no interpreter has them, or if that cannot be read. On the live machine, None
-    too if it is the interpreter of this program."""
+    Mooncake. None if no interpreter has either, or if the folders cannot be read. On the live
+    machine, None too if that interpreter is the one of this program."""
     environments = _environments(root, root.call("software.search"))
     engine = engine_of(environments)
     if isinstance(engine, Unknown) or engine is None or isinstance(environments, Unknown):
@@ -244,8 +244,9 @@ def _programs(search: object) -> dict[str, str | None] | Unknown:
 
 @or_unknown
 def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unknown:
-    """Read the Python environment of this program, and that of the ``python3`` on PATH if it has
-    other folders. search: the answer of ``software.search``."""
+    """Read the Python environment of this program, and that of the ``python3`` on PATH with only
+    the folders that the first lacks. The second is left out if no folder remains, or if it cannot
+    be read and the first has SGLang or Mooncake. search: the answer of ``software.search``."""
     folders = field(search, "folders")
     if not isinstance(folders, list):
         return Unknown("software.search: has no folders")
@@ -322,7 +323,7 @@ def _environment(root: Root, interpreter: str, folders: list[str]) -> Environmen
 
 
 def _cuda_libraries(root: Root, folder: str) -> dict[str, str]:
-    """Find the CUDA runtime libraries that wheels installed: file name -> folder."""
+    """Return the CUDA runtime libraries in the ``nvidia`` folder of wheels, by name -> folder."""
     folder_of = {}
     for wheel in _CUDA_WHEELS:
         for name in root.listed(f"{folder}/{wheel}/lib"):
@@ -333,8 +334,7 @@ def _cuda_libraries(root: Root, folder: str) -> dict[str, str]:
 
 @or_unknown
 def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
-    """Return the compiled files of Mooncake, each with the libraries that it misses, from the
-    answer of ``software.libraries``."""
+    """Read the compiled files of Mooncake from the answer of ``software.libraries``."""
     answer = known(answer)
     if not isinstance(answer, list):
         return Unknown("software.libraries: not a list of files")

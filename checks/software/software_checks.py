@@ -64,7 +64,7 @@ def elsewhere(system: SystemFacts, process: ProcessNeeds) -> bool:
 
 def using_mooncake(needs: LaunchNeeds | None) -> list[ProcessNeeds]:
     """Return the processes of a launch that load or run Mooncake's compiled files. Raises
-    UnjudgedError without a launch, or if it has no such process."""
+    UnjudgedError without a launch, or if no process does."""
     launch = the_launch(needs)
     stored = any(service.kind in ("master", "client") for service in launch.services)
     processes = [
@@ -93,7 +93,8 @@ def mooncake_missing(
 
 @or_unjudged
 def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: ProcessNeeds) -> Finding:
-    """Judge whether Mooncake is installed for a process's interpreter."""
+    """Judge whether Mooncake is installed for the first interpreter that has SGLang or Mooncake.
+    Unknown if no interpreter has either."""
     if elsewhere(system, process):
         return skip(OTHER_CONTAINER, process.name)
     environments = unknown(process.name, "").known(software.environments)
@@ -177,9 +178,9 @@ def _judge_copies(
     files: tuple[CompiledFile, ...],
     records: tuple[Record, ...],
 ) -> Finding:
-    """Warn if an interpreter has several wheels of Mooncake, or a folder without a wheel that
-    shadows one. Warn too if files are not those of the only wheel. Else ``finding`` is unchanged.
-    """
+    """Warn if an interpreter has several wheels of Mooncake, or if an import takes a folder of no
+    wheel although a wheel is installed. Warn too if files differ from those of the only wheel. Else
+    ``finding`` is unchanged."""
     folders = [each.folder for each in engine.mooncake]
     if folders and _shadowed(engine):
         programs = " or ".join(_program_releases(files))
@@ -212,7 +213,7 @@ def _judge_files(
     records: tuple[Record, ...],
 ) -> Finding:
     """Warn if the installed files of Mooncake's only wheel are of another release than the wheel's,
-    or differ from its RECORD. Without a wheel ``finding`` is unchanged."""
+    or differ from its RECORD. Else, and without a wheel, ``finding`` is unchanged."""
     if not engine.mooncake:
         return finding
     (wheel,) = engine.mooncake
@@ -290,8 +291,8 @@ def library_missing(
 def _judge_libraries(
     system: SystemFacts, engine: Environment, files: tuple[CompiledFile, ...], process: ProcessNeeds
 ) -> list[Finding]:
-    """Judge the compiled files that one process loads: a failure for each with a missing library.
-    If none has one, a single pass for all; a skip or an unknown if they cannot be judged."""
+    """Judge the compiled files that one process loads: a failure for each file that misses a
+    library, or one pass if no file does. One skip or unknown if the files cannot be judged."""
     if elsewhere(system, process):
         return [skip(OTHER_CONTAINER, process.name)]
     wanted = FILES_OF[process.program]
@@ -327,8 +328,7 @@ def _judge_file(
 
 
 def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str, Setting | None]:
-    """Return advice on how to get a missing library, and the setting for that, None if no setting
-    does."""
+    """Return advice on how to get a missing library, and the setting that gets it, or None."""
     if library in engine.cuda:
         folder = engine.cuda[library]
         setting = Setting(Kind.ENVIRONMENT, "LD_LIBRARY_PATH", folder)
@@ -403,8 +403,8 @@ def _judge_part(
     needs: LaunchNeeds,
     asked: AskedPart,
 ) -> Finding:
-    """Judge whether Mooncake here has one part that only some builds have, and say what happens
-    without that part."""
+    """Judge whether Mooncake here has one part that only some builds have. Without TENT the finding
+    still passes, with a text; without Redis or EFA it fails or warns."""
     of = needs.processes if asked.process is None else (asked.process,)
     if any(elsewhere(system, process) for process in of):
         return skip(OTHER_CONTAINER, asked.who)
@@ -452,8 +452,8 @@ def numactl_missing(
 def _judge_numactl(
     system: SystemFacts, software: SoftwareFacts, needs: LaunchNeeds, process: ProcessNeeds
 ) -> Finding:
-    """Judge whether numactl is on PATH for one bound rank. If not, older SGLang fails, newer SGLang
-    does not bind the rank: a warning."""
+    """Judge whether numactl is on PATH for one bound rank. If not, fail with SGLang before 0.5.15,
+    else warn. Skip if SGLANG_NUMA_BIND_V2 is off: SGLang then needs no numactl."""
     if elsewhere(system, process):
         return skip(OTHER_CONTAINER, process.name)
     if process.environment.get("SGLANG_NUMA_BIND_V2", "1").lower() in ("0", "false", "no", "n"):

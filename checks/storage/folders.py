@@ -230,7 +230,7 @@ def _judge_space(item: Storage, storage: StorageFacts) -> Finding:
 
 @CHECKS.check("storage.files", the_launch)
 def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
-    """Judge whether each file of the launch exists; a model's name on a hub is no path."""
+    """Judge whether each file exists that the launch names by an absolute path."""
     items = [item for item in needs.storage if item.kind != "offload"]
     looked = [i for i in items if isinstance(i.path, Unknown) or i.path.startswith("/")]
     yield from (_judge_file(item, storage) for item in looked)

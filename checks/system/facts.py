@@ -20,8 +20,8 @@ TRY_SECONDS = 2.0
 def machine() -> dict[str, Any]:
     """Return facts about this machine, and what the environment says of Kubernetes and containers.
 
-    Of the keys, ``libc`` is name and version, as ``glibc 2.36``; "" for a C library that tells
-    none."""
+    Of the keys, ``libc`` is name and version, as ``glibc 2.36``; "" for a C library that does not
+    tell its version."""
     libc = ""
     with suppress(ValueError, OSError):
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
@@ -176,7 +176,7 @@ def _glibc(machine: object) -> str | Unknown:
 
 @or_unknown
 def _page_bytes(machine: object) -> int | Unknown:
-    """Read the base page size."""
+    """Read the base page size; Unknown if it is no power of two from 4096 on."""
     machine = known(machine)
     value = machine.get("page_bytes") if isinstance(machine, dict) else None
     # A page is a power of two; anything else would spoil every count that is made with it.

@@ -134,7 +134,7 @@ def all_regions_of(allocations: Iterable[Allocation]) -> Iterator[Region]:
 
 
 def mappings(allocations: Iterable[Allocation]) -> Iterator[tuple[Allocation, ...]]:
-    """Yield the allocations of one process; the shares of one split mapping come together."""
+    """Yield a process's allocations in groups: a single one, or the shares of a split mapping."""
     together: dict[object, list[Allocation]] = {}
     for number, allocation in enumerate(allocations):
         together.setdefault(allocation.split or -number - 1, []).append(allocation)

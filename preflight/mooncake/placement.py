@@ -46,9 +46,9 @@ class RankPlacement(NamedTuple):
 def place_nics(
     protocol: Protocol, stated: tuple[int, ...] | None, device_names: str, root: Root
 ) -> NicPlacement:
-    """Return the NUMA nodes of the store's NICs, Unknown if they cannot be read, with notes for the
-    user. stated: the nodes of --nic-numa-nodes, or None. device_names: the store's device list,
-    with commas; "" and a JSON map stand for all NICs."""
+    """Return the NUMA nodes of the store's NICs, with notes for the user. () for TCP; Unknown if
+    the NICs cannot be read. stated: the nodes of --nic-numa-nodes, or None. device_names: the
+    store's device list, with commas; "" and a JSON map mean all NICs."""
     if protocol is Protocol.TCP:
         return NicPlacement((), "not used with tcp")
     if stated is not None:
@@ -84,7 +84,7 @@ def unbound(ranks: int, why: str) -> RankPlacement:
 
 
 def given_ranks(ranks: int, nodes: tuple[int, ...]) -> RankPlacement:
-    """Return the nodes of --rank-numa-nodes. Raises UsageError if not one a rank, or none."""
+    """Place ranks by --rank-numa-nodes; () binds no rank. Raises UsageError on a wrong number."""
     if len(nodes) not in (0, ranks):
         count = f"the number of nodes ({len(nodes)}) is not that of the ranks ({ranks})"
         raise UsageError(f"--rank-numa-nodes: {count}: name one for each, or none")
@@ -154,8 +154,8 @@ class ClientNics:
         return next((nodes for nodes in every if isinstance(nodes, Unknown)), None)
 
     def place(self, process: "LaunchProcess", client: StoreClient, rank: int = 0) -> StoreClient:
-        """Return ``client`` with the nodes of its NICs, if they are others than those of the
-        launch's first client. Without RDMA, or if they are not known, it is unchanged."""
+        """Return ``client`` with its NICs' nodes, if they differ from the first client's. It is
+        unchanged without RDMA, or if the nodes are not known. rank: the one that has the client."""
         if client.protocol is not Protocol.RDMA:
             return client
         from preflight.processes.mooncake_users import store_devices

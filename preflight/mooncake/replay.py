@@ -102,8 +102,7 @@ class ProcessRun:
         self._splits = 0  # segments in shares, so far
 
     def steps(self) -> Iterator[Allocation]:
-        """Carry out the allocations of the process in the library's order, and yield each, failed
-        ones too."""
+        """Make the process's allocations in the library's order; yield each, failed ones too."""
         registered = any(client.protocol is Protocol.RDMA for client in self.process.clients)
         # A rank without a segment hands whole shared memories to the process that has it.
         whole = any(client.dummy for client in self.process.clients)
@@ -124,8 +123,8 @@ class ProcessRun:
                 yield mapped._replace(owner=number)
 
     def _host_pool(self, size: int, registered: bool) -> Iterator[Allocation]:
-        """Map one host pool with SGLang's own allocator, or Mooncake's. If the own allocator finds
-        no huge pages, yield that attempt first, and then the pool on regular pages."""
+        """Map one host pool with SGLang's own allocator, or Mooncake's. If SGLang's finds no huge
+        pages, yield that attempt first, and then the pool on regular pages."""
         what, allocator = MemoryKind.HOST_POOL, self.process.own_allocator
         if allocator is not None and allocator.hugepage_bytes is not None:
             page = allocator.hugepage_bytes
@@ -152,7 +151,7 @@ class ProcessRun:
         return self._map(what, size, backing, registered, fails, error, page)
 
     def _dummy_client(self, client: StoreClient) -> Iterator[Allocation]:
-        """Yield the buffer of a client whose segment another process has."""
+        """Yield the buffer, if any, of a client whose segment another process has."""
         # The process that owns the segment registers this buffer, on its own NICs.
         if client.local_buffer_bytes:
             registered, size = client.protocol is Protocol.RDMA, client.local_buffer_bytes
@@ -160,7 +159,7 @@ class ProcessRun:
             yield mapped._replace(registered_part=RegisteredPart.WHOLE_PAGES)
 
     def _client(self, client: StoreClient) -> Iterator[Allocation]:
-        """Yield the cache, buffer and segment of a client, and its offload buffer."""
+        """Yield the hot cache, local buffer, segment and offload buffer of a client, in order."""
         registered = client.protocol is Protocol.RDMA
         yield from self._hot_cache(registered)
         yield from self._local_buffer(client.local_buffer_bytes, registered)
@@ -172,7 +171,8 @@ class ProcessRun:
             yield self._offload_buffer(client, client.offload_buffer_bytes, registered)
 
     def _offload_buffer(self, client: StoreClient, size: int, registered: bool) -> Allocation:
-        """Return the buffer for SSD offload; it fails if it is too large or its folder is taken."""
+        """Return the SSD offload buffer; failed if empty or too large, or if its folder is
+        taken."""
         mapped = _regular(MemoryKind.OFFLOAD_BUFFER, size, registered)
         if not 0 < size < ADDRESS_SPACE_BYTES:
             why = "SIGSEGV (exit code 139): Mooncake goes on without the memory that it asked for"
@@ -184,8 +184,9 @@ class ProcessRun:
         return mapped
 
     def _shared_memory(self, what: MemoryKind, size: int, registered: bool) -> Allocation:
-        """Map a host pool, or the buffer of a client without a segment, as shared memory. With huge
-        pages switched on it takes these, and fails if they run short; else regular pages."""
+        """Map a host pool, or the buffer of a client without a segment, as shared memory: on huge
+        pages if they are switched on, else on regular ones. Fails for size 0 or too few huge
+        pages."""
         if not size:
             error = "RuntimeError: Failed to map shared memory: Invalid argument"
             return _failed(_regular(what, size, registered), error)
@@ -343,9 +344,9 @@ class ProcessRun:
         error: str,
         page_size_bytes: int = 0,
     ) -> Allocation:
-        """Take huge pages for a mapping, bound to where the process is bound. If they are missing,
-        the returned allocation has failed or fallen back, with ``error``. page_size_bytes: 0 for
-        the store's page size."""
+        """Take huge pages for a mapping, on the NUMA nodes to which the process is bound. If pages
+        are missing, the returned allocation has failed or fallen back, with ``error``.
+        page_size_bytes: 0 for the store's page size."""
         page = page_size_bytes or self._page_bytes
         pages, numa_node = round_up(size, page) // page, self.process.node
         asked = Allocation(what, size, backing, page, pages, numa_node, registered, on_shortage)
@@ -479,10 +480,10 @@ def replay_stock(
 @lru_cache(maxsize=2)
 def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
     """Return the HugeTLB pages of each process, for ``checks.hugetlb.fit``. A ``Usage`` has two
-    counts: with the process's arena mapped, and as it is if the arena cannot be mapped.
+    counts: if the process's arena is mapped, and if it cannot be mapped.
 
-    Host pools of SGLang's own allocator are a ``Usage`` of their own. They take pages that others
-    could have, but are mapped on regular pages if there are none, so nothing fails."""
+    Host pools of SGLang's own allocator are a ``Usage`` of their own: they take free huge pages,
+    but fall back to regular pages, so nothing fails."""
     with_arenas = replay_endless(launch)
     without_arenas = replay_endless(launch.without_arenas())
     usages: list[Usage] = []
@@ -508,9 +509,9 @@ def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
 def _touched_if_arena_is_last(
     allocations: tuple[Allocation, ...], used_bytes: int, among: tuple[int, ...]
 ) -> dict[Spot, int]:
-    """Return the huge pages mapped before an arena that is mapped last, and the arena's used ones;
-    {} if more follows. MAP_POPULATE stops at a cgroup's limit without an error (seen,
-    0.3.13.post1)."""
+    """Return the huge pages that are touched if the arena is mapped last: all of earlier mappings,
+    and the used ones of the arena. {} if the arena is not last. MAP_POPULATE stops at a cgroup's
+    limit without an error (seen, 0.3.13.post1)."""
     huge = [allocation for allocation in allocations if allocation.on_huge_pages]
     if not huge or huge[-1].what is not MemoryKind.ARENA:
         return {}
@@ -523,8 +524,8 @@ def _touched_if_arena_is_last(
 def _split_replaceable(
     allocations: Iterable[Allocation],
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Return two groups: all other allocations, and the host pools of SGLang's own allocator on
-    huge pages, which can do without huge pages."""
+    """Return all allocations in two groups. The second are host pools that SGLang's own allocator
+    maps on huge pages, and can map on regular ones. The first are all other allocations."""
     replaceable = MemoryKind.HOST_POOL, Backing.HUGETLB, OnShortage.FALLS_BACK
     every = [(each, (each.what, each.backing, each.on_shortage)) for each in allocations]
     must = tuple(each for each, kinds in every if kinds != replaceable)
@@ -532,7 +533,7 @@ def _split_replaceable(
 
 
 def _without_last_cache(allocations: tuple[Allocation, ...]) -> tuple[Allocation, ...]:
-    """Leave out a hot cache that no huge pages follow: the client can go on without a cache."""
+    """Leave out a hot cache after which no huge pages are mapped: the client can do without it."""
     others = [n for n, each in enumerate(allocations) if each.what is not MemoryKind.HOT_CACHE]
     last = max((number for number in others if allocations[number].on_huge_pages), default=-1)
     return tuple(a for number, a in enumerate(allocations) if number < last or number in others)

@@ -171,8 +171,8 @@ def views_of(
 ) -> tuple[MooncakeView, ...]:
     """Predict which NICs Mooncake chooses, for each group of processes that get the same choice.
 
-    needs: None for any process without a launch. root: set to ask the installed library as well;
-    None for the prediction alone."""
+    If ``needs`` is None, any process of this host is meant. root: set to ask the installed library
+    as well; None for the prediction alone."""
     processes = (ANY_PROCESS,) if needs is None else needs.rdma_processes
     version = "" if needs is None else needs.mooncake_version
     if not version and isinstance(engine, Engine):
@@ -247,8 +247,7 @@ def _host_notes(facts: Facts, topology: Topology) -> Iterator[str]:
 def _view_notes(
     topology: Topology, group: MooncakeView, memory_nodes: Sequence[int]
 ) -> Iterator[str]:
-    """Yield notes on lost or idle NICs, on a NIC that all GPUs share, and on nodes without a NIC in
-    use."""
+    """Yield notes on lost, idle and shared NICs, and on NUMA nodes without a NIC in use."""
     for cause in dict.fromkeys(lost.cause for lost in group.devices.lost):
         lost = [device for device in group.devices.lost if device.cause is cause]
         names = join_names(device.name for device in lost)
@@ -362,7 +361,7 @@ def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> Topo
 
 
 def _model(function: PciFunction | None, nvml: NvmlGpu | None) -> str:
-    """Name the model of a GPU or accelerator, with its memory if NVML tells; ``not known`` else."""
+    """Name a GPU or accelerator by NVML, with its memory, else by its PCI ids; or ``not known``."""
     if nvml is not None and nvml.name:
         size = f" {format_bytes(nvml.memory_bytes)}" if nvml.memory_bytes else ""
         return nvml.name + size

@@ -73,8 +73,8 @@ def _shown_findings(answer: TopologyAnswer) -> list[Finding]:
 
 
 def preferred_nics(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
-    """Return the NICs that Mooncake prefers for each GPU, by GPU name. Of several processes that
-    have a GPU the first counts. A GPU without a known choice is left out."""
+    """Return the NICs that Mooncake prefers for each GPU, by GPU name. If several processes have a
+    GPU, the first one's NICs are taken. A GPU without a known choice is left out."""
     names = {gpu.address: gpu.name for gpu in answer.topology.gpus}
     chosen: dict[str, tuple[str, ...]] = {}
     for group in answer.views:
@@ -134,8 +134,7 @@ def _nics(names: Iterable[str]) -> str:
 
 
 def _compare(answer: TopologyAnswer, group: MooncakeView, paint: Paint, width: int) -> list[str]:
-    """Return the lines that compare the installed Mooncake's answer with the prediction; [] if not
-    asked."""
+    """Compare the installed Mooncake's answer with the prediction, in lines; [] if not asked."""
     if not answer.measures:
         return []
     if isinstance(group.measured, Unknown):
@@ -171,8 +170,7 @@ def _finding_lines(answer: TopologyAnswer, paint: Paint, width: int) -> list[str
 
 
 def answer_object(answer: TopologyAnswer) -> dict[str, Any]:
-    """Return the answer as JSON data of ``schemas/topology-v1.schema.json``, with passes and skips
-    too."""
+    """Return the answer as JSON data of schemas/topology-v1.schema.json, passes and skips too."""
     topology = answer.topology
     return {
         "numa_nodes": [
