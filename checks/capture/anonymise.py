@@ -146,7 +146,7 @@ class PrivateNames:
         what: uuid, mac, guid, ipv6 or ipv4.
 
         That text is a blank, so that no later pattern finds a part of the address again. An IPv4
-        address is returned as it is, and so is a text that proves to be no address."""
+        address is returned unchanged, and so is a text that proves to be no address."""
         if what == "uuid":
             self._uuids.add(text.lower().replace("_", "-"))
         elif what == "mac":

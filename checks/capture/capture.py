@@ -162,7 +162,7 @@ def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, byte
 
 
 def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
-    """Return the Unknown ones of ``answers``, by name, as JSON objects that ``answer_of`` reads."""
+    """Return the Unknown answers, by name, as JSON objects that ``answer_of`` reads."""
     return {
         name: {
             "unknown": answer.reason,

@@ -212,7 +212,7 @@ def _comparable(name: str) -> str:
 
 
 def _gpu_by_memory(text: str) -> Table | None:
-    """Return a GPU that is known by its memory alone, ``288gb``, as a row of the table. None if
+    """Return a GPU that is known only by its memory, ``288gb``, as a row of the table. None if
     ``text`` is no size or less than 1 GiB."""
     try:
         size = parse_size(text)

@@ -114,8 +114,7 @@ def _public(text: str) -> str:
 
 def _without_values(text: str, head: re.Pattern[str], value: re.Pattern[str]) -> str:
     """Return a text with the value of each secret replaced by ``(removed)`` in quotes. References
-    to variables stay. head: matches a name (group ``name``) and its sign; value: matches what
-    follows."""
+    to variables stay. head: matches a name (group ``name``) and its sign; value: a value."""
     parts, done = [], 0
     for match in head.finditer(text):
         if match.start() < done or not is_secret(match["name"]):

@@ -161,8 +161,8 @@ def demand(
 
 
 def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None) -> Grant:
-    """Return the limit and the capability that decide how much a process may pin. None as
-    ``process`` means this process itself."""
+    """Return the limit on the bytes that a process may pin, and the capability that lifts that
+    limit. None as ``process`` means this process itself."""
     if process is None:
         return _own_grant(limits, "this shell")
     container, run_as = process.container, process.run_as
@@ -243,8 +243,8 @@ def _raw(limit: Limit | Unknown) -> str:
 
 
 def _runtime_grant(limits: LimitFacts, runtime: str) -> Grant:
-    """Return the limit of a container for which the launch sets none: Docker's default, or that of
-    the daemon that starts containers. ``limit`` is Unknown if neither is seen, and for pyxis."""
+    """Return the limit of a container for which the launch sets no limit: Docker's default, or that
+    of the daemon that starts containers. ``limit`` is Unknown if neither is seen, and for pyxis."""
     runtimes, default = limits.runtimes, limits.runtimes.docker_default
     if runtime == "pyxis":
         reason = "a job of Slurm has the limit of the shell that submits it, or slurmd's"
@@ -292,7 +292,7 @@ def _outside_initial_namespace(
     limits: LimitFacts, container: ContainerLimits, inside: bool
 ) -> tuple[bool | Unknown, Evidence] | None:
     """Return (new ``Grant.void``, evidence) if a container is not in the initial user namespace, or
-    if that cannot be told. ``void`` is then False or Unknown. None if it is in that namespace."""
+    if that cannot be told. ``void`` is then False or Unknown. None if the container is in it."""
     if container.own_users:
         return False, Evidence(container.origin, "a user namespace of its own")
     if inside:

@@ -67,11 +67,11 @@ _HIERARCHIES = {
 @or_unknown
 def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unknown | None:
     """Return the smallest headroom (limit less usage) of the cgroup and its ancestors; None if
-    nothing limits them. throttles: count memory.high too, above which the kernel slows down and
-    kills nobody.
+    nothing limits them. throttles: include memory.high, above which the kernel slows down and kills
+    nobody.
 
-    Unknown if SGLang cannot tell either: it then checks an explicit size against the host's memory
-    alone, and refuses to size a pool by itself."""
+    Unknown if a file cannot be read. SGLang then checks an explicit size against the host's memory
+    only, and refuses to choose the size of a pool."""
     mount = known(own_mount(root, "memory"))
     if mount is None:
         return None

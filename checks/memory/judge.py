@@ -50,8 +50,8 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
 
 @CHECKS.check("memory.host", the_launch)
 def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge whether the host has the regular memory of all processes together. Warn if less than 10
-    GiB would be left beside SGLang's ranks."""
+    """Judge whether the host has the regular memory of all processes together. If SGLang has ranks,
+    warn if less than 10 GiB would be left."""
     finding = passed("regular memory")
     table = finding.known(memory.meminfo)
     need_bytes = finding.known(regular_bytes(needs))

@@ -62,7 +62,7 @@ def predict_view(
     release: MooncakeRelease | None,
     knows_gpus: bool = True,
 ) -> View | Unknown:
-    """Foretell the topology that ``process`` gets, by the facts of the host alone. A file of
+    """Foretell the topology that ``process`` gets, from the facts of the host. A file of
     MC_CUSTOM_TOPO_JSON takes the place of the host's topology.
 
     release: Mooncake's, None for the newest known. knows_gpus: Mooncake is built with CUDA. Unknown
@@ -110,7 +110,7 @@ def _gpu_location(
     NICs if none is on that node.
 
     location: its name, ``cuda:0``. address: the GPU's. names: the NICs in use. release: None for
-    the newest known; older ones do not look at NUMA nodes."""
+    the newest known; older releases do not look at NUMA nodes."""
     if isinstance(gpus.accelerators, Unknown):
         return Location(location, gpus.accelerators)
     gpu = next((function for function in gpus.on_pci if function.address == address), None)

@@ -410,8 +410,8 @@ SHOWN_NICS = 4
 def mooncake_view(
     needs: LaunchNeeds | None, gpus: GpuFacts, numa: NumaFacts, pci: PciFacts, rdma: RdmaFacts
 ) -> Iterable[Finding]:
-    """Judge whether Mooncake prefers the nearest NIC for each GPU of the launch, else of the
-    host."""
+    """Judge whether Mooncake prefers the nearest NIC for each GPU: of the launch's processes, or
+    without a launch of this host."""
     if needs is None:
         return _judge_gpus(numa, pci, gpus, rdma)
     launch, release = needs, release_of(needs.mooncake_version)

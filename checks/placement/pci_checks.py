@@ -136,7 +136,7 @@ def acs(
 
 @or_unjudged
 def _judge_acs(bridge: str, control: int | Unknown | None) -> Finding:
-    """Judge ACS of one bridge. control: its ACS control register, None without ACS."""
+    """Judge ACS of one bridge; warn if it redirects. control: ACS register, None without ACS."""
     finding = passed(f"bridge {bridge}", need="no redirection")
     bits = finding.known(control)
     if bits is None:

@@ -155,10 +155,10 @@ def _parse_held_memory(root: Root, pid: int) -> HeldMemory | Unknown:
 def pages_by_size(
     memories: tuple[HeldMemory, ...],
 ) -> tuple[dict[int, int], dict[tuple[int, int], int]]:
-    """Return the huge pages of several processes; a mapping that they share counts once.
+    """Return the huge pages of several processes; a mapping that they share is counted once.
 
-    First the number of mapped pages, by page size in bytes. Then the number of touched pages, by
-    (page size, NUMA node)."""
+    The first dict has the mapped pages by page size in bytes, the second the touched pages by (page
+    size, NUMA node)."""
     mappings: dict[str, HugeMapping] = {}
     for mapping in (mapping for memory in memories for mapping in memory.huge):
         before = mappings.get(mapping.file)
@@ -240,10 +240,10 @@ class Registered(NamedTuple):
 @or_unknown
 def read_registered(root: Root, pids: tuple[int, ...]) -> tuple[Registered, ...] | Unknown:
     """Return the memory regions and queue pairs that the processes together hold, by RDMA device.
-    Devices that they do not use are left out.
+    Devices that no process uses are left out.
 
-    Unknown if a process is in a container and this check is not: the kernel lists the objects of
-    its pid namespace alone."""
+    Unknown if a process is in a container and this check is not: the kernel then does not list the
+    objects of that process."""
     for pid in pids:
         status = known(root.text(f"/proc/{pid}/status"))
         numbers = next((x for x in status.splitlines() if x.startswith("NSpid:")), "").split()

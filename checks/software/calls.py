@@ -71,7 +71,7 @@ def search() -> dict[str, Any]:
 
 
 def libraries(package: str) -> list[dict[str, Any]]:
-    """Return a row for each compiled file of a ``mooncake`` folder that a launch uses.
+    """Return a row for each compiled file of the ``mooncake`` folder ``package`` that launches use.
 
     ``file``: its name. ``missing``: pairs of a library and the file that needs it. ``rpath``: its
     folders of libraries, which name the wheel that it came in. A program's row has the keys of

@@ -287,7 +287,7 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
 
 def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
     """Read what the module folders of one interpreter have installed. Unknown if a folder cannot be
-    read and the others have neither SGLang nor Mooncake."""
+    read and no other folder has SGLang or Mooncake."""
     hidden: Unknown | None = None
     mooncake: list[Distribution] = []
     others: dict[str, Distribution] = {}
@@ -351,7 +351,7 @@ def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
 
 def _wheel(rpath: object) -> str:
     """Return the name of the wheel that a file came in: of the first folder ``NAME.libs`` in
-    ``rpath``, with hyphens; "" without one. rpath: a list of folders; anything else has none."""
+    ``rpath``, with hyphens. Return "" without that folder, or if ``rpath`` is no list."""
     for folder in rpath if isinstance(rpath, list) else ():
         name = str(folder).rstrip("/").rpartition("/")[2]
         if name.endswith(".libs"):

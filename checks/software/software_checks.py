@@ -310,7 +310,7 @@ def _judge_file(
     system: SystemFacts, engine: Environment, file: CompiledFile, subject: str, torch: bool
 ) -> Finding:
     """Judge whether the loader finds all libraries of one compiled file. torch: the process imports
-    torch, which loads the CUDA libraries of wheels, so these count as found."""
+    torch, which itself loads the CUDA libraries that wheels installed."""
     missing = [pair for pair in file.missing if not (torch and pair[0] in engine.cuda)]
     source = f"{engine.package}/{file.name}"
     if not missing:

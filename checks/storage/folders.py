@@ -82,8 +82,8 @@ class StorageFacts(NamedTuple):
 
 
 def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
-    """Look at the absolute paths that the launch names; others are left out. Paths of offload
-    become ``folders``, all others ``files``. Of a model or draft, its config.json is looked at."""
+    """Look at the absolute paths that the launch names (of a model or draft, at its config.json).
+    Relative paths are left out. Paths of offload become ``folders``, other paths ``files``."""
     folders: dict[str, Folder | Unknown] = {}
     files: dict[str, bool | Unknown] = {}
     for item in needs.storage if needs else ():
@@ -161,8 +161,8 @@ def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Findin
 
 @or_unjudged
 def _judge_folder(item: Storage, storage: StorageFacts) -> Finding:
-    """Judge whether Mooncake can use one offload folder. Only the first failure is told, of path,
-    existence, symbolic link, directory, read-only mount, write permission, O_DIRECT."""
+    """Judge whether Mooncake can use one offload folder. Only the first failure is reported, of
+    path, existence, symbolic link, directory, read-only mount, write permission, O_DIRECT."""
     path = passed(Subject(item.owner, "process")).known(item.path)
     finding = passed(path, evidence=(Evidence(item.origin, path),))
     if not path.startswith("/"):

@@ -28,8 +28,9 @@ def io_uring(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
 
 
 def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
-    """Judge whether one process can make an io_uring, by the attempt made here. A success says
-    nothing of another container, whose own seccomp profile decides."""
+    """Judge whether one process can make an io_uring, by the attempt made here. Unknown if the
+    attempt succeeds, but the process runs in another container, whose seccomp profile may
+    refuse."""
     errno = system.uring_errno
     finding = passed(process.name, "a ring can be made", "io_uring")
     container = process.container

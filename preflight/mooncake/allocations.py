@@ -111,8 +111,8 @@ class StockedPools:
         return all(pages <= self._left.get(spot, 0) for spot in (at, size_in_all))
 
     def take(self, at: Spot, pages: int) -> bool:
-        """Take pages at a spot, and at every spot that contains it. Return False, and take none, if
-        they are missing."""
+        """Take pages at a spot, and at every spot that contains it. If pages are missing, return
+        False and take no pages."""
         if not self._has(at, pages):
             return False
         for spot in self._left:
@@ -142,7 +142,7 @@ def mappings(allocations: Iterable[Allocation]) -> Iterator[tuple[Allocation, ..
 
 
 def join_shares(shares: Sequence[Allocation]) -> Allocation:
-    """Return the one mapping that ``shares`` are parts of, bound to no single node."""
+    """Return the mapping that ``shares`` are parts of; several shares give one without a node."""
     first = shares[0]
     if len(shares) == 1:
         return first

@@ -101,8 +101,8 @@ def place_ranks(
     ranks: int, nics: tuple[int, ...], root: Root, first_gpu: int = 0, leaves_unbound: bool = False
 ) -> RankPlacement:
     """Return the NUMA node to which SGLang binds each rank's memory: that of its GPU. If the GPUs
-    do not tell, the ranks are spread over ``nics``, the nodes of the NICs, or bound to none if
-    these are fewer than two. A note tells what is assumed. leaves_unbound: a rank whose node the
+    do not tell, the ranks are spread over ``nics``, the nodes of the NICs. With fewer than two
+    ``nics`` no rank is bound. A note tells what is assumed. leaves_unbound: a rank whose node the
     cpuset forbids is not bound.
 
     SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node of its GPU, on
@@ -155,7 +155,7 @@ class ClientNics:
 
     def place(self, process: "LaunchProcess", client: StoreClient, rank: int = 0) -> StoreClient:
         """Return ``client`` with its NICs' nodes, if they differ from the first client's. It is
-        unchanged without RDMA, or if the nodes are not known. rank: the one that has the client."""
+        unchanged without RDMA, or if the nodes are not known. rank: its number, 0 without ranks."""
         if client.protocol is not Protocol.RDMA:
             return client
         from preflight.processes.mooncake_users import store_devices

@@ -254,7 +254,7 @@ class ProcessRun:
 
     def _segment_nodes(self, client: StoreClient) -> tuple[int, ...]:
         """Return the NUMA nodes over which the segment of a client is split. With fewer than two
-        nodes it is one mapping."""
+        nodes the segment is one mapping."""
         release = self._launch.release
         if client.protocol is not Protocol.RDMA or release.numa_segments is NumaSegments.NONE:
             return ()
@@ -363,8 +363,8 @@ _BLOCK_RECORD_BYTES, _LEAST_RECORDS_BYTES = 118, MIB
 
 
 def heap(process: MappedProcess) -> tuple[Allocation, ...]:
-    """Return the plain memory of a process beside its mappings. It holds metadata of PD
-    disaggregation, and the hot cache's records of its blocks if they take 1 MiB or more."""
+    """Return the heap of a process as allocations: the metadata of PD disaggregation, and the hot
+    cache's records of its blocks if these take 1 MiB or more."""
     allocations = []
     if process.metadata_bytes:
         registered = process.metadata_registered
@@ -447,7 +447,7 @@ def _run_to_the_end(runs: list[ProcessRun], steps: list[Iterator[Allocation]]) -
 
 def _advance(run: ProcessRun, steps: Iterator[Allocation]) -> bool:
     """Carry out the next allocation of a process, and add it to ``run.done``. Return False if it
-    failed, which ends the launch; True otherwise, also if none was left."""
+    failed, which ends the launch; True otherwise, also if no allocation was left."""
     allocation = next(steps, None)
     if allocation is None:
         return True

@@ -171,8 +171,8 @@ def views_of(
 ) -> tuple[MooncakeView, ...]:
     """Predict which NICs Mooncake chooses, for each group of processes that get the same choice.
 
-    If ``needs`` is None, any process of this host is meant. root: set to ask the installed library
-    as well; None for the prediction alone."""
+    If ``needs`` is None, any process of this host is meant. root: the host on which the installed
+    library is asked too; None not to ask."""
     processes = (ANY_PROCESS,) if needs is None else needs.rdma_processes
     version = "" if needs is None else needs.mooncake_version
     if not version and isinstance(engine, Engine):
@@ -349,7 +349,7 @@ def natural(name: str) -> tuple[str, int]:
 
 
 def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> TopologyDevice:
-    """Return one GPU as it is drawn. address: on PCI; index: for the name (``GPU0``)."""
+    """Return one GPU for the drawing. address: on PCI; index: for the name (``GPU0``)."""
     function = next((each for each in facts.gpus.on_pci if each.address == address), None)
     seen = () if isinstance(facts.gpus.nvml, Unknown) else facts.gpus.nvml.gpus
     nvml = next((gpu for gpu in seen if gpu.address == address), None)

@@ -118,7 +118,7 @@ def _view_lines(view: View, width: int) -> list[str]:
 
 
 def _lines_at(name: str, place: Location, width: int) -> list[str]:
-    """Return the lines of one location. name: as it is written, padded to its column."""
+    """Return the lines of one location. name: the location's, padded to its column."""
     if isinstance(place.preferred, Unknown):
         return wrapped(f"  {name}  not known: {clean(place.preferred.reason)}", width)
     if not place.preferred and not place.others:
@@ -389,7 +389,7 @@ def _grouped(names: Iterable[str], key: Callable[[str], Hashable]) -> list[list[
 
 
 def _legend(cells: Iterable[str], width: int) -> list[str]:
-    """Return the lines that explain the words in these cells of the matrix."""
+    """Return the lines that explain the words in ``cells`` of the matrix."""
     seen = {cell.rstrip("*") for cell in cells}
     if any(cell.endswith("*") for cell in cells):
         seen.add("*")
