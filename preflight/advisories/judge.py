@@ -280,7 +280,8 @@ def unseen_settings(process: LaunchProcess) -> Unknown | None:
 
 def _uses(subject: AdvisorySubject, product: str) -> bool:
     """Tell whether code of ``product`` (sglang, vllm, lmcache; else Mooncake) runs in the process.
-    LMCache in vLLM counts if it may run. Raises UnknownFactError if Mooncake only may run."""
+    True for LMCache that may run in vLLM. Raises UnknownFactError if Mooncake's use is not
+    known."""
     process = subject.process
     if product == "sglang":
         return process.kind in _SGLANG
@@ -337,7 +338,7 @@ def _environment(subject: AdvisorySubject) -> Environment:
 
 
 def _local_facts(subject: AdvisorySubject) -> Facts:
-    """Return this host's facts. Raises UnknownFactError if the process sees an image's files."""
+    """Return this host's facts. Raises UnknownFactError for a process in another container."""
     inside = subject.seen.facts.system.container.inside
     if subject.process.command.container is not None and not inside:
         raise UnknownFactError(Unknown(OTHER_CONTAINER))
@@ -345,7 +346,8 @@ def _local_facts(subject: AdvisorySubject) -> Facts:
 
 
 def _nics(subject: AdvisorySubject) -> list[Nic]:
-    """Return the NICs that the process names for its store; all NICs if it names none."""
+    """Return the NICs that the first rank of a process names, or all if it names none. Raises
+    UnknownFactError if the names are not known."""
     use = store_devices(subject.process, 0)
     names = () if use is None else known(use.devices)
     nics = known(subject.seen.facts.rdma.nics)
@@ -354,7 +356,8 @@ def _nics(subject: AdvisorySubject) -> list[Nic]:
 
 def _object_bytes(subject: AdvisorySubject) -> int | Unknown:
     """Return the bytes of the largest object that SGLang servers of the launch put into the store.
-    Unknown if no server uses the store, or the host pools of one are not known."""
+    Unknown if no server uses the store, or a server's host pools are not known. Raises
+    UnknownFactError if a page size is not known."""
     inputs, sizes = subject.sized.sizing.inputs, []
     for process in inputs.processes:
         if process.server is None or process.server.store is None:
@@ -431,7 +434,8 @@ def _uses_rdma(subject: AdvisorySubject) -> bool:
 
 
 def _metadata(subject: AdvisorySubject) -> Any:
-    """Return the scheme of the metadata server's address, or P2PHANDSHAKE; None without either."""
+    """Return the scheme of the metadata server's address, etcd if it has none, or P2PHANDSHAKE.
+    None without an address."""
     process = subject.process
     if process.server is not None:
         address = _store_setting(subject, "metadata_server")

@@ -191,7 +191,8 @@ def expression(table: Mapping[str, Any]) -> Expression:
 
 
 def holds(condition: Expression, fact: Fact) -> bool | Unknown:
-    """Tell whether a condition holds. fact: returns a fact by name: a value or a set of values."""
+    """Tell whether a condition holds. fact: returns a fact by name: a value, a set of values or
+    Unknown. The answer is Unknown if it depends on an Unknown fact."""
     if isinstance(condition, Comparison):
         return _fact_passes(condition, fact(condition.fact))
     if condition.op == "not":
@@ -201,7 +202,7 @@ def holds(condition: Expression, fact: Fact) -> bool | Unknown:
 
 
 def all_or_any(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
-    """Tell whether every part holds (``every``), or else any. Unknown if no known part decides."""
+    """Tell whether every part holds (``every``), or any; Unknown if no known part decides."""
     unsure: Unknown | None = None
     for part in parts:
         if isinstance(part, Unknown):
@@ -312,7 +313,8 @@ def condition_text(condition: Expression | None) -> str:
 
 
 def as_osv(known: Advisory) -> dict[str, Any]:
-    """Return a record in OSV's form; ``database_specific`` has what OSV has no place for."""
+    """Return a record in OSV's form; ``database_specific`` has what OSV has no place for.
+    ``affected`` has only products for which OSV has an ecosystem."""
     affected = []
     for each in known.affected:
         ecosystem, names = PRODUCTS[each.product]
@@ -346,8 +348,9 @@ def as_osv(known: Advisory) -> dict[str, Any]:
 
 
 def for_scanners(known: Advisory) -> bool:
-    """Tell whether a scanner, which knows packages alone, can use a record. A package has to
-    decide (a wheel of Mooncake, or a security problem), and every range of versions to end."""
+    """Tell whether a scanner, which knows only packages, can use a record. Every range of versions
+    has to end, and either severity is security or the first affected product a wheel of
+    Mooncake."""
     ends = all(bounds.fixed or bounds.last for each in known.affected for bounds in each.ranges)
     by_itself = known.severity == "security" or known.affected[0].product in PRODUCTS["mooncake"][1]
     return ends and by_itself

@@ -32,8 +32,8 @@ class WorkerPool(NamedTuple):
     first_if_mla: bool = False
 
     def bytes_of(self, first: bool, mla: bool, most: bool) -> int:
-        """Return the ``most`` bytes of this pool that one worker may have, or else the least.
-        first: of its engine. mla: the model has MLA."""
+        """Return the bytes of this pool that one worker may have: the ``most``, or else the least.
+        first: the worker is the first of its engine. mla: the model has MLA."""
         latent = mla and self.first_if_mla
         if not first and (self.of_engine or latent):
             return 0
@@ -160,8 +160,8 @@ class Consumer(NamedTuple):
         return rank % known(self.workers) == 0
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
-        """Return a worker's pools with the ``most`` or the least bytes, over both cases if ``mla``
-        is not known."""
+        """Return a worker's pools with the ``most`` or the least bytes, without pools of 0 bytes.
+        If ``mla`` is not known, the bytes are the most or the least of both cases."""
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         first, bound = self.is_first(rank), max if most else min
         sizes = [bound(p.bytes_of(first, each, most) for each in kinds) for p in self.pools]
@@ -175,7 +175,7 @@ class Consumer(NamedTuple):
 
 
 def _within(first: str, release: str, last: str) -> bool:
-    """Tell whether a release lies between two; False if one of the three is no number."""
+    """Tell whether a release lies from ``first`` to ``last``; False if one is no number."""
     try:
         low, number, high = (version_numbers(text, "a", "") for text in (first, release, last))
     except ValueError:
@@ -199,7 +199,7 @@ class ConsumerParts:
         self.sockets, self.connectors = list[str](), list[str]()
 
     def add(self, part: Consumer) -> None:
-        """Add a part that another reader understood."""
+        """Add a part that another reader understood. A ``may_use`` of an earlier part stays."""
         self.settings |= part.settings
         self.parts += [part.release] if part.release else []
         self.may_use = part.may_use if self.may_use is None else self.may_use
@@ -225,7 +225,8 @@ _LISTS = (
 
 
 def port_of(word: Word | None, default: int, name: str, whose: str) -> SettingValue:
-    """Return the port that a flag or variable names, or the default of a program."""
+    """Return the port that ``word``, the value of flag or variable ``name``, gives; ``default``,
+    the port of program ``whose``, if ``word`` is None."""
     if word is None:
         return SettingValue(default, Default(f"default of {whose}"))
     value = word_value(word)
@@ -251,7 +252,7 @@ def flags_of(arguments: Sequence[Word]) -> dict[str, list[Word]]:
 
 
 def setup_refuses(segment: int, local: int, protocol: str) -> str:
-    """Return why setup() of Mooncake 0.3.13.post1 refuses these bytes or the protocol, or ""."""
+    """Return why setup() of Mooncake 0.3.13.post1 refuses the sizes (bytes) or protocol, or ""."""
     if segment < 0 or local < 0:
         return "TypeError: setup(): incompatible function arguments"
     for name, size in (("global_segment_size", segment), ("local_buffer_size", local)):

@@ -87,10 +87,8 @@ def lmcache_values(
     file: str | None, environment: Mapping[str, str], warnings: list[str] | None = None
 ) -> dict[str, Any]:
     """Return every setting as LMCache has it, by name. Its LMCACHE_... variables win over its YAML
-    file.
-
-    file: the file's text, None without one. warnings: a list to which LMCache's warnings of lost
-    values are added. Raises the errors with which LMCache ends."""
+    file, whose text is ``file`` (None without one). warnings: a list to which LMCache's warnings of
+    lost values are added. Raises the errors with which LMCache ends."""
     warnings = [] if warnings is None else warnings
     rows = lmcache_settings()
     of_file: dict[str, Any] = {}
@@ -131,7 +129,8 @@ def _known_settings(items: Any, warnings: list[str]) -> dict[str, Any]:
 
 
 def _convert(name: str, row: _Row, value: Any, warnings: list[str]) -> Any:
-    """Convert a value as LMCache does; None, with a warning added, if it cannot be converted."""
+    """Convert a value as LMCache does. None if that raises a ValueError, which adds a warning; any
+    other error is raised."""
     if value is None:
         return None
     try:
@@ -242,8 +241,8 @@ _NO_PAGES = (
 
 
 def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``). raw: of
-    extra_config or a file; a key with ``mooncake_`` in front wins over the bare one."""
+    """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``). raw: the
+    settings of extra_config or a file; a key with ``mooncake_`` in front wins over the bare key."""
     bare, prefixed = {}, {}
     for key, value in ((str(key), value) for key, value in raw.items()):
         name = key.removeprefix("mooncake_")
@@ -259,9 +258,8 @@ def read_lmcache(
     environment: Mapping[str, Word], read_file: ReadFile, overrides: Mapping[str, Any]
 ) -> Consumer:
     """Read what LMCache takes in each worker of an engine. overrides: ``lmcache.<key>`` of the
-    engine's JSON; other keys are passed over.
-
-    If a file or variable is not known, or LMCache refuses its settings, the memory is uncounted."""
+    engine's JSON; other keys are passed over. If a file or variable is not known, or LMCache
+    refuses its settings, the memory is uncounted."""
     path = environment.get(FILE_VARIABLE)
     text = None if path is None else file_text(path, read_file)
     variables = (word for name, word in environment.items() if name.startswith("LMCACHE_"))
@@ -442,10 +440,8 @@ def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
 
 def read_lmcache_server(command: Sequence[Word], arguments: Sequence[Word]) -> Consumer:
     """Read the memory of LMCache's own server. command: all its words. arguments: those behind its
-    program.
-
-    ``lmcache server`` and ``lmcache.v1.multiprocess`` hold one pool for all engines of the host;
-    ``lmcache_server`` keeps all that its clients store, without a bound."""
+    program. ``lmcache server`` and ``lmcache.v1.multiprocess`` hold one pool for all engines of the
+    host; ``lmcache_server`` keeps all that its clients store, without a bound."""
     named = [word.text for word in command]
     http = named[:2] == ["lmcache", "server"] or "lmcache.v1.multiprocess.http_server" in named
     if not http and "lmcache.v1.multiprocess.server" not in named:

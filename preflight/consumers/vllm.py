@@ -130,7 +130,7 @@ def _consumer(
     read_file: ReadFile,
     extra_names: Sequence[str] = (),
 ) -> Consumer:
-    """Read the engine's workers and connectors. extra_names: connectors that stand outside of
+    """Read the engine's workers and connectors. extra_names: connectors that are named outside of
     vLLM's own arguments."""
     engines, workers, hosts = workers_of(arguments)
     connectors = _Connectors(arguments, environment, read_file, engines, workers)
@@ -276,7 +276,8 @@ class _Connectors(ConsumerParts):
 
     def _offloading_size(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return ``config`` with the connector that --kv-offloading-size puts in its place (vllm
-        config/vllm.py); as it is without that flag."""
+        config/vllm.py). Without that flag, or if its value is unknown or refused, ``config`` is
+        unchanged."""
         setting = self.arguments.setting("kv-offloading-size")
         backend = self.arguments.setting("kv-offloading-backend", "native")
         if setting.value is None or not setting.given:
@@ -352,7 +353,7 @@ class _Connectors(ConsumerParts):
                 self.may_use = Unknown(f"whether {name} uses Mooncake is not known")
 
     def _multi(self, extra: dict[str, Any], _role: str) -> None:
-        """Read each child of a MultiConnector."""
+        """Read each child of a MultiConnector. extra: the connector's settings."""
         children = extra.get("connectors")
         if not isinstance(children, list) or not all(isinstance(each, dict) for each in children):
             says = "MultiConnector: AssertionError: its connectors are no list of objects"
@@ -362,7 +363,7 @@ class _Connectors(ConsumerParts):
             self._connector(each, child=True)
 
     def _store(self, extra: dict[str, Any], role: str) -> None:
-        """Read MooncakeStoreConnector: a client of the store."""
+        """Read MooncakeStoreConnector: a client of the store. extra: the connector's settings."""
         # Device memory alone: what of it there is, only a start tells.
         if role != "kv_consumer" or extra.get("enable_lookup", True) or extra.get(_SAVES):
             self.registers = "the KV cache on the GPU, whose size is known only once it runs"
@@ -394,10 +395,8 @@ class _Connectors(ConsumerParts):
 
     def _store_config(self) -> tuple[StoreProcess, str]:
         """Return the client that the file of MOONCAKE_CONFIG_PATH sets up, and the tenant whose
-        keys it sees.
-
-        The client's memory is Unknown, and the tenant "", if there is no such file, or it cannot be
-        read, or the connector refuses it."""
+        keys it sees. If the file is missing, cannot be read or is refused by the connector, the
+        client's memory is Unknown and the tenant ""."""
         path, what = self.environment.get(STORE_PATH), "what MooncakeStoreConnector takes"
         if path is None or not path.text:  # by every release with such a connector
             unset = Unknown(f"The environment variable '{STORE_PATH}' is not set.")
@@ -438,7 +437,7 @@ class _Connectors(ConsumerParts):
         return client, str(config["tenant_id"])
 
     def _transfer(self, extra: dict[str, Any], role: str) -> None:
-        """Read MooncakeConnector: a transfer engine."""
+        """Read MooncakeConnector: a transfer engine. extra: the connector's settings."""
         self.registers = "the KV cache on the GPU, whose size is known only once it runs"
         self.transfer_protocol = str(extra.get("mooncake_protocol", "rdma"))
         if self.transfer_protocol == "rdma":
@@ -451,7 +450,7 @@ class _Connectors(ConsumerParts):
             self.ports.append(("bootstrap port", port))
 
     def _offloading(self, extra: dict[str, Any], _role: str) -> None:
-        """Read OffloadingConnector: one shared pool of the engine."""
+        """Read OffloadingConnector: one pool of the engine. extra: the connector's settings."""
         asked = extra.get("cpu_bytes_to_use")
         size = attempt(lambda: int(asked or 0))
         if isinstance(size, str) or not asked:  # 0.12.0 and before have num_cpu_blocks
@@ -465,7 +464,7 @@ class _Connectors(ConsumerParts):
         self.pools.append(WorkerPool(shared_pool, of_engine=True))
 
     def _simple(self, extra: dict[str, Any], _role: str) -> None:
-        """Read SimpleCPUOffloadConnector: a pool of each worker."""
+        """Read SimpleCPUOffloadConnector: a pool a worker. extra: the connector's settings."""
         if extra.get("kv_offload_backend", "cpu") != "cpu":
             self.uncounted.append("what SimpleCPUOffloadConnector holds for its disk")
             return
@@ -484,7 +483,7 @@ class _Connectors(ConsumerParts):
             self.pools.append(WorkerPool(OwnPool(size, 0) if fewer else chunked_pool(size)))
 
     def _lmcache(self, extra: dict[str, Any], _role: str) -> None:
-        """Read LMCache inside the workers."""
+        """Read LMCache inside the workers. extra: the connector's settings."""
         from preflight.consumers.lmcache import read_lmcache
 
         self.add(read_lmcache(self.environment, self.read_file, extra))

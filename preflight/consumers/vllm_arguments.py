@@ -45,8 +45,8 @@ class VllmArguments(NamedTuple):
     unread: Unknown | None = None
 
     def setting(self, name: str, default: Any = None) -> SettingValue:
-        """Return the value of a flag, with its place; if the flag is missing, the default, or
-        Unknown if it may be in what was not read."""
+        """Return the value of a flag, with its place. A missing flag has ``default`` as its value,
+        or Unknown if the flag may be in what was not read."""
         word = self.flags.get(name)
         if word is None:
             if self.unread is not None:
@@ -104,8 +104,8 @@ def vllm_arguments(argv: Sequence[Word]) -> VllmArguments:
 
 
 def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, int]:
-    """Return the number of engines on this host, of each engine's workers here, and of hosts of one
-    engine. If it cannot be told, the first two are Unknown and the last is 1."""
+    """Return three numbers: engines on this host, workers of each engine here, hosts of one engine.
+    If the workers cannot be counted, the first two are Unknown and the last is 1."""
     names = "tensor-parallel pipeline-parallel prefill-context-parallel data-parallel".split()
     sizes = [arguments.number(name, 1) for name in (*(f"{size}-size" for size in names), "nnodes")]
     for value in sizes:
@@ -191,7 +191,7 @@ def vllm_size_bytes(value: Any) -> int:
 
 
 def human_readable_int(text: str) -> int:
-    """Return vLLM's number: 80m is 80 * 10^6, 80M is 80 * 2^20. Raises ValueError."""
+    """Return vLLM's number: 80m is 80 * 10^6, 80M is 80 * 2^20. Raises ValueError for no number."""
     text = text.strip()
     match = _HUMAN.fullmatch(text)
     if match is None:

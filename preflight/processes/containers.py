@@ -93,11 +93,9 @@ def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
 
 
 def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unknown | None:
-    """Return the GPUs that a container is given; None if nothing tells, Unknown if a variable
-    decides.
-
-    The first source that tells counts: resources, ``--gpus``, NVIDIA_VISIBLE_DEVICES
-    (``variable``), device files, the runtime."""
+    """Return the GPUs that a container is given. The first source that tells is taken: resources,
+    ``--gpus``, NVIDIA_VISIBLE_DEVICES (``variable``), device files, the runtime. None if no source
+    tells, Unknown if a variable decides."""
     resources = [name for name in GPU_RESOURCES if name in settings.resources]
     resources.sort(key=lambda name: settings.resources[name] == "0")  # of another maker, then
     for name in resources:
@@ -126,7 +124,8 @@ def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unk
 
 def limits_set_by(command: Command) -> tuple[SetLimit, ...]:
     """Return the limits that the launch sets by setrlimit(2), in order: data and fsize of the
-    container, then those set by its commands. The rest is in ``container_limits``."""
+    container, then those set by its commands. ``container_limits`` has the container's other
+    limits."""
     origin = str(command.origin)
     in_order = []
     for name, bounds in command.container.ulimits.items() if command.container else ():
@@ -138,7 +137,7 @@ def limits_set_by(command: Command) -> tuple[SetLimit, ...]:
 
 def unknown_settings(command: Command) -> Iterator[tuple[str, Unknown]]:
     """Yield (name, reason) for each size or ulimit of the container that is written and cannot be
-    read. Of a ulimit, the soft value alone is looked at."""
+    read. Of a ulimit, only the soft value is looked at."""
     settings = command.container
     if settings is None:
         return
@@ -200,10 +199,9 @@ _RUN_INSIDE = "run this check inside the container: its files are seen there"
 
 
 def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
-    """Return where a command runs; equal places share their files, and () is the host itself.
-
-    None if a wrapper other than ``docker exec``, such as ssh, srun or docker run, takes it to a
-    place that is not known."""
+    """Return where a command runs; equal places share their files, and () is the host itself. None
+    if a wrapper, such as ssh, srun or docker run, takes the command to a place that is not known.
+    ``docker exec`` is known."""
     wrappers = filter(None, command.wrappers)
     around = tuple(wrapper for wrapper in wrappers if wrapper[0].rpartition("/")[2] not in _LOCAL)
     if any(wrapper[:2] != ("docker", "exec") for wrapper in around):
@@ -230,7 +228,7 @@ def network_of(command: Command) -> str:
 
 
 def service_of(command: Command) -> str:
-    """Return the name by which the others of a Compose project call a command, or ""."""
+    """Return the name by which other containers of a Compose project call a command, or ""."""
     container = command.container
     compose = container is not None and container.engine == "compose"
     return network_of(command).rpartition("/")[2] if compose else ""
@@ -244,7 +242,6 @@ def pod_of(command: Command) -> str:
 
 def host_path(command: Command, path: str) -> str | Unknown:
     """Return the path on the host of the file that the process of ``command`` calls ``path``.
-
     Unknown if no bind mount of its container holds the file, or the process runs at a place that is
     not read here."""
     settings = command.container
@@ -272,9 +269,8 @@ def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
 
 
 def command_file_reader(command: Command, read_file: ReadFile) -> ReadFile:
-    """Return a function that reads a file by the name that the process of ``command`` has for it.
-
-    Files that the launch itself writes come first; others are read on the host, through the bind
+    """Return a function that reads a file by the name that the process of ``command`` has for it. A
+    file that the launch itself writes comes first; any other is read on the host, through the bind
     mounts of a container. The function returns Unknown for a file that it cannot reach."""
     plain = command.container is None and place_of(command) == ()
 

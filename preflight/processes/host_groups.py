@@ -87,7 +87,6 @@ class GroupChoice(NamedTuple):
 @keep_last
 def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
     """Return the groups of processes that run on different hosts, or one after another on one host.
-
     () if the whole launch is for one host, this one. A single group means that ssh takes every
     process to one other host. Groups are named "1", "2" and so on."""
     hosts: dict[str, tuple[str, list[int]]] = {}  # by host: its address, and its processes
@@ -137,7 +136,7 @@ def _numbered_groups(
     hosts: Iterable[tuple[str, Iterable[int], str]], shared: Iterable[int], **ends: bool
 ) -> tuple[HostGroup, ...]:
     """Return a group for each (host, numbers of its processes, address), named "1", "2" and so on.
-    shared: numbers of processes that may run on each host. ends: ``in_turn`` and ``killed``."""
+    shared: numbers of processes that may run on each host. ends: the fields in_turn and killed."""
     anywhere = frozenset(shared)
     return tuple(
         HostGroup(str(place), what, frozenset(numbers), anywhere, address, **ends)
@@ -146,10 +145,9 @@ def _numbered_groups(
 
 
 def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
-    """Return groups of pods such that no two pods of one group ask for the same hostPort.
-
-    The scheduler never puts two such pods on one node (its plugin NodePorts). A pod that clashes
-    with no other may run on each host. () if no two pods clash."""
+    """Return groups of pods such that no two pods of one group ask for the same hostPort. The
+    scheduler never puts two such pods on one node (its plugin NodePorts). A pod that clashes with
+    no other may run on each host, as may processes of ``shared``. () if no two pods clash."""
     taken: dict[str, set[Published]] = {}
     for process in processes:
         for port in process.command.published:
@@ -175,8 +173,9 @@ def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tu
 def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
     """Return a group for each round of a script that kills its servers and waits for their end.
 
-    What starts behind the last kill is a round too. Processes that the script does not end may run
-    beside each round. () if the script has fewer than two rounds, or one without a server."""
+    Servers that start behind the last kill are a round too. Processes of ``shared``, or that the
+    script does not end, may run beside each round. () for fewer than two rounds, or if a round has
+    no server."""
     ended = [p for p in processes if p.command.ended and p.kind not in _ANYWHERE]
     last = max((process.command.turn for process in ended), default=0)
     behind = [p for p in processes if p.command.turn > last and p.kind in _SERVERS]
@@ -213,10 +212,9 @@ def _port(process: LaunchProcess) -> int:
 def _alternatives(
     processes: Sequence[LaunchProcess], shared: list[int], hosted: bool
 ) -> tuple[HostGroup, ...]:
-    """Return a group for each of several servers in the foreground that want the same port: they
-    never run together.
-
-    hosted: some processes have a host already. () then, or if no port is wanted twice."""
+    """Return a group for each of several servers in the foreground that never run together, as they
+    want one port: the first that is wanted twice. () if no port is wanted twice, or if some
+    processes have a host (``hosted``). shared: processes that may run beside each group."""
     by_port: dict[int, list[LaunchProcess]] = {}
     for process in processes:
         if process.command.waited and (port := _port(process)):
@@ -252,9 +250,8 @@ class ForegroundServer(NamedTuple):
     @property
     def shared_resources(self) -> str:
         """Return the resources that ``first`` and the next engine both take, in words: "the same
-        GPUs", "port N", or both joined by "and".
-
-        "" if they share nothing, or are not two engines in equal containers."""
+        GPUs", "port N", or both joined by "and". "" if they share nothing, or are not two engines
+        in equal containers."""
         engines = [p for p in (self.first, self.later[0]) if p.kind in _SERVERS]
         if len(engines) < 2 or engines[0].command.container != engines[1].command.container:
             return ""
@@ -354,7 +351,7 @@ def _host_of(process: LaunchProcess) -> tuple[str, str]:
 
 
 def _named_host(wrapper: Sequence[str]) -> str:
-    """Return the one host that ``ssh -p 22 user@host`` or ``srun -w host`` names, or ""."""
+    """Return the one host that ``ssh -p 22 user@host`` or ``srun -w host`` names; "" if not one."""
     program = wrapper[0].rpartition("/")[2] if wrapper else ""
     if program == "ssh":
         remote = remote_words(wrapper)

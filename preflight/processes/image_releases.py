@@ -76,7 +76,7 @@ def image_releases(image: str) -> Mapping[str, str]:
 
 def stated_releases(container: ContainerSettings | None) -> dict[str, NamedRelease]:
     """Return the releases that a launch says a container has, by product: as its settings say, or
-    else its image's name."""
+    else its image's name. {} without a container."""
     if container is None:
         return {}
     by_image = image_releases(container.image)
@@ -102,9 +102,8 @@ def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
 
 def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str, NamedRelease]:
     """Return product -> release for a command, as its container or pip names it; pip goes first.
-
-    commands: of the whole launch; installs in the same container count. A product that pip pins to
-    different releases is left to the container."""
+    commands: of the whole launch, in which pip installs for an equal container are looked for. A
+    product that pip pins to different releases is left to the container."""
     releases = stated_releases(command.container)
     pins: dict[str, set[str]] = {}
     for each in commands:

@@ -43,9 +43,8 @@ def settings_of(
     reads: Callable[[LaunchProcess], bool] = uses_mooncake,
 ) -> Iterator[tuple[LaunchProcess, str, Word]]:
     """Yield (process, name, word) for each variable of ``names`` that a process is given and reads.
-
-    Each written value once, with the first process that reads it; values that are not known are
-    left out. reads: tells whether a process reads these variables at all."""
+    Each written value is yielded once, with the first process that reads it; a value that is not
+    known is left out. reads: tells whether a process reads variables with these names at all."""
     seen = set()
     for process in processes:
         if not reads(process):
@@ -100,7 +99,7 @@ def ssd_offload(process: LaunchProcess) -> Any:
 
 
 def store_protocol(process: LaunchProcess) -> str | Unknown | None:
-    """Return the transport of a store client: rdma, tcp, efa, ..; None if it is no client."""
+    """Return a store client's transport (rdma, tcp, efa, ..) or Unknown; None for no client."""
     if process.server is not None or process.store is None:
         protocol: str | Unknown | None = _store_setting(process, "protocol")
         return protocol
@@ -111,10 +110,9 @@ def store_protocol(process: LaunchProcess) -> str | Unknown | None:
 
 
 def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
-    """Return the RDMA devices that one rank uses (0 for a process without ranks).
-
-    They are those of its store client, else of its transfer engine. None if neither uses RDMA, or
-    the client's settings are not known."""
+    """Return the RDMA devices that one rank uses (0 for a process without ranks): those of its
+    store client, else of its transfer engine. None if neither uses RDMA, or the client's settings
+    are not known."""
     server, store = process.server, process.store
     if server is not None:
         return _server_devices(server, rank)
@@ -136,10 +134,8 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
 
 def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
     """Return where the devices of a store's own process are written, and MOONCAKE_DEVICE if that
-    variable names the devices, else "".
-
-    The place is the process's name if neither a flag, nor a setting of its engine, nor the variable
-    does."""
+    variable names the devices, else "". The place is the process's name if no flag, setting of its
+    engine or variable names the devices."""
     for word in process.arguments:
         flag = word.flag.lstrip("-").replace("-", "_")
         if flag in ("device_names", "device_name"):
@@ -173,9 +169,8 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
 
 def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
     """Return the devices that one rank's engine between prefill and decode is given. A server looks
-    them up before it starts, even if the transport is not RDMA.
-
-    None without ``server``, for a server without an engine of Mooncake's, and for Ascend's."""
+    the devices up before it starts, even if the transport is not RDMA. None without ``server``, for
+    a server without an engine of Mooncake's, and for Ascend's engine."""
     if server is None or engine_protocol(server) in (None, "ascend"):
         return None
     setting: SettingValue = server.arguments.settings["disaggregation_ib_device"]
@@ -203,9 +198,8 @@ def engine_protocol(server: SglangServer) -> str | Unknown | None:
     efa, ascend.
 
     None for a server without that engine; Unknown if a variable or SGLang's release decides and is
-    not known. Devices that the engine is given only narrow Mooncake's own discovery
-    (transfer_engine_py.cpp, initializeExt). MC_FORCE_TCP comes before that
-    (transfer_engine_impl.cpp, init)."""
+    not known. MC_FORCE_TCP makes it tcp (transfer_engine_impl.cpp, init). Devices only narrow
+    Mooncake's own discovery (transfer_engine_py.cpp, initializeExt)."""
     if server.mode not in ("prefill", "decode"):
         return None
     if server.value("disaggregation_transfer_backend") != "mooncake":

@@ -139,7 +139,6 @@ class Servers:
 
 def unknown_beside(process: LaunchProcess, servers: Servers, lost_source: bool) -> str:
     """Return why a program that no reader knows may hold memory beside servers; "" if it may not.
-
     lost_source: whether the script sources a file that was not read. A word such as wait_for_server
     may then be a function of that file, and no program."""
     command = process.command
@@ -186,7 +185,7 @@ def _detaches(argv: Sequence[str]) -> bool:
 
 
 def _is_small(name: str, texts: Sequence[str]) -> bool:
-    """Return whether a program's words show that it holds little memory, or only asks another."""
+    """Return whether a program's words show that it holds little memory, or is only a client."""
     if _starts_unseen(name, texts):
         return False
     if name in _VERBS or name in LAUNCHERS:
@@ -214,9 +213,8 @@ def _is_small_by_name(name: str, behind: Iterable[str]) -> bool:
 
 def _inner_command(name: str, texts: Sequence[str]) -> Sequence[str]:
     """Return the words of the command that a launcher starts; empty if its words start nothing.
-
     texts: all words, the launcher first. Only options that ``small_programs.txt`` lists as valued
-    take a word; others are switches."""
+    take a word; every other option is a switch."""
     plain: list[str] = []
     before = ""
     for at, text in enumerate(texts[1:], start=1):

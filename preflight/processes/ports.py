@@ -77,9 +77,9 @@ def all_ports(
 ) -> Iterator[BoundPort]:
     """Yield the ports that processes bind and engines bind for them, in the order of the processes.
 
-    others: published ports of containers whose program the launch does not show; they come last. A
-    port at which the processes of one server meet is yielded only if something else of the launch
-    wants it too."""
+    others: published ports of containers whose program the launch does not show; they are yielded
+    last. A port at which the processes of one server meet is yielded only if something else of the
+    launch wants it too."""
     inner = [_inner_ports(process) for process in processes]
     of_each = ports_of(processes)
     wanted = {_network_port(port) for each in of_each for port in each}
@@ -184,9 +184,8 @@ def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
 
 
 def split_address(text: str) -> Address:
-    """Split ``user@host:80/x?y`` or ``[::1]:80``; user and query are dropped.
-
-    Without a port, port is None. A port that is no number stays in the host."""
+    """Split ``user@host:80/x?y`` or ``[::1]:80``; user and query are dropped. Without a port, port
+    is None. A port that is no number stays in the host."""
     rest, slash, path = text.strip().partition("?")[0].partition("/")
     rest, path = rest.rpartition("@")[2], slash + path
     if rest.startswith("["):
@@ -211,8 +210,8 @@ def _argument_port(process: LaunchProcess, what: str, name: str) -> BoundPort:
 
 
 def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> BoundPort:
-    """Return the port ``what`` of a flag, or its default. Unknown if the flag's value is not
-    known."""
+    """Return the port that a flag gives, or its default; its number is Unknown if the flag's value
+    is not known. what: the port's name, for a person."""
     word = value_of(process.arguments, flag)
     if word is None:
         return BoundPort(what, default, process.name, Default(f"default of --{flag}"))

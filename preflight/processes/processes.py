@@ -82,15 +82,13 @@ _RUNS_MODULE = regex(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
 
 def keep_last(function: Callable[P, Result]) -> Callable[P, Result]:
     """Decorate a function of a launch: called again with the very same objects, it returns the
-    result that it has kept.
-
-    Only the last result is kept, and none of a call with keywords. The rules ask one after the
-    other about one launch, whose processes they hand on as they are."""
+    result that it has kept. Only the last result is kept; a call with keywords drops that
+    result."""
     kept: list[tuple[tuple[Any, ...], Result]] = []
 
     @wraps(function)
     def call(*arguments: P.args, **keywords: P.kwargs) -> Result:
-        """Return the result that is kept, if it is of these arguments, else a new one."""
+        """Return the result that is kept for these arguments, else a new result."""
         for before, result in kept:
             same = len(before) == len(arguments) and all(map(is_, before, arguments))
             if same and not keywords:
@@ -121,7 +119,7 @@ class SglangServer(NamedTuple):
         return self.arguments.value(name)
 
     def number(self, name: str) -> int | Unknown:
-        """Return an argument that is a whole number; 1 if SGLang leaves it open."""
+        """Return an argument that is a whole number; 1 if SGLang's default is no number."""
         value = self.value(name)
         return value if isinstance(value, int | Unknown) else 1
 
@@ -142,7 +140,7 @@ class SglangServer(NamedTuple):
 
     @property
     def attention_dp(self) -> int | Unknown:
-        """Data-parallel groups inside the tensor-parallel group: 1 without DP attention."""
+        """The number of data-parallel groups in a tensor-parallel group: 1 without DP attention."""
         if self.value("enable_dp_attention") is True:
             return self.number("dp_size")
         if "attn_dp_size" in self.arguments.settings and self.arguments.given("attn_dp_size"):
@@ -151,7 +149,7 @@ class SglangServer(NamedTuple):
 
     @property
     def replicas(self) -> int | Unknown:
-        """Servers side by side behind one port: dp without DP attention."""
+        """The number of servers behind one port: --dp-size without DP attention, else 1."""
         groups = self.attention_dp
         if isinstance(groups, Unknown):
             return groups
@@ -214,7 +212,6 @@ def understand(
     installed: Mapping[str, str] | None = None,
 ) -> tuple[LaunchProcess, ...]:
     """Return every command as a process of a known kind; all other programs are ``OTHER``.
-
     sglang_version: as for ``parse_sglang_arguments``, which raises ValueError if it is no version.
     installed: the host's releases of engines beside SGLang, which run outside of containers."""
     of_host = {
@@ -233,10 +230,9 @@ def _understand(
     commands: Sequence[Command],
     of_host: Mapping[str, NamedRelease],
 ) -> LaunchProcess:
-    """Return one command as a process, with its arguments read as its program reads them.
-
-    commands: of the whole launch, for releases that pip installs. of_host: releases of engines on
-    the host, for a process outside of containers."""
+    """Return one command as a process, with its arguments read as its program reads them. commands:
+    of the whole launch, for releases that pip installs. of_host: releases of engines on the host,
+    for a process outside of containers."""
     process_kind, arguments = classify(command)
     environment = command.environment
     read_file = command_file_reader(command, read_file)
@@ -290,7 +286,7 @@ def _consumer(
 
 def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
     """Return a command's kind, and the arguments of its program: the words behind the program or
-    module. A program that is not known is ``OTHER``; of no words the arguments are ()."""
+    module. A program that is not known is ``OTHER``, as is a command without words."""
     argv = command.words
     if not argv:
         return ProcessKind.OTHER, ()
@@ -346,7 +342,7 @@ def with_router(command: Command) -> bool:
 
 
 def _without_router_flags(argv: tuple[Word, ...]) -> Iterator[Word]:
-    """Yield the words that a router hands on to its servers: all but ``--router-...``."""
+    """Yield the words that a router hands on to servers: not ``--router-...`` and its values."""
     left_out = False
     for word in argv:
         if word.text.startswith("--"):
@@ -368,7 +364,6 @@ def flag_values(argv: tuple[Word, ...]) -> dict[str, Word]:
 
 def _slime_words(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return SGLang's own words in a training script of THUDM/slime (sglang_utils/arguments.py).
-
     ``--sglang-page-size 64`` becomes ``--page-size 64``, and ``--hf-checkpoint`` becomes
     ``--model-path``. () if no word starts with ``--sglang-``, or ``--hf-checkpoint`` is missing."""
     handed_on: list[Word] = []
@@ -454,10 +449,9 @@ def _with_sglang_values(argv: list[Word]) -> Iterator[Word]:
 def _server(
     command: Command, argv: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
 ) -> SglangServer:
-    """Return a server with its arguments, and the store that its storage backend opens.
-
-    The store is None unless the backend is mooncake and HiCache, decode offload, a decode server or
-    the linker uses it."""
+    """Return a server with its arguments, and the store that its storage backend opens. The store
+    is None unless the backend is mooncake and HiCache, decode offload, a decode server or the
+    linker uses it."""
     arguments = _arguments(argv, read_file, sglang_version)
     store = None
     hicache = arguments.value("enable_hierarchical_cache") is True

@@ -54,8 +54,8 @@ Listening = set[tuple[str, int]]
 def misdirected(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, str]]:
-    """Yield (process, service, sentence) for each call to a port on which a Compose service does
-    not listen. The sentence says on which port it does."""
+    """Yield (process, service, sentence) for each call, other than a router's, to a port on which a
+    Compose service does not listen. The sentence names the ports on which that service listens."""
     local = _listening(processes)
     for process in processes:
         for service in () if process.kind is ProcessKind.ROUTER else _services_of(process, local):
@@ -112,10 +112,9 @@ def endpoints(rest: str) -> list[str]:
 def listens_elsewhere(
     processes: tuple[LaunchProcess, ...], host: str, port: int | None, role: str
 ) -> str:
-    """Return a sentence on which ports a Compose service listens instead of ``port``.
-
-    host: the service's name. role: the kind of service that is called, such as master. "" if
-    ``port`` may be right, or the service is not known."""
+    """Return a sentence on which ports a Compose service listens instead of ``port``. host: the
+    service's name. role: the kind of service that is called, such as master. "" if ``port`` may be
+    right, or the service is not known."""
     named = named_services(processes).get(host, ()) if host else ()
     ports_bound = [(process.kind, each) for process in named for each in ports(process)]
     unsure = any(process.kind not in _LISTENS for process in named)
@@ -164,8 +163,8 @@ def _resolvable(
     """Yield the services that ``process`` talks to, with the host as this machine can look it up.
 
     names: hosts that the launch itself starts. If the process has a container's own network,
-    services on these are left out. Any other host name only the container can look up: ``host`` is
-    then Unknown, and ``name`` has the text. Addresses stay as they are."""
+    services on ``names`` are left out. Any other name can be looked up only in the container:
+    ``host`` is then Unknown, and ``name`` has the text. IP addresses stay as they are."""
     network = network_of(process.command)
     for service in talks_to:
         host = service.host
@@ -180,7 +179,7 @@ _UNSEEN = Unknown("looked up inside of the container, not on this host", advice=
 
 
 def _is_address(host: str) -> bool:
-    """Return whether an address means the same from here: no name, and no container's own."""
+    """Return whether ``host`` is an IP address that means the same on this host: no loopback."""
     try:
         return not ip_address(host).is_loopback
     except ValueError:
@@ -189,7 +188,7 @@ def _is_address(host: str) -> bool:
 
 def _services_of(process: LaunchProcess, local: Listening) -> Iterator[Service]:
     """Yield each address that a process needs: services it talks to, and the one by which others
-    find the process."""
+    find the process. local: as for ``_service``."""
     server = process.server
     store = server.store if server is not None else None
     if store is not None and not store.error:
@@ -229,7 +228,7 @@ def _services_of(process: LaunchProcess, local: Listening) -> Iterator[Service]:
 
 def _master(process: LaunchProcess, setting: SettingValue, local: Listening) -> Iterator[Service]:
     """Yield the master at the address of a setting; of an address with a scheme, the servers that
-    hold the leader's address."""
+    hold the leader's address. local: as for ``_service``."""
     value = setting.value
     if isinstance(value, Unknown) or not value or "://" not in str(value):
         port = None if isinstance(value, Unknown) else MASTER_PORT
@@ -255,7 +254,7 @@ def _health(
 
 def _metadata(process: LaunchProcess, setting: SettingValue, local: Listening) -> Iterator[Service]:
     """Yield the metadata servers that a setting names; nothing for P2PHANDSHAKE and for an empty
-    setting."""
+    setting. local: as for ``_service``."""
     value = setting.value
     if value in (None, "", PEER_TO_PEER):
         return
@@ -280,10 +279,9 @@ class RouterTarget(NamedTuple):
 
 
 def router_targets(process: LaunchProcess) -> Iterator[RouterTarget]:
-    """Yield the servers of ``--prefill URL [BOOTSTRAP_PORT]`` and ``--decode URL``.
-
-    Those whose URL is not known are left out. Source: sglang_router 0.3.2 router_args.py,
-    _parse_prefill_urls; older releases name the ports apart (--prefill-bootstrap-ports)."""
+    """Yield the servers of ``--prefill URL [BOOTSTRAP_PORT]`` and ``--decode URL`` whose URL is
+    known. Source: sglang_router 0.3.2 router_args.py, _parse_prefill_urls. Older releases have a
+    flag for the ports, --prefill-bootstrap-ports: each port is then Unknown."""
     arguments = process.arguments if process.kind is ProcessKind.ROUTER else ()
     apart = any(word.text.startswith("--prefill-bootstrap-ports") for word in arguments)
     elsewhere: int | Unknown | None = Unknown("--prefill-bootstrap-ports") if apart else None
@@ -310,7 +308,7 @@ def router_targets(process: LaunchProcess) -> Iterator[RouterTarget]:
 
 
 def _workers(process: LaunchProcess, local: Listening) -> Iterator[Service]:
-    """Yield the servers of a router's --prefill, --decode and --worker-urls."""
+    """Yield the servers that a router's arguments name: every http, https or grpc URL."""
     for word in process.arguments:
         scheme, separator, rest = word.text.partition("://")
         if separator and scheme in ("http", "https", "grpc"):
@@ -321,7 +319,7 @@ def _workers(process: LaunchProcess, local: Listening) -> Iterator[Service]:
 
 
 def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Service]:
-    """Yield the name under which a store registers; nothing for localhost, which a rule judges."""
+    """Yield the name under which a store registers; nothing for "", 0.0.0.0 and localhost."""
     value = setting.value
     if value in (None, "", "localhost", "0.0.0.0"):  # the last is mooncake_client's own default
         return
@@ -334,7 +332,8 @@ def _at_setting(
     process: LaunchProcess, role: str, setting: SettingValue, default: int | None, local: Listening
 ) -> Iterator[Service]:
     """Yield the service at the address of a setting; nothing if the setting is empty. role: the
-    kind of service, such as master. default: the port if the address has none."""
+    kind of service, such as master. default: the port if the address has none. local: as for
+    ``_service``."""
     if isinstance(setting.value, Unknown):
         yield Service(role, setting.value, default, "", process.name, setting.origin, False)
     elif setting.value:
@@ -349,7 +348,8 @@ def _service(
     setting: SettingValue,
     local: Listening,
 ) -> Service:
-    """Return the service at an address, with the default port if the address has none."""
+    """Return the service at the address ``text``, with port ``default`` if the address has none.
+    role: the kind of service. local: kinds and ports that the launch itself serves."""
     address = split_address(text)
     port = default if address.port is None else address.port
     is_own = (role, port) in local

@@ -183,10 +183,9 @@ class NotRead(NamedTuple):
 
 @keep_last
 def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRead, ...]:
-    """Return everything of a launch that was not read and may matter, each once.
-
-    Programs come first, then unknown counts, notes, files, caches, settings whose memory is not
-    counted, and conditions."""
+    """Return everything of a launch that was not read and may matter, each once. Programs come
+    first, then unknown counts, notes, files, caches, settings whose memory is not counted, and
+    conditions."""
     notices = (NotRead(n.id, n.text, n.origin) for n in reading.notes if n.id in _NOTICES)
     lost = ((p, p.unread) for p in processes if p.unread is not None)
     files = (NotRead(p.kind.value, w.reason, p.command.origin, w.advice) for p, w in lost)
@@ -196,10 +195,9 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
 
 
 def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterator[NotRead]:
-    """Yield the names that the launch leaves open and that memory depends on.
-
-    They are the model, and a store's devices and segment size. model_stated: the model's shape is
-    given, so that the model is left out."""
+    """Yield the names that memory depends on and whose value the launch does not tell: the model,
+    and a store's devices and segment size. model_stated: the model's shape is given, so that the
+    model is left out."""
     if not model_stated:
         yield from _placeholders(processes, ("--model", "--model-path"))
     for process in processes:
@@ -222,9 +220,8 @@ def _known_processes(processes: Sequence[LaunchProcess]) -> list[LaunchProcess]:
 
 def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the variables that arguments use and nothing sets, if they decide something that is
-    checked; then the placeholders of a guide that were not replaced.
-
-    Variables that a launcher or Kubernetes sets for each process are left out."""
+    checked. Variables that a launcher or Kubernetes sets for each process are left out. Then yield
+    the placeholders of a guide that were not replaced."""
     open_names: dict[tuple[str, Inside | None], tuple[list[str], Word]] = {}
     for process in _known_processes(processes):
         before, container = "", process.command.container
@@ -300,7 +297,6 @@ def count_of(process: LaunchProcess) -> int | Unknown:
 
 def routed_servers(process: LaunchProcess) -> int | None:
     """Return the number of servers, with a scheduler each, that a router's launch_server starts.
-
     None for any other process, and if the number is not known. Source: sglang_router 0.3.2
     launch_server.py, one process for each of --dp-size, which each server then takes as 1."""
     if process.server is None or not with_router(process.command):
@@ -355,8 +351,8 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 
 def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the programs, and the parts of known ones, whose memory nothing here counts. A program
-    that a note names already is left out."""
+    """Yield the programs, and the parts of known programs, whose memory nothing here counts. A
+    program that a note names already is left out."""
     lost_source = any(note.id == "source-not-read" for note in reading.notes)
     servers = Servers(processes)
     noted = {(note.id, note.origin) for note in reading.notes}
@@ -386,7 +382,7 @@ def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[
 
 
 def _is_noted(command: Command, noted: Container[tuple[str, Origin]]) -> bool:
-    """Return whether a note says already that a command's program is not read."""
+    """Return whether a note, (id, place) of ``noted``, tells that a program is not read."""
     program = command.words[0].text.rpartition("/")[2] if command.words else ""
     if command.container is not None and ("image-command", command.origin) in noted:
         return True
@@ -494,7 +490,7 @@ def _of_metadata_only(processes: Sequence[LaunchProcess]) -> bool:
 
 
 def _doubts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the conditions that nothing decides and that a program or its settings follow from."""
+    """Yield the conditions that are not known and on which a program or its settings depend."""
     for process in _known_processes(processes):
         command = process.command
         settings = [word for _, word in matching(command.environment, _READ)]
@@ -543,7 +539,7 @@ def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, 
 
 
 def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
-    """Return the options with the releases that the launch names; what an option gives stays."""
+    """Return the options with the releases that the launch names. Releases of options stay."""
     named = {f"{product}_version": named for product, named in written_versions(reading).items()}
     named = {option: each for option, each in named.items() if getattr(options, option) is None}
     origins = {**options.origins, **{option: each.origin for option, each in named.items()}}
@@ -553,9 +549,8 @@ def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOpt
 
 def _stated_versions(reading: Reading) -> Iterator[WrittenVersion]:
     """Yield the SGLang and Mooncake releases that images, labels and pip installs of a launch name.
-
-    Images and labels count for a product only if those of every command name it; for SGLang, those
-    of its servers, if the launch has any."""
+    Those of images and labels are yielded only if every command (for SGLang: every server, if the
+    launch has servers) has one that names the product."""
     stated = [stated_releases(command.container) for command in reading.commands]
     serves = [classify(command)[0] in _SERVERS for command in reading.commands]
     # The SGLang of a router's image is not the one that a server's has.

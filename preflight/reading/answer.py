@@ -64,10 +64,8 @@ def reading_text(
 
 def _group_lines(processes: Sequence[ProcessReading], width: int, verbosity: int) -> Iterator[str]:
     """Yield a line for each process of a group, and below it all its settings if ``verbosity`` is
-    above 0.
-
-    Processes that one line of the launch starts with the same main settings share a line. So do all
-    programs that are not known here, at the end."""
+    above 0. Processes that one line of the launch starts with the same main settings share a line.
+    All programs that are not known here share a last line."""
     others = [process for process in processes if process.program == "other"]
     alike: dict[tuple[object, ...], list[ProcessReading]] = {}
     for process in processes:
@@ -102,7 +100,7 @@ def _group_lines(processes: Sequence[ProcessReading], width: int, verbosity: int
 
 def _main_settings(members: Sequence[ProcessReading]) -> Iterator[str]:
     """Yield the settings that tell most of a process, as "name value", then its ports. members:
-    processes that differ in their ports alone; each port is shown as a range or a list."""
+    processes that differ only in their ports; each port is shown as a range or a list."""
     first = members[0]
     for name in _TELLING:
         value = first.settings.get(name)
@@ -148,7 +146,7 @@ def _value_text(value: Value) -> str:
 
 
 def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, Any]:
-    """Return a reading as ``schemas/launch-v1.schema.json`` says. defaults: also unwritten ones."""
+    """Return a reading as launch-v1.schema.json says. defaults: also settings that nobody wrote."""
     return {
         "processes": [_process(process, defaults) for process in reading.processes],
         "unread": [
@@ -160,7 +158,7 @@ def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, 
 
 
 def _process(process: ProcessReading, defaults: bool) -> dict[str, Any]:
-    """Return one process as JSON. defaults: also settings that nobody wrote and its SGLang has."""
+    """Return one process as JSON. defaults: also settings that nobody wrote, if SGLang has them."""
     more = process.defaults.items() if defaults else ()
     here = {name: value for name, value in more if not value.origin.startswith("absent ")}
     return {

@@ -354,8 +354,8 @@ _NO_PLURAL = (ProcessKind.ETCD, ProcessKind.REDIS, ProcessKind.NATS)
 
 
 def uses_no_hicache_or_mooncake(processes: Sequence[LaunchProcess]) -> bool:
-    """Tell whether a launch starts SGLang servers alone, and certainly no server uses HiCache or
-    Mooncake. Benchmarks and unknown programs do not count. False without a server."""
+    """Tell whether a launch starts SGLang servers and no other known program, and certainly no
+    server uses HiCache or Mooncake. Benchmarks are passed over, as are unknown programs."""
     started = [
         each for each in processes if each.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK)
     ]
@@ -385,7 +385,7 @@ def _brief(process: LaunchProcess) -> str:
 
 
 def _consumer_brief(consumer: Consumer) -> Iterator[str]:
-    """Yield the model, workers and pools of another engine."""
+    """Yield the model, releases, workers and pools of an engine that is not SGLang, in words."""
     model = consumer.model
     if isinstance(model, str):
         yield model.rstrip("/").rpartition("/")[2]

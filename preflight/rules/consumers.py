@@ -50,7 +50,8 @@ def consumer_release(process: LaunchProcess) -> Iterator[Match]:
 
 @RULES.launch("lookup-socket-shared")
 def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each engine whose key look-up socket an earlier engine has too."""
+    """Yield a finding for each engine whose key look-up socket an earlier engine at the same place
+    has too. An earlier engine for whose end the script waits is passed over."""
     first: dict[tuple[object, str], LaunchProcess] = {}
     for process in processes:
         where = place(process)
@@ -63,8 +64,8 @@ def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Match
 
 @RULES.launch("metadata-mixed")
 def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each client of a master whose metadata server is not the first
-    client's."""
+    """Yield a finding for each store client whose metadata server differs from that of the first
+    client of the same master."""
     first: dict[str, tuple[str, LaunchProcess]] = {}
     for process in processes:
         for master, metadata in dict.fromkeys(_store_addresses(process)):
@@ -75,7 +76,8 @@ def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 
 
 def _store_addresses(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """Yield master and metadata server of each store client of a process, if both are known."""
+    """Yield master and metadata server of each store client of a process, if both are known and not
+    empty. A server with standalone storage is left out."""
     store = None if process.server is None else process.server.store
     pairs: list[tuple[object, object]] = [(each.master, each.metadata) for each in process.stores]
     if store is not None and not store.error and store.value("standalone_storage") is False:
@@ -87,7 +89,7 @@ def _store_addresses(process: LaunchProcess) -> Iterator[tuple[str, str]]:
 
 @RULES.launch("store-file-read-differently")
 def store_file_read_differently(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each file from which two readers get different segment sizes."""
+    """Yield a finding for each store settings file from which processes get different sizes."""
     readers: dict[tuple[str, object], dict[str, LaunchProcess]] = {}
     for process in processes:
         where = place(process)

@@ -60,7 +60,8 @@ def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 
 @RULES.server("arguments-refused")
 def arguments_refused(server: SglangServer) -> Iterator[Match]:
-    """Yield a finding for each argument error that surely stops the server."""
+    """Yield a finding for the parser's error, and one for all words that it does not recognize, if
+    these surely stop the server. A "..." of an example is reported in place of the other words."""
     arguments = server.arguments
     if arguments.error and (arguments.exact or _all_releases_refuse(arguments.argv)):
         where = arguments.refused[0].origin if arguments.refused else None
@@ -95,7 +96,8 @@ def values_refused(server: SglangServer) -> Iterator[Match]:
 
 @RULES.server("argument-unknown")
 def argument_unknown(server: SglangServer) -> Iterator[Match]:
-    """Yield a finding for each argument that the assumed release refuses and another may take."""
+    """Yield a finding for the parser's error, for each refused value, and for all unknown flags, if
+    only the assumed release surely refuses them. Nothing if the release is certain."""
     arguments = server.arguments
     if arguments.exact:
         return
@@ -136,8 +138,8 @@ def hicache_size_per_rank(server: SglangServer) -> Iterator[Match]:
 
 @RULES.server("hicache-size-unset")
 def hicache_size_unset(server: SglangServer) -> Iterator[Match]:
-    """Yield a finding for a negative --hicache-size, and for a --hicache-ratio of 0 or less that
-    no size replaces."""
+    """Yield a finding for a negative --hicache-size, and for a --hicache-ratio of 0 or less without
+    a --hicache-size."""
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     if isinstance(size, int) and size < 0:
         text = f"--hicache-size {size}: taken as not set, --hicache-ratio decides"
@@ -234,8 +236,8 @@ def register_chunk_ignored(server: SglangServer) -> Iterator[Match]:
 
 @RULES.launch("gate-assumes-one-engine")
 def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for servers with HiCache that run at one time, and for each with
-    data-parallel replicas. SGLang's memory check counts one engine alone."""
+    """Yield a finding for servers with HiCache that run at one time, and for each server with
+    HiCache and data-parallel replicas. SGLang's memory check counts only one engine."""
     servers = [process.server for process in processes if process.server and process.server.hicache]
     commands = [server.command for server in servers]
     for turn in dict.fromkeys(command.turn for command in commands):
@@ -316,7 +318,7 @@ def embedding_store_per_process(server: SglangServer) -> Iterator[Match]:
 
 @RULES.server("transfer-threads-too-few")
 def transfer_threads_too_few(server: SglangServer) -> Iterator[Match]:
-    """Yield a finding if a prefill server has fewer transfer threads than transfer queues."""
+    """Yield a finding if a variable gives a prefill server fewer transfer threads than queues."""
     if server.mode != "prefill" or server.value("disaggregation_transfer_backend") != "mooncake":
         return
     written = server.environment.get(_POOL) or server.environment.get(_QUEUES)
@@ -336,7 +338,8 @@ _ALIKE = {"ascend": "mooncake"}
 
 @RULES.launch("pd-backends-differ")
 def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding if no prefill server uses the transfer backend of a decode server."""
+    """Yield a finding if prefill and decode servers have no transfer backend in common. Nothing if
+    a server's mode or backend is not known, or a backend is fake."""
     servers = [process.server for process in processes if process.server is not None]
     if any(isinstance(server.value("disaggregation_mode"), Unknown) for server in servers):
         return
@@ -355,8 +358,8 @@ def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 
 @RULES.launch("pd-bootstrap-differs")
 def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each prefill target of a router whose server has another bootstrap port
-    than the router, or else the decode servers, will ask."""
+    """Yield a finding for each prefill target whose server has another bootstrap port than the one
+    that the router names. If the router names none, the decode servers' own port is compared."""
     decoding = {_bootstrap_port(process) for process in processes if _mode(process) == "decode"}
     for router, target, meant in _servers_of_targets(processes):
         if target.mode != "prefill":
@@ -376,7 +379,8 @@ def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match
 
 @RULES.launch("pd-router-misdirected")
 def pd_router_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each router target at which no server of the named mode listens."""
+    """Yield a finding for each router target whose server runs in another mode, or whose host is a
+    Compose service that listens on other ports."""
     for router, target, meant in _servers_of_targets(processes):
         modes, text = {_mode(process) for process in meant}, ""
         if not meant:
@@ -395,8 +399,9 @@ def _servers_of_targets(
 ) -> list[tuple[LaunchProcess, RouterTarget, list[LaunchProcess]]]:
     """Return (router, target, servers that listen at that address) for each target of each router.
 
-    A target is left out if a server's port is unknown. A prefill host that the launch does not have
-    stands for all prefill servers, if these are as many as the prefill targets."""
+    A target is left out if the port of a server on its host is unknown. If the launch does not have
+    a prefill target's host, all prefill servers are taken, provided that they are as many as the
+    prefill targets."""
     servers = [process for process in processes if process.kind is ProcessKind.SGLANG]
     by_network: dict[str, list[LaunchProcess]] = {}
     for server in servers:
@@ -468,7 +473,8 @@ class _Unrecognized(NamedTuple):
 
 @lru_cache(maxsize=4096)  # both rules ask, one for all servers after the other
 def _with_flags(unrecognized: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
-    """Return each word that the parser left over, with the releases that have its flag."""
+    """Return each word that the parser left over, with the releases that have its flag, or else the
+    most similar flag."""
     spelling, left_over = Spelling(), []
     for word in unrecognized:
         flag = word.text.partition("=")[0]
@@ -502,7 +508,8 @@ def left_over_as_shown(unrecognized: tuple[Word, ...]) -> list[str]:
 
 
 def _as_shown(left_over: Sequence[_Unrecognized]) -> Iterator[str]:
-    """Yield the text of each left-over word. Secrets are removed, and values of unknown flags."""
+    """Yield the text of each left-over word without secrets. The value of a flag that is unknown,
+    and similar to no known flag, is shown as "..."."""
     texts = clean_words(each.word.text for each in left_over)
     of_nobody = False
     for each, text in zip(left_over, texts, strict=True):
@@ -530,7 +537,7 @@ def _edit(left_over: _Unrecognized, exact: bool) -> str:
 
 
 def _releases_of_refused(arguments: ParsedArguments) -> str:
-    """Return the other releases that have the refused flag; "" if none has."""
+    """Return the other releases that have the refused flag; "" if none has, or if this one has."""
     flag = _refused_flag(arguments)
     here = any(flag in row["flags"] for row in argument_table(arguments.version).rows)
     return "" if here or not flag.startswith("--") else _release_spans(flag)
@@ -596,7 +603,7 @@ def _ranks(server: SglangServer) -> int:
 
 
 def _number(server: SglangServer, name: str, default: int) -> int | None:
-    """Return the number that SGLang reads from a variable, or ``default``; None if not known."""
+    """Return the number of a variable, ``default`` if it is not set; None if no number is known."""
     word = server.environment.get(name)
     if word is None or word.text == "":
         return default if word is None else None

@@ -86,7 +86,7 @@ def gate_blind_to_hugepages(server: SglangServer, versions: Versions) -> Iterato
 
 @RULES.memory("storage-needs-equal-heads")
 def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Iterator[Match]:
-    """Yield a finding if K and V differ in width and the storage backend cannot take that."""
+    """Yield a finding if K and V differ in width, which the storage backend cannot take."""
     geometry, backend = known(versions.geometry), server.value("hicache_storage_backend")
     heads = geometry.heads
     unequal = geometry.kind is AttentionKind.MHA and heads.head_dim != heads.v_head_dim
@@ -97,7 +97,7 @@ def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Itera
 
 @RULES.memory("heads-not-shared")
 def heads_not_shared(server: SglangServer, versions: Versions) -> Iterator[Match]:
-    """Yield a finding if the ranks cannot share the key/value heads of the model evenly."""
+    """Yield a finding if the ranks cannot share the key/value heads of an MHA model evenly."""
     geometry = known(versions.geometry)
     ranks, uneven = divmod(known(server.number("tp_size")), max(1, known(server.attention_dp)))
     if uneven:  # values-refused
@@ -116,7 +116,7 @@ def mooncake_too_old(server: SglangServer, versions: Versions) -> Iterator[Match
 
 @RULES.memory("tenant-unsupported")
 def tenant_unsupported(server: SglangServer, versions: Versions) -> Iterator[Match]:
-    """Yield a finding if the store has a tenant_id that this Mooncake does not support."""
+    """Yield a finding if this Mooncake does not support tenants and tenant_id is not default."""
     if server.store is None or server.store.error or versions.mooncake.tenants:
         return
     tenant, standalone = server.store.value("tenant_id"), server.store.value("standalone_storage")
@@ -129,9 +129,9 @@ def tenant_unsupported(server: SglangServer, versions: Versions) -> Iterator[Mat
 def _halves(
     standalone: bool, certain: bool, server: SglangServer, versions: Versions
 ) -> Iterator[Match]:
-    """Yield a finding if Mooncake refuses to register K and V of L2 one by one. standalone: due to
-    standalone storage, else to overlapping regions. certain: only if that is sure, else only if it
-    is in doubt."""
+    """Yield a finding if Mooncake refuses to register K and V of L2 one by one. standalone: whether
+    to report refusals due to standalone storage, else those due to overlapping regions. certain:
+    whether to report refusals that are sure, else those in doubt."""
     store, geometry = server.store, versions.geometry
     assumed = "" if standalone else versions.mooncake_assumed
     both = _k_and_v_in_one_tensor(versions)
@@ -169,7 +169,8 @@ for _id, _about in {
 
 @RULES.memory("relaxed-ordering-off")
 def relaxed_ordering_off(server: SglangServer, versions: Versions) -> Iterator[Match]:
-    """Yield a finding if RDMA memory is registered without PCIe relaxed ordering."""
+    """Yield a finding if RDMA memory is registered without PCIe relaxed ordering. Nothing if the
+    release of Mooncake is an assumption."""
     environment = plain_environment(server.environment)
     if not _uses_rdma(server) or "MC_FORCE_TCP" in server.environment:
         return
@@ -223,7 +224,7 @@ def with_refusals(
     memory: Mapping[int, ServerMemory],
 ) -> tuple[RuleFinding, ...]:
     """Return ``findings``, and before them a finding for each server whose host pools SGLang
-    refuses to build. memory: of the servers, by process number."""
+    refuses to build. memory: each server's, by process number."""
     rule, refused = RULES.page["host-pools-refused"], []
     for process in processes:
         pools = memory.get(process.number)

@@ -74,7 +74,7 @@ def service_key_unknown(process: LaunchProcess) -> Iterator[Match]:
 
 @RULES.process("mooncake-flags-refused")
 def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Match]:
-    """Yield a finding for each flag or value that mooncake_master or mooncake_client refuses."""
+    """Yield a finding for each flag or value that a master or mooncake_client surely refuses."""
     flags = _flags(process)[1]
     for each in flags:
         elsewhere = process.kind is ProcessKind.CLIENT and each.name in _SEEN_ELSEWHERE
@@ -112,7 +112,7 @@ def _unknown_flags(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | Non
 
 
 def _unknown_flag_match(process: LaunchProcess, each: FlagRead, near: str | None) -> Match:
-    """Return the finding about a flag that no known release has."""
+    """Return the finding about a flag of no known release. near: the nearest name, or None."""
     oldest, *_, newest = flag_table().releases
     meant = f": did you mean --{near}?" if near else ""
     text = f"--{each.name}: no release from {oldest} to {newest} has it{meant}"
@@ -125,7 +125,8 @@ def _unknown_flag_match(process: LaunchProcess, each: FlagRead, near: str | None
 
 def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> Iterator[RuleFinding]:
     """Yield a finding for each flag that Mooncake ``version`` does not have, and for each size that
-    its store service cannot read. Either ends the process (0.3.8.post1 to 0.3.11.post1)."""
+    its store service cannot read. Both end the process (0.3.8.post1 to 0.3.11.post1). With
+    --undefok, flags yield nothing."""
     at, release = parse_version(version), mooncake_release(version)
     for process in processes:
         flags = _flags(process)[1]
@@ -167,7 +168,7 @@ def flag_without_dashes(process: LaunchProcess) -> Iterator[Match]:
 
 @RULES.process("mooncake-flag-of-some-releases")
 def mooncake_flag_of_some_releases(process: LaunchProcess) -> Iterator[Match]:
-    """Yield a finding for each flag that only some releases of Mooncake have."""
+    """Yield a finding for each flag that only some of the releases of Mooncake in use have."""
     for each in _flags(process)[1]:
         flag = each.flag
         if flag is None or not (flag.until or flag.since):
@@ -179,7 +180,8 @@ def mooncake_flag_of_some_releases(process: LaunchProcess) -> Iterator[Match]:
 
 @RULES.launch("segment-not-slabs")
 def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each client segment that is no multiple of cachelib's slab (16 MiB)."""
+    """Yield a finding for each client segment that is no multiple of cachelib's slab (16 MiB).
+    Nothing if no master of the launch takes cachelib."""
     if not _takes_slabs(processes):
         return
     for process in processes:
@@ -193,7 +195,8 @@ def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 
 @RULES.launch("segment-base-unaligned")
 def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each segment on 2 MiB pages: cachelib needs it aligned to 16 MiB."""
+    """Yield a finding for each segment on 2 MiB pages, if a master of the launch takes cachelib,
+    which needs an alignment of 16 MiB."""
     if not _takes_slabs(processes):
         return
     for process in processes:
@@ -216,7 +219,7 @@ def ascend_host_memory(process: LaunchProcess) -> Iterator[Match]:
 
 
 def _flags(process: LaunchProcess) -> tuple[Mapping[str, Flag], list[FlagRead]]:
-    """Return the gflags that the program of ``process`` knows, and those of its command line."""
+    """Return the gflags of a process's program ({} if none), and those of its command line."""
     program = GFLAGS_PROGRAMS.get(process.kind)
     if program is None:
         return {}, []
@@ -255,8 +258,8 @@ def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]
 
 
 def _refused_together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
-    """Yield (flag, reason) for each flag that the master refuses because of another flag, or of one
-    that is missing. Nothing if a file may add flags."""
+    """Yield (flag, reason) for each flag that the master refuses because another flag is given, or
+    is missing. Nothing if a file may add flags."""
     if "config_path" in values or "flagfile" in values:
         return
 
@@ -320,7 +323,8 @@ def _page_bytes(process: LaunchProcess) -> int | None:
 
 
 def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:
-    """Return the bytes that one client of ``process`` mounts and the place; None if not certain."""
+    """Return (bytes that a client of ``process`` mounts, their place); None bytes if not
+    certain."""
     origin = process.command.origin
     if process.server is not None:
         word = process.server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE")
@@ -332,7 +336,8 @@ def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:
 
 
 def _rank_segment_bytes(server: SglangServer) -> int | None:
-    """Return the bytes that one rank's client mounts; None if it mounts none or that is unknown."""
+    """Return the bytes that one rank's client mounts. None with standalone storage, and if the
+    bytes are unknown or differ by release."""
     size = configured_segment(server)
     if size is None or server.store is None or server.store.value("standalone_storage") is True:
         return None

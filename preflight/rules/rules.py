@@ -74,10 +74,9 @@ Adds = Callable[[Check], Check]
 
 
 def read_page(text: str) -> dict[str, Rule]:
-    """Return the rules of a topic's Markdown page by id, in the order of the page.
-
-    A rule is a section: its id, its severity and what it finds, and a list of three items, or five
-    with the words before and after. Backticks are left out."""
+    """Return the rules of a topic's Markdown page by id, in the order of the page. A rule is a
+    section: its id, its severity and what it finds, and a list. The list has consequence, remedy
+    and source, and may have the words before and after. Backticks are left out."""
     rules: dict[str, Rule] = {}
     for section in text.replace("`", "").split("\n## ")[1:]:
         head, *items = section.split("\n- ")
@@ -105,7 +104,7 @@ class RuleSet:
         self.checks: dict[str, list[tuple[Rule, Check]]] = defaultdict(list)
 
     def _decorator(self, about: str, id_: str) -> Adds:
-        """Return a decorator: its function checks rule ``id_``."""
+        """Return a decorator to check rule ``id_``. about: launch, released or memory."""
 
         def add(check: Check) -> Check:
             self.checks[about].append((self.page[id_], check))
@@ -114,9 +113,8 @@ class RuleSet:
         return add
 
     def _for_each(self, id_: str, about: Callable[[LaunchProcess], tuple[Any, ...]]) -> Adds:
-        """Return a decorator: its function checks rule ``id_`` for each process of a launch.
-
-        about: returns the arguments of the function for a process. If one is None, the process is
+        """Return a decorator: its function checks rule ``id_`` for each process of a launch. about:
+        returns the arguments of the function for a process. If an argument is None, the process is
         passed over."""
 
         def add(check: Check) -> Check:
@@ -163,7 +161,7 @@ class RuleSet:
 
 
 def _with_origins(matches: Iterable[Match], command: Origin) -> Iterator[Match]:
-    """Yield each match with a place, ``command`` by default, until a fact is not known."""
+    """Yield each match, with ``command`` as its place if it has none, until a fact is not known."""
     with suppress(UnknownFactError):
         for match in matches:
             yield match if match.origin else match._replace(origin=command)
@@ -174,7 +172,7 @@ MOST_LOOKED_UP = 24
 
 
 class Spelling:
-    """Finds the name that a misspelt name most likely stands for, at most MOST_LOOKED_UP times."""
+    """Finds the known name that a misspelt name most likely means, at most MOST_LOOKED_UP times."""
 
     def __init__(self, cutoff: float = 0.75) -> None:
         self._cutoff = cutoff
@@ -208,11 +206,12 @@ _LEAST_LETTERS, _LEAST_SWAPPED = 4, 3
 
 
 def is_misspelt(name: str, intended: str) -> bool:
-    """Tell whether ``name`` is surely ``intended`` written wrongly, and no new name.
+    """Tell whether ``name`` is surely a wrong spelling of ``intended``, and not the name of a newer
+    flag.
 
-    That is sure if each part between dashes is equal or one letter off, or if only dashes and
-    underscores differ. Of the 414 flags that SGLang got after 0.5.2, one was so near to an older
-    flag (--otlp-traces-endpoint; the older was the mistake); of Mooncake's 153, none."""
+    The spelling is wrong if each part between dashes is equal or one letter off, or if only dashes,
+    underscores or case differ. Of 414 flags that SGLang got after 0.5.2, one was so near to an
+    older flag."""
     name, intended = (text.replace("_", "-").lower() for text in (name, intended))
     if name.replace("-", "") == intended.replace("-", ""):
         return True
@@ -221,7 +220,8 @@ def is_misspelt(name: str, intended: str) -> bool:
 
 
 def _one_letter_off(part: str, other: str) -> bool:
-    """Tell whether two words are equal, or one letter is lost, added, changed or swapped."""
+    """Tell whether two words are equal, or one letter is lost, added or changed, or two are
+    swapped. Words of fewer than 4 letters (of 3, if two are swapped) must be equal."""
     same = 0
     while part[same : same + 1] == other[same : same + 1] != "":
         same += 1

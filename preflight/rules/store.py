@@ -63,7 +63,8 @@ def store_environment_ignored(server: SglangServer, store: StoreConfig) -> Itera
 
 @RULES.store("store-config-refused")
 def store_config_refused(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
-    """Yield a finding for each store setting that SGLang or the setup of Mooncake refuses."""
+    """Yield a finding for SGLang's error in the store's settings; without an error, for a protocol
+    and for a hostname that Mooncake's setup refuses."""
     if store.error:
         yield Match(f"SGLang: {store.error}", None, _edit_text(server, store.edit))
     elif store.value("standalone_storage") is False:
@@ -144,7 +145,7 @@ def store_key_unknown(server: SglangServer, store: StoreConfig) -> Iterator[Matc
 
 @RULES.store("environment-value-defaulted")
 def environment_value_defaulted(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
-    """Yield a finding for each store variable that SGLang cannot read: SGLang uses its default."""
+    """Yield a finding for each boolean or number of the store that SGLang cannot read."""
     for entry in KEYS.values() if store.source is Source.ENVIRONMENT else ():
         word = server.environment.get(entry.variable)
         if word is None or word.unresolved or entry.read not in (sglang_env_bool, sglang_env_int):
@@ -211,7 +212,7 @@ def service_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]
 
 @RULES.launch("service-not-started")
 def service_not_started(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each process that asks this host at a port that no master serves."""
+    """Yield a finding for each process that asks this host's master at a port that none serves."""
     for process, service, master, served in unserved_calls(processes):
         called = f"{service.kind} {service.host}:{service.port} ({service.origin})"
         listens = " and ".join(map(str, served))
@@ -239,8 +240,8 @@ def endpoints_not_dialled(process: LaunchProcess) -> Iterator[Match]:
 
 
 def _same_names(schemes: tuple[str, ...], processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each store client that registers under the ``host:port`` of another one
-    that may run beside it, in the same metadata server. schemes: of that server's address."""
+    """Yield a finding for each store client with the ``host:port`` and the metadata server of an
+    earlier client that may run beside it. schemes: of the metadata servers that are looked at."""
     first: dict[tuple[str, str], LaunchProcess] = {}
     for process in processes:
         names = [(client.hostname, client.metadata) for client in process.stores]
@@ -265,8 +266,8 @@ RULES.launch("client-name-replaced")(partial(_same_names, ("etcd", "redis")))
 
 @RULES.launch("segment-nowhere")
 def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding if every server that uses a store gives a segment of 0 to that store, and the
-    launch has no store service and no mooncake_client."""
+    """Yield a finding if each server gives its store a segment of 0, and the launch has neither a
+    store service nor a mooncake_client."""
     stores = [server for server, _ in _store_servers(processes)]
     kinds = {process.kind for process in processes}
     if not stores or kinds & {ProcessKind.CLIENT, ProcessKind.STORE_SERVICE}:
@@ -343,7 +344,7 @@ def device_map_repeats(server: SglangServer) -> Iterator[Match]:
 
 @DEVICES.store("two-transfer-engines")
 def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
-    """Yield a finding for each reason why the store does not share SGLang's transfer engine."""
+    """Yield a finding for each reason why an RDMA store does not share SGLang's transfer engine."""
     known(store.source)
     if store.error or not _offers_engine(server) or store.value("standalone_storage") is True:
         return
@@ -440,7 +441,7 @@ def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
 
 def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
     """Yield (setting, device names with commas) for each device list of an engine that is not
-    SGLang. The list of a store client counts with RDMA alone."""
+    SGLang. A store client without RDMA is left out."""
     consumer = process.consumer
     for store in process.stores if consumer is not None else ():
         rdma = isinstance(store.client, StoreClient) and store.client.protocol is Protocol.RDMA

@@ -79,8 +79,8 @@ def ssd_limit_passed(
 
 
 def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, str] | None:
-    """Return a process's SSD quota (bytes) and its place, or NO_QUOTA. None if Mooncake keeps the
-    size limit, so that a quota is not needed."""
+    """Return a process's SSD quota (bytes) and its place, or NO_QUOTA. None if no quota is needed:
+    Mooncake keeps the size limit, or the process does not write buckets."""
     if not mooncake.forgets_carried_objects or not _writes_buckets(process):  # the same release
         return None
     return _quota(process)
@@ -104,7 +104,7 @@ def _writes_buckets(process: LaunchProcess) -> bool:
 
 def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, int] | None:
     """Return (objects of a bucket, seconds of a heartbeat) of a process that loses objects on their
-    way to SSD. None if nothing is lost, or only of a stream that is very slow."""
+    way to SSD. None if nothing is lost, or only if fewer than 5 objects arrive a second."""
     environment = process.command.environment
     keys, seconds = (
         default
@@ -123,10 +123,9 @@ def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
     """Return the part (0 to 1) of a steady stream of objects that reaches SSD.
 
     bucket: how many objects fill a bucket. heartbeat: how many arrive between two heartbeats.
-
-    What does not fill a bucket at a heartbeat goes into the next bucket, and is lost: on average
-    half a bucket each time. If no bucket fills within a heartbeat, all is lost until one is full.
-    Objects are whole: if few fill a bucket, half an object more arrives."""
+    Objects that do not fill a bucket at a heartbeat go into the next bucket, and are lost: on
+    average half a bucket each time. If no bucket fills within a heartbeat, all objects are lost
+    until a bucket is full."""
     return heartbeat / bucket / 2 if heartbeat < bucket else 1 - bucket / heartbeat / 2
 
 
@@ -206,8 +205,8 @@ def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 
 @RULES.launch("ssd-beside-segment")
 def ssd_beside_segment(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each server that offloads without a segment, if no segment owner of the
-    launch offloads."""
+    """Yield a finding for each server that offloads without a segment, if the launch has segment
+    owners and surely no owner offloads."""
     owners = list(_segment_owners(processes))
     if not owners or any(uses_offload(owner) is not False for owner in owners):
         return
@@ -398,7 +397,8 @@ def offload_without_switch(process: LaunchProcess) -> Iterator[Match]:
 
 @OFFLOAD.process("offload-switch-misplaced")
 def offload_switch_misplaced(process: LaunchProcess) -> Iterator[Match]:
-    """Yield a finding for each SSD offload switch that only another kind of program reads."""
+    """Yield a finding for each SSD offload switch that is on for a store client without offload,
+    and that only another kind of program reads."""
     environment = process.command.environment
     off = store_clients(process) and uses_offload(process) is False
     if not off or _SWITCHES.get(process.kind) in environment:
@@ -411,7 +411,7 @@ def offload_switch_misplaced(process: LaunchProcess) -> Iterator[Match]:
 
 
 def _switch_on(process: LaunchProcess) -> str:
-    """Return how SSD offload is switched on for a process of its kind."""
+    """Return the edit, as a sentence, that switches SSD offload on for a process."""
     variable = _SWITCHES.get(process.kind)
     how = "give --enable_offload=true" if variable is None else f"export {variable}=1"
     return f"{at(process.command.origin)} {how}"
@@ -419,7 +419,8 @@ def _switch_on(process: LaunchProcess) -> str:
 
 @OFFLOAD.launch("offload-one-sided")
 def offload_one_sided(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each process that offloads to SSD, if no master offers offload."""
+    """Yield a finding for each process that offloads to SSD, if the launch has masters and surely
+    no master offers offload."""
     masters = [process for process in processes if process.kind is ProcessKind.MASTER]
     if not masters or any(offers_offload(master) is not False for master in masters):
         return
@@ -430,7 +431,8 @@ def offload_one_sided(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 
 @OFFLOAD.launch("offload-unused")
 def offload_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each master that offers SSD offload, if no client uses it."""
+    """Yield a finding for each master that offers SSD offload, if the launch has clients and surely
+    no client uses it."""
     clients = [process for process in processes if store_clients(process)]
     if not clients or any(uses_offload(client) is not False for client in clients):
         return
@@ -461,7 +463,8 @@ def offload_folder_default(processes: tuple[LaunchProcess, ...]) -> Iterator[Mat
 
 @OFFLOAD.launch("offload-folder-common")
 def offload_folder_common(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each process that offloads to the same folder as an earlier process."""
+    """Yield a finding for each process that offloads to the same folder as an earlier process. A
+    process that runs at an unknown place is left out."""
     first: dict[tuple[object, ...], _Offload] = {}
     for offload in _offloads(processes):
         where = place(offload.process)
@@ -507,7 +510,7 @@ class _Offload(NamedTuple):
 
 
 def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
-    """Yield every process that is known to offload, with its folder."""
+    """Yield every process that is known to offload, with its folder, if the folder is known too."""
     for process in processes:
         if uses_offload(process) is not True:
             continue

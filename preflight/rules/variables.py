@@ -67,7 +67,8 @@ def local_buffer_ignored(server: SglangServer) -> Iterator[Match]:
 
 @RULES.launch("variable-misspelt")
 def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each variable that no program, or only an older SGLang, reads."""
+    """Yield a finding for each variable MC_.., MOONCAKE_.. or SGLANG_.. that no program, or only an
+    older SGLang, reads. A variable of a program that is not known here is passed over."""
     known: Mapping[str, str] = {}
     reported: set[str] = set()
     spelling = Spelling(0.8)
@@ -136,7 +137,7 @@ def _range_text(row: Number, text: str, read: NumberRead) -> str | None:
 @keep_last
 def _numbers_read(processes: tuple[LaunchProcess, ...]) -> list[tuple[Number, Word, NumberRead]]:
     """Return (row, text as written, what Mooncake reads) for each number variable that a launch
-    sets. A variable that another one replaces is left out, and a blank one without effect."""
+    sets. A variable that another one replaces is left out, and a blank text without effect."""
     numbers = []
     everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
     offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
@@ -282,7 +283,7 @@ def known_variables() -> Mapping[str, str]:
 
 
 def _peers(process: LaunchProcess) -> tuple[str, ...] | None:
-    """Return the hosts that a process's settings name as peers; None if it may talk to others."""
+    """Return the hosts that a process's settings name as its peers; None if it may have more."""
     addresses: list[object] = []
     if process.server is not None:
         store = process.server.store
@@ -302,7 +303,7 @@ def _peers(process: LaunchProcess) -> tuple[str, ...] | None:
 
 
 def _hosts(address: str) -> Iterator[str]:
-    """Yield the hosts of ``a:1``, ``http://a:1/metadata`` or ``etcd://a:1;b:1``."""
+    """Yield the hosts of ``a:1``, ``http://a:1/x`` or ``etcd://a:1;b:1``; none of P2PHANDSHAKE."""
     if address == "P2PHANDSHAKE":
         return
     for part in re.split("[;,]", address.partition("://")[2] or address):
@@ -313,7 +314,7 @@ def _hosts(address: str) -> Iterator[str]:
 
 
 def _skips(no_proxy: str, host: str) -> bool:
-    """Return whether a client asks ``host`` itself: named in full, by its domain, or by a star."""
+    """Return whether ``no_proxy`` exempts ``host``: in full, by its domain, or by a star."""
     entries = (entry.strip().partition(":")[0].lstrip(".") for entry in no_proxy.split(","))
     return any(
         name == "*" or (name and (host == name or host.endswith(f".{name}"))) for name in entries
