@@ -131,10 +131,11 @@ def _verdict(record: Advisory, subject: AdvisorySubject) -> Verdict:
 def advisory_findings(seen: JudgedHost) -> list[Finding]:
     """Judge every record for a launch on a host; [] without a launch that is sized.
 
-    Each process that a record affects, or may affect, is a finding. One finding that passes counts
-    the records that affect no process. One that is skipped counts the records whose event may arise
-    only while the launch runs. One more for each unknown release, or unknown word of the launch,
-    counts the records that depend on it. Records that another check covers are left out."""
+    Each process that a record affects, or may affect, is a finding. A finding that passes has the
+    number of records that affect no process. A finding that is skipped has the number of records
+    whose event may arise only while the launch runs. For each unknown release or word of the
+    launch, another has the number of records that depend on it. Records that another check covers
+    are left out."""
     if not isinstance(seen.launch, Sized):
         return []
     findings: list[Finding] = []
@@ -384,7 +385,8 @@ def _segment_bytes(subject: AdvisorySubject) -> int | None:
 
 
 def _driver(subject: AdvisorySubject) -> str | None:
-    """Return the version of NVIDIA's driver; None without such a driver or GPU."""
+    """Return the version of NVIDIA's driver; None without an NVIDIA GPU, or without a driver.
+    Raises UnknownFactError if the GPUs or the version are not known."""
     gpus = subject.seen.facts.gpus
     if known(gpus.nvidia) is False:
         return None

@@ -202,7 +202,7 @@ def holds(condition: Expression, fact: Fact) -> bool | Unknown:
 
 
 def all_or_any(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
-    """Tell whether every part holds (``every``), or any; Unknown if no known part decides."""
+    """Tell whether every part holds (``every``), or any; Unknown if the known parts do not tell."""
     unsure: Unknown | None = None
     for part in parts:
         if isinstance(part, Unknown):

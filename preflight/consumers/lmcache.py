@@ -371,7 +371,7 @@ class _LMCacheReading(ConsumerParts):
 
     def _store(self) -> None:
         """Add the client of Mooncake's store, as the file of MOONCAKE_CONFIG_PATH, or else
-        extra_config, sets it up. If the setup fails, add why."""
+        extra_config, sets it up. If the setup fails, add the reason to ``misread``."""
         path = self.environment.get(STORE_PATH)
         where = "extra_config"
         raw: Any = self.values["extra_config"]

@@ -525,7 +525,8 @@ _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
 
 def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
     """Read the pinned host pool of Dynamo's KVBM, one for each engine, and KVBM's ports.
-    DYN_KVBM_CPU_CACHE_GB gives the pool's size in units of 10^9 bytes."""
+    DYN_KVBM_CPU_CACHE_GB gives the pool's size in units of 10^9 bytes. If neither host nor disk has
+    a size, ``refused`` has KVBM's error."""
     sizes: dict[str, float] = {}
     parts = ConsumerParts()
     for tier in ("CPU", "DISK"):

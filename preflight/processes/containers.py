@@ -93,9 +93,9 @@ def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
 
 
 def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unknown | None:
-    """Return the GPUs that a container is given. The first source that tells is taken: resources,
-    ``--gpus``, NVIDIA_VISIBLE_DEVICES (``variable``), device files, the runtime. None if no source
-    tells, Unknown if a variable decides."""
+    """Return the GPUs that a container is given. The first source that names some is taken:
+    resources, ``--gpus``, NVIDIA_VISIBLE_DEVICES (``variable``), device files, the runtime. None if
+    no source names any, Unknown if the text of a source is not known."""
     resources = [name for name in GPU_RESOURCES if name in settings.resources]
     resources.sort(key=lambda name: settings.resources[name] == "0")  # of another maker, then
     for name in resources:

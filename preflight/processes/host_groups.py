@@ -266,8 +266,8 @@ class ForegroundServer(NamedTuple):
 
 
 def foreground_server(processes: Sequence[LaunchProcess]) -> ForegroundServer | None:
-    """Return the first server that blocks its script, with what the script starts behind it. None
-    if no server does, or if the launch is for several hosts or kills its servers in rounds."""
+    """Return the first known program that blocks its script, with what the script starts behind it.
+    None without one, or if the launch is for several hosts or kills its servers in rounds."""
     known = [process for process in processes if process.kind not in _ANYWHERE]
     groups = host_groups(processes)
     if groups and not (groups[0].in_turn and not groups[0].killed):

@@ -197,7 +197,7 @@ def engine_protocol(server: SglangServer) -> str | Unknown | None:
     """Return the transport of a server's Mooncake engine between prefill and decode: rdma, tcp,
     efa, ascend.
 
-    None for a server without that engine; Unknown if a variable or SGLang's release decides and is
+    None for a server without that engine; Unknown if it depends on a variable or a release that is
     not known. MC_FORCE_TCP makes it tcp (transfer_engine_impl.cpp, init). Devices only narrow
     Mooncake's own discovery (transfer_engine_py.cpp, initializeExt)."""
     if server.mode not in ("prefill", "decode"):

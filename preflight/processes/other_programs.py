@@ -213,8 +213,8 @@ def _is_small_by_name(name: str, behind: Iterable[str]) -> bool:
 
 def _inner_command(name: str, texts: Sequence[str]) -> Sequence[str]:
     """Return the words of the command that a launcher starts; empty if its words start nothing.
-    texts: all words, the launcher first. Only options that ``small_programs.txt`` lists as valued
-    take a word; every other option is a switch."""
+    name: the launcher's, without folder. texts: all words, the launcher first. Only options that
+    ``small_programs.txt`` lists as valued take a word; every other option is a switch."""
     plain: list[str] = []
     before = ""
     for at, text in enumerate(texts[1:], start=1):

@@ -55,7 +55,7 @@ class Address(NamedTuple):
 
 
 def ports(process: LaunchProcess) -> Iterator[BoundPort]:
-    """Yield the fixed ports that ``process`` binds."""
+    """Yield the ports that ``process`` binds by a flag, a setting or a default, not at random."""
     command = process.command
     network, pod = network_of(command), pod_of(command)
     open_word = next(process.open_words, None)

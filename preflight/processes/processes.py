@@ -189,8 +189,8 @@ class LaunchProcess(NamedTuple):
 
     @property
     def open_words(self) -> Iterator[Word]:
-        """Yield the words whose text is not known, except for values of flags. Of an SGLang server,
-        they are among the words that its parser does not recognize."""
+        """Yield the words whose text is not known, except for values of flags. For an SGLang
+        server, only words that its parser does not recognize are looked at."""
         program = GFLAGS_PROGRAMS.get(self.kind)
         flags = {} if program is None else flags_of(program)
         value_of = ""

@@ -73,11 +73,11 @@ _PORT_OF = {"master": "RPC port", "metadata-http": "metadata port"}
 def unserved_calls(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, LaunchProcess, tuple[int, ...]]]:
-    """Yield (process, service, master, ports) for each process that asks this host's master or
-    metadata server at a port at which nothing of the launch listens.
+    """Yield (process, service, master, ports) for each process that asks a master or metadata
+    server of this host at a port that the launch does not serve.
 
-    master: the last one of the launch. ports: those at which its masters serve what is asked for.
-    Nothing is yielded if a port is not known, or another program may serve the metadata."""
+    master: the last master of the launch. ports: those at which the launch's masters serve the
+    same. Nothing is yielded if a port is not known, or another program may serve the metadata."""
     local = _listening(processes)
     masters = [p for p in processes if p.kind is ProcessKind.MASTER and not network_of(p.command)]
     at = {port.port for each in ports_of(processes) for port in each}
@@ -128,7 +128,7 @@ def listens_elsewhere(
 
 @keep_last
 def named_services(processes: tuple[LaunchProcess, ...]) -> dict[str, list[LaunchProcess]]:
-    """Return the processes of each service of Compose by its name; "": all others."""
+    """Return the processes of each Compose service by its name; "": the other processes."""
     named: dict[str, list[LaunchProcess]] = {}
     for process in processes:
         named.setdefault(service_of(process.command), []).append(process)
@@ -243,7 +243,8 @@ def _master(process: LaunchProcess, setting: SettingValue, local: Listening) -> 
 def _health(
     process: LaunchProcess, master: SettingValue, port: SettingValue, local: Listening
 ) -> Iterator[Service]:
-    """Yield the admin port of the master that a server asks for its health."""
+    """Yield the admin port of the master that a server asks for its health. Nothing if the master's
+    address is not known, empty or has a scheme."""
     if not isinstance(master.value, str) or "://" in master.value or not master.value:
         return
     host = split_address(master.value).host

@@ -280,8 +280,9 @@ def _placeholders(
 
 
 def count_of(process: LaunchProcess) -> int | Unknown:
-    """Return how many times the launch starts a process. Unknown behind a launcher or loop that is
-    not read, and for a trainer whose engines cannot be counted."""
+    """Return how many times the launch starts a process; for a router or trainer, how many engines
+    it starts. Unknown behind a launcher or loop that is not read, and for a trainer whose engines
+    cannot be counted."""
     for wrapper in process.command.wrappers:
         name = wrapper[0].rpartition("/")[2] if wrapper else ""
         if name in _SEVERAL and tasks(wrapper, process.command.environment) is None:
@@ -308,7 +309,7 @@ def routed_servers(process: LaunchProcess) -> int | None:
 def engines_of_trainer(process: LaunchProcess) -> int | Unknown | None:
     """Return how many engines a trainer such as slime starts; None for other processes.
 
-    Unknown if a flag that decides is missing or not known. Source: github.com/THUDM/slime
+    Unknown if a flag that is needed is missing or not known. Source: github.com/THUDM/slime
     ``slime/utils/arguments.py``: --rollout-num-gpus divided by --rollout-num-gpus-per-engine. With
     --colocate and no --rollout-num-gpus, the actor's GPUs are divided."""
     argv = process.command.words
@@ -332,8 +333,8 @@ def engines_of_trainer(process: LaunchProcess) -> int | Unknown | None:
 
 
 def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield each process that starts several times although the sizes count it once, and each whose
-    number of starts is not known."""
+    """Yield each process that starts several times although the sizes are those of one, and each
+    process whose number of starts is not known."""
     for process in processes:
         engines = engines_of_trainer(process)
         if isinstance(engines, int) and engines > 1:

@@ -407,8 +407,8 @@ def _consumer_brief(consumer: Consumer) -> Iterator[str]:
 
 
 def _server_brief(server: SglangServer, without_dp: bool) -> Iterator[str]:
-    """Yield the settings that distinguish a server. without_dp: leave out dp, as each replica
-    counts as a server."""
+    """Yield the settings that distinguish a server. without_dp: leave out dp, as each replica is
+    counted as a server."""
     model = server.value("model_path")
     name = model.rstrip("/").rpartition("/")[2] if isinstance(model, str) else "model not known"
     yield name or "no model named"

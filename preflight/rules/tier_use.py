@@ -87,8 +87,8 @@ def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int
 
 
 def _quota(process: LaunchProcess) -> tuple[int, str]:
-    """Return (bytes, variable and where it is set) of a process's SSD quota. The bytes are 0 if a
-    variable decides them. NO_QUOTA, the pair (0, ""), if no usable quota is set."""
+    """Return (bytes, variable and where it is set) of a process's SSD quota. The bytes are 0 if the
+    variable's value is not known. NO_QUOTA, the pair (0, ""), if no usable quota is set."""
     for name in (QUOTA, "MOONCAKE_BUCKET_MAX_TOTAL_SIZE"):
         word = process.command.environment.get(name)
         if word is not None:
@@ -163,7 +163,8 @@ def l3_gets_less(server: SglangServer, versions: Versions) -> Iterator[Match]:
 
 @RULES.memory("l2-below-l1")
 def l2_below_l1(server: SglangServer, versions: Versions) -> Iterator[Match]:
-    """Yield a finding if --hicache-ratio makes L2 smaller than L1, with write_through."""
+    """Yield a finding if --hicache-ratio makes L2 smaller than L1, with write_through. Nothing for
+    a release that refuses to start with it."""
     ratio, size = server.value("hicache_ratio"), server.value("hicache_size")
     small = isinstance(ratio, float) and ratio < 1 and server.arguments.given("hicache_ratio")
     through = server.value("hicache_write_policy") == "write_through"
@@ -174,8 +175,8 @@ def l2_below_l1(server: SglangServer, versions: Versions) -> Iterator[Match]:
 
 @RULES.launch("soft-pin-unused")
 def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each soft pin lifetime of a master, if only SGLang servers use the store.
-    SGLang never pins."""
+    """Yield a finding for each soft pin lifetime of a master, if SGLang servers use the store and
+    the launch has no other engine. SGLang never pins."""
     clients = [process for process in processes if store_clients(process)]
     others = any(process.consumer for process in processes)
     if others or not any(process.server for process in clients):
@@ -317,7 +318,7 @@ def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[
 
 @RULES.memory("prefetch-within-l2")
 def prefetch_within_l2(server: SglangServer, versions: Versions) -> Iterator[Match]:
-    """Yield a finding if an L2 of --hicache-size holds no more than two longest prompts."""
+    """Yield a finding if an L2 of --hicache-size is too small for two of the longest prompts."""
     context, release = server.value("context_length"), versions.sglang
     certain = release.partial_prefetch and not versions.sglang_unsure
     if not _has_storage_backend(server) or not isinstance(context, int) or not certain:
@@ -398,7 +399,7 @@ def offload_without_switch(process: LaunchProcess) -> Iterator[Match]:
 @OFFLOAD.process("offload-switch-misplaced")
 def offload_switch_misplaced(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each SSD offload switch that is on for a store client without offload,
-    and that only another kind of program reads."""
+    and that only another program reads."""
     environment = process.command.environment
     off = store_clients(process) and uses_offload(process) is False
     if not off or _SWITCHES.get(process.kind) in environment:
@@ -550,7 +551,7 @@ def offers_offload(process: LaunchProcess) -> bool | None:
 
 
 def _watermark(environment: Mapping[str, Word], level: str) -> float | None:
-    """Return the SSD watermark in effect (0 to 1); None if a variable decides. level: HIGH, LOW."""
+    """Return the SSD watermark in effect (0 to 1); None if it is not known. level: HIGH, LOW."""
     rows = [row for row in RATIOS if f"_{level}_" in row.name]
     for row in rows:
         word = environment.get(row.name)
