@@ -44,9 +44,9 @@ def read_compose(
 ) -> Reading:
     """Return the process of each service. ``environment``, else ``.env``, fills in ``${NAME}``.
 
-    beside: reads ``.env``, and the files that ``env_file:`` names, by the written path. A service
-    that extends another, and a file that is included, are only noted. Raises SourceError, as
-    load_documents does."""
+    name: of the file. beside: reads ``.env``, and the files that ``env_file:`` names, by the
+    written path. An included file, and a service that extends another or is not started, are only
+    noted. Raises SourceError for a text that is not YAML, or too large."""
     documents = load_documents(text, name)
     surroundings = environment_words(environment)
     readings: list[Reading] = []
@@ -92,7 +92,8 @@ class _ServiceReader:
         self.notes.append(SourceNote(id_, message, Origin(self.name, line)))
 
     def reading(self) -> Reading:
-        """Return the commands of the service, with its variables, ports and settings."""
+        """Return the commands of the service, with its variables, ports and settings. A service
+        with 0 copies gives a note alone."""
         origin = Origin(self.name, self.tree.line)
         counts = (self.text("deploy", "replicas"), self.text("scale"))
         copies = next((int(text) for text in counts if text and _COPIES.fullmatch(text)), 1)
@@ -130,8 +131,7 @@ class _ServiceReader:
         return source.with_published(Reading(inner.commands, (*self.notes, *inner.notes)), ports)
 
     def published(self, origin: str) -> Iterator[Published]:
-        """Yield the host's ports that the engine binds; none for a service on the host's
-        network."""
+        """Yield the host's TCP ports that the engine binds; none if the host's network is used."""
         owner = f"service {self.service} ({origin})"
         for item in () if self.text("network_mode") == "host" else self.tree.at("ports").items:
             port_word = self.word(item)
@@ -147,8 +147,8 @@ class _ServiceReader:
             yield from container.host_ports(port_word.text, owner, origin, not port_word.unresolved)
 
     def beside(self) -> Beside:
-        """Return a reader of files by their path in the container. It reads those that a bind mount
-        brings from the host, and gives None for others."""
+        """Return a function that gives the text of a file by its path in the container. The
+        function gives None for a file that no bind mount brings from the host."""
         mounts = [mount for mount in self.mounts() if mount.kind == "bind"]
 
         def near(path: str) -> str | None:
@@ -164,8 +164,9 @@ class _ServiceReader:
         return interpolate(tree.text or "", self.surroundings, Origin(self.name, tree.line))
 
     def words(self, key: str) -> list[Word]:
-        """Return the words of ``entrypoint`` or ``command``: the items of a list, or a text split
-        as Compose does. Adds notes, as on a quote that never closes, which gives no word."""
+        """Return the words of ``entrypoint`` or ``command`` (``key``): the items of a list, or a
+        text split as Compose does. A text ends, with a note, at an operator such as ``|``. A quote
+        that never closes gives a note and no words."""
         tree = self.tree.at(key)
         shown = f"{key} of service {self.service}"
         if tree.text is None:
@@ -195,8 +196,8 @@ class _ServiceReader:
 
     def environment(self) -> dict[str, Word]:
         """Return the variables of the service: those of ``environment`` over those of ``env_file``.
-        A file that cannot be read is noted, and unset variables that a server needs are then
-        unknown."""
+        A required file that cannot be read is noted. Variables that a server needs are then
+        unknown, unless they are set."""
         variables: dict[str, Word] = {}
         set_here: dict[str, Word] = {}
         for key, value, line in _pairs(self.tree.at("environment")):
@@ -238,7 +239,7 @@ class _ServiceReader:
         return None if tree.text is None else self.word(tree).text
 
     def mounts(self) -> Iterator[Mount]:
-        """Yield the mounts of ``volumes``, in both forms, and of ``tmpfs``."""
+        """Yield the mounts of ``volumes``, each a text or a mapping, and of ``tmpfs``."""
         for item in self.tree.at("volumes").items:
             if item.text is not None:
                 yield container.volume(self.word(item).text)
@@ -250,7 +251,7 @@ class _ServiceReader:
         yield from map(container.tmpfs, self.texts("tmpfs"))
 
     def absolute(self, mount: Mount) -> Mount:
-        """Return a mount with its relative source made absolute."""
+        """Return a bind mount with its source ``./x`` made absolute; any other mount unchanged."""
         if mount.kind != "bind" or not mount.source.startswith("."):
             return mount
         folder = os.path.dirname(os.path.abspath(self.name))
@@ -268,8 +269,8 @@ class _ServiceReader:
                 yield text
 
     def gpus(self) -> GivenGpus | Unknown | None:
-        """Return the GPUs that ``gpus``, else a reservation, else a CDI device asks for; None if
-        none of these does."""
+        """Return the GPUs that ``gpus``, else a reservation, else CDI devices ask for: of several
+        items the first. None if nothing asks for a GPU; Unknown for an unset variable."""
         if (wanted := self.text("gpus")) is not None:
             return container.gpu_request(wanted)
         reserved = self.tree.at("deploy", "resources", "reservations", "devices").items
@@ -300,7 +301,7 @@ class _ServiceReader:
 
 
 def _pairs(tree: Node) -> Iterator[tuple[str, str | None, int | None]]:
-    """Yield name, value and line of ``environment:``; a value of None takes the caller's."""
+    """Yield name, value and line of ``environment:``; a value of None means the caller's."""
     for key, value in tree.fields.items():
         yield key, value.text, value.line
     for item in tree.items:
@@ -310,7 +311,8 @@ def _pairs(tree: Node) -> Iterator[tuple[str, str | None, int | None]]:
 
 
 def _why_not_started(service: str, tree: Node, surroundings: Mapping[str, Word]) -> str:
-    """Return why ``compose up`` leaves a service out: none of its profiles is chosen. Else ""."""
+    """Return why ``compose up`` leaves a service out: COMPOSE_PROFILES names none of its profiles.
+    Return "" if the service starts, or if the value of COMPOSE_PROFILES is not known."""
     profiles = [item.text for item in tree.at("profiles").items if item.text]
     chosen = surroundings.get("COMPOSE_PROFILES")
     wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]

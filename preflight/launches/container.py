@@ -191,8 +191,8 @@ def docker_size(text: str | None, what: str) -> Size:
 
 
 def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
-    """Return the soft and the hard limit of texts such as ``memlock=-1:-1``, by name. One number is
-    both limits; one that is no number is Unknown."""
+    """Return name -> soft and hard limit of texts such as ``memlock=-1:-1`` (-1: no limit). A
+    single number is both limits; a limit that is no number is Unknown."""
 
     def limit(name: str, text: str) -> int | Unknown:
         if _LIMIT.fullmatch(text):
@@ -233,12 +233,9 @@ def refusals(settings: ContainerSettings) -> Iterator[str]:
 
 
 def gpu_request(text: str) -> GivenGpus | Unknown:
-    """Return the GPUs that ``docker run --gpus`` asks for; Unknown if the text has an open
-    variable.
-
-    ``all`` gives neither a count nor names. Else the text is a count, or ``device=`` and names,
-    read as a row of CSV: several names have quotes of their own. Source: github.com/docker/cli
-    ``opts/gpus.go``."""
+    """Return the GPUs that ``docker run --gpus`` asks for; Unknown if ``text`` has a variable.
+    ``all`` gives neither a count nor names. Any other text is a count, ``device=`` and names, or
+    both, as a row of CSV: several names stand in quotes. Source: docker/cli ``opts/gpus.go``."""
     if "$" in text:
         return Unknown(f"the GPUs {text}")
 

@@ -33,8 +33,8 @@ class _Stage(NamedTuple):
 
 
 def _read(launch: LaunchText) -> Reading:
-    """Return the program of the last stage and its pip installations, those of the stages below it
-    included."""
+    """Return the program of the last build stage, and the pip installations of that stage and of
+    the stages that it is built from."""
     variables, notes = with_env_files(launch)
     stages: dict[str, _Stage] = {}
     stage = _Stage()
@@ -94,7 +94,7 @@ def _instructions(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
 
 
 def _words(text: str, origin: Origin) -> tuple[Word, ...]:
-    """Return the words to run: of the exec form, which is JSON, or a shell with its text."""
+    """Return the words to run: those of a JSON list (exec form), else of ``/bin/sh -c TEXT``."""
     if text.startswith("["):
         try:
             listed = json.loads(text)
@@ -108,7 +108,8 @@ def _words(text: str, origin: Origin) -> tuple[Word, ...]:
 def _pairs(
     instruction: str, text: str, variables: dict[str, Word], origin: Origin
 ) -> dict[str, Word]:
-    """Return the variables that an ENV or ARG instruction sets."""
+    """Return the variables that an ENV or ARG instruction sets; an ARG without a value sets none.
+    variables: those that fill in ``${NAME}``."""
     pairs: dict[str, Word] = {}
     for match in _PAIR.finditer(text):
         value = match.group(2)

@@ -67,10 +67,8 @@ def read_env_file(
 
 def env_file_settings(command: str, near: Callable[[str], str | None]) -> str | None:
     """Work out the output of a command such as ``grep -v '^#' .env | xargs``: the file's settings,
-    one a line.
-
-    near: gives the text of a file that lies here. None for any other command or a file that is not
-    here. None too if a line is not plain NAME=value, which a shell or xargs would change."""
+    one a line. near: gives the text of a file by its path, None if that is not known. Return None
+    for any other command, without the file's text, or if a line is not plain NAME=value."""
     match = _WRITES.fullmatch(command.strip()) if len(command) < 200 else None
     text = near(match["kept"] or match["all"] or match["given"]) if match is not None else None
     if match is None or text is None:
@@ -109,7 +107,7 @@ def _standard_input() -> str | None:
 
 def interpolate(text: str, variables: Mapping[str, Word], origin: Origin, depth: int = 0) -> Word:
     """Fill in ``$NAME`` and ``${NAME:-default}`` as Compose does. A name without a value stays as
-    written, and is listed as unresolved. depth: how many defaults stand around this one."""
+    written, and is listed as unresolved. depth: how many defaults enclose ``text``."""
     pieces: list[str] = []
     unresolved: list[str] = []
     position, room = 0, MOST_FILLED_IN
@@ -148,7 +146,7 @@ def interpolate(text: str, variables: Mapping[str, Word], origin: Origin, depth:
 
 
 def _brace_end(text: str, position: int) -> int | None:
-    """Return the place of the ``}`` that closes the brace open at ``position``, or None."""
+    """Return the index of the ``}`` that closes the ``${`` before ``position``, or None."""
     depth = 1
     for match in _BRACES.finditer(text, position):
         depth += 1 if match.group() == "${" else -1
@@ -162,10 +160,9 @@ def read_compose_env_file(
 ) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
     """Read one env file as Compose does. Return its variables, over those of ``before``, and notes.
 
-    before: variables of earlier files, which are as lines above. A value may name ``surroundings``
-    (which come first) and variables of lines above. A line is NAME=value, the value bare or wholly
-    in quotes. The reading ends with a note at a line that is more, or that Compose refuses. Never
-    raises."""
+    before: variables of earlier files, taken as lines above. A value may name ``surroundings``
+    (which win) and variables of lines above. A line is NAME=value, the value bare or wholly in
+    quotes, or NAME alone. At any other line the reading ends, with a note. Never raises."""
     variables = dict(before or {})
     seen = Layers(variables, dict(surroundings))
     for number, written in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):

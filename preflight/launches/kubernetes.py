@@ -43,8 +43,9 @@ _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
 
 def read_kubernetes(text: str, name: str) -> Reading:
-    """Return the process of each container in a manifest, with notes on what is not started or not
-    read. name: of the manifest. Raises SourceError for broken YAML, or too many containers."""
+    """Return the process of each container in a manifest, with notes on parts that are not started
+    or not read. An init container is read only if its restartPolicy is Always. name: of the
+    manifest. Raises SourceError for broken YAML, or too many containers."""
     readings: list[Reading] = []
     objects: list[Node] = []
     for document in load_documents(text, name):
@@ -284,10 +285,10 @@ class _Container:
 
     def fill_in(self, tree: Node, what: str, position: int | None = None) -> Word:
         """Return a text with $(NAME) filled in as the kubelet does; an unknown name stays as
-        written. Adds notes on what Kubernetes refuses or keeps.
+        written. Adds notes on a text that Kubernetes refuses, or a $(NAME) that is never set.
 
-        what: the name of the text, for notes. position: of a variable in ``env``, None for a word.
-        """
+        what: the name of the text, for notes. position: of a variable in ``env``; None for a text
+        of ``command`` or ``args``."""
         text, origin = tree.text or "", Origin(self.name, tree.line)
         if yaml_type := tree.yaml_type:
             message = f"{what} is {brief(text)}, a {yaml_type} to YAML, which Kubernetes refuses "
@@ -375,7 +376,7 @@ def _settings(pod: Node, container: Node) -> ContainerSettings:
 
 
 def _startup_seconds(probe: Node) -> int | None:
-    """Return how long a container may take to answer; None if no probe tells."""
+    """Return the seconds a container may take to answer; None without a probe of plain numbers."""
     defaults = {"initialDelaySeconds": 0, "periodSeconds": 10, "failureThreshold": 3}
     texts = [probe.at(name).text or str(usual) for name, usual in defaults.items()]
     if not probe.fields or not all(text.isdecimal() for text in texts):
@@ -427,8 +428,8 @@ def _quantity_error(key: str, text: str | None) -> str | None:
 
 
 def _request_error(key: str, text: str | None, limit: Node) -> str | None:
-    """Return why Kubernetes refuses a request of resource ``key`` with that limit; None if it does
-    not. Devices and huge pages need equal limits."""
+    """Return why Kubernetes refuses ``text``, the request of resource ``key``, beside this limit;
+    None if it does not. A request of devices or huge pages needs an equal limit."""
     exact = key.startswith("hugepages-") or ("/" in key and "kubernetes.io/" not in key)
     least, most = (quantity(text or ""), quantity(limit.text or ""))
     if limit.value is None:
@@ -440,7 +441,8 @@ def _request_error(key: str, text: str | None, limit: Node) -> str | None:
 
 
 def _mount(mount: Node, volume: Node) -> Mount:
-    """Return the mount of a pod's volume: medium Memory is a tmpfs, HugePages a hugetlbfs."""
+    """Return the mount of a pod's volume: medium Memory is a tmpfs, HugePages a hugetlbfs. mount:
+    an item of volumeMounts. volume: the item of volumes with the same name, empty without one."""
     target = mount.at("mountPath").text or ""
     read_only = mount.at("readOnly").text == "true"
     if path := volume.at("hostPath", "path").text:

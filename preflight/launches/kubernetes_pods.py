@@ -70,7 +70,7 @@ _APART = ("engineRuntimes", "roleTemplates")
 
 
 def pods(item: Node) -> Iterator[Pod]:
-    """Yield the pods of one object; none of a kind that starts no process."""
+    """Yield the pods of one object; nothing for a kind of Ray, or one that starts no process."""
     resource = item.at("kind").text or ""
     spec = item.at(*POD_PATHS.get(resource, ("",)))
     if spec.at("containers").items:  # a Job of Volcano has the kind, and not the form
@@ -115,7 +115,7 @@ def not_read(item: Node) -> Iterator[str]:
 
 
 def _leader_worker_set(template: Node) -> Iterator[Pod]:
-    """Yield a leader, by the workers' template if it has none, and workers unless the size is 1."""
+    """Yield a leader and, unless the size is 1, workers; a leader without a template has theirs."""
     size = template.at("size").text or "1"
     leader = template.at("leaderTemplate", "spec")
     worker = template.at("workerTemplate", "spec")
@@ -145,7 +145,8 @@ def _roles(item: Node, name: str) -> list[Node]:
 
 
 def _walk(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
-    """Yield the pods anywhere below a tree, as many as the tree asks for."""
+    """Yield the pods at or below a tree, with the copies that the tree asks for. role: the names of
+    the roles around the tree. templates: the pod templates that roles share, by name."""
     # Dynamo's nodeCount is the pods of one replica, 2 where it is left out.
     nodes = tree.at("multinode", "nodeCount").number(2 if "multinode" in tree.fields else 1)
     times = math.prod(tree.at(name).number() for name in _COUNTS)
@@ -157,11 +158,11 @@ def _walk(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> I
 
 
 def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
-    """Yield the leader and the workers of a component of Dynamo over several nodes.
+    """Yield the leader and the workers of a Dynamo component that runs on several nodes.
 
     Dynamo's operator tells SGLang which node each pod is (deploy/operator/internal/dynamo
-    backend_sglang.go). What it tells other engines is not read: their pod is yielded as it is, its
-    copies multiplied by ``nodes``."""
+    backend_sglang.go). The arguments that it gives other engines are not read: their one pod is
+    yielded with its copies multiplied by ``nodes``."""
     main, *others = pod.spec.at("containers").items or [Node({})]
     argv, args = main.at("command").items, main.at("args").items
     direct = bool(argv) and "python" in (argv[0].text or "")
@@ -195,8 +196,8 @@ def _texts(tree: Node) -> Iterator[str]:
 
 
 def _component(tree: Node, pod: Pod) -> Pod:
-    """Return the pod of a Dynamo component with the component's own fields added to its main
-    container. Where both set a variable or resources, the pod's own are kept.
+    """Return the pod of a Dynamo component with the component's fields added to its main container
+    (``main``, else the first). If both set a variable or resources, the pod's are kept.
 
     /dev/shm is a volume unless the component switches it off. A frontend without a command gets
     ``python3 -m dynamo.frontend``. Source: github.com/ai-dynamo/dynamo ``deploy/operator/api``."""
@@ -244,7 +245,7 @@ def _container_resources(resources: Node) -> Node:
 
 
 def _with_variables(pod: Pod, variables: list[Node]) -> Pod:
-    """Return a pod whose containers have some more variables in front of their own."""
+    """Return a pod with ``variables``, items of ``env``, in front of those of each container."""
     containers = []
     for item in pod.spec.at("containers").items:
         env = Node([*variables, *item.at("env").items], item.line)
@@ -257,8 +258,8 @@ def _with_fields(base: Node, **fields: Node) -> Node:
 
 
 def _below(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
-    """Yield the pods at a tree or below it, whose copies do not have the tree's counts yet.
-    Whatever has containers is a pod."""
+    """Yield the pods at a tree or below it; whatever has containers is a pod. The copies are not
+    yet multiplied by the counts of ``tree`` itself, such as ``replicas``."""
     pattern, replaced = tree.at("leaderWorkerPattern"), tree.at("leaderWorkerSet")
     if tree.at("mainContainer").fields:  # Dynamo's extraPodSpec, whose others run beside it
         main = tree.at("mainContainer")
@@ -292,8 +293,8 @@ def _below(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
 
 
 def _template(tree: Node, templates: Mapping[str, Node]) -> Node:
-    """Return a pod template: the one in place, or the one of ``templates`` that is named,
-    patched."""
+    """Return a tree's pod template: its ``template``, or the one of ``templates`` that
+    ``templateRef`` names, with the patch applied; empty without either."""
     reference = tree.at("templateRef")
     if not reference.fields:
         return tree.at("template")
@@ -305,8 +306,8 @@ def _template(tree: Node, templates: Mapping[str, Node]) -> Node:
 def _pods_of_group(
     template: Node, group: Node, role: tuple[str, ...], env_names: tuple[str, str, str]
 ) -> Iterator[Pod]:
-    """Yield the leader of a group, and its workers unless its size is 1: the template with the
-    group's patch for each. env_names: of the leader's address, the size and the index."""
+    """Yield a group's leader and, unless the size is 1, workers: ``template`` with the patch for
+    each. env_names: the variables of the leader's address, of the size and of the pod's index."""
     size = group.at("size").text or "1"
     for which, keys in _PATCHES.items():
         if which == "worker" and size == "1":
@@ -319,10 +320,10 @@ def _pods_of_group(
 
 def apply_patch(base: Node, patch: Node, key: str = "") -> Node:
     """Return a pod template with a strategic merge patch, applied as the API machinery does. key:
-    the field that both stand at, which tells how a list is merged.
+    the field that holds both, which tells how a list is merged.
 
-    The items of a patch come first, and those that it does not name keep their order. So a variable
-    that a patch adds stands in front of those of the template."""
+    In a merged list the items of the patch come first, and other items keep their order. So a
+    variable that a patch adds stands in front of those of the template."""
     if patch.fields:
         if patch.at("$patch").text == "replace":
             kept = {name: tree for name, tree in patch.fields.items() if name != "$patch"}
@@ -343,7 +344,7 @@ def apply_patch(base: Node, patch: Node, key: str = "") -> Node:
 
 
 def _merged_items(base: list[Node], patch: list[Node], merge_key: str) -> list[Node]:
-    """Return the items of two lists merged by key, in the order of the API machinery."""
+    """Return two lists merged by the field ``merge_key``, in the API machinery's order."""
     names = [tree.at(merge_key).text for tree in base]
     deleted = {tree.at(merge_key).text for tree in patch if tree.at("$patch").text == "delete"}
     named = [tree for tree in patch if "$patch" not in tree.fields]

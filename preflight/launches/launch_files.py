@@ -60,8 +60,7 @@ class LaunchText:
 
     marked: the file begins with the mark. environment: the caller's. env_texts: path and text of
     each file behind --env-file. beside: gives the text of a file near the launch. arguments: of a
-    script, or None if not known. host_words: gives what ``nproc`` and the like write on the
-    launch's host."""
+    script, or None if not known. host_words: gives the output of ``nproc`` and the like."""
 
     path: str
     text: str
@@ -123,7 +122,7 @@ def read_python_text(launch: LaunchText) -> Reading | None:
 
 def read_kind(launch: LaunchText) -> Reading:
     """Read a launch text with the reader of its kind. Raises SourceError if no kind fits, with
-    advice on the file to give instead, or if the reader does."""
+    advice on the file to give instead, or if the reader raises it."""
     name = launch.path.rpartition("/")[2]
     prints = _RECIPES.get("makefile" if name.endswith(".mk") else name.lower())
     why = ""
@@ -168,7 +167,7 @@ def with_env_files(launch: LaunchText) -> tuple[dict[str, Word], tuple[SourceNot
 
 
 def _looks_like_manifest(text: str) -> bool:
-    """Return whether the first line that says anything opens a mapping or a document."""
+    """Return whether the first line that is no comment begins YAML or JSON; not after ``#!``."""
     for line in text[:65536].splitlines():
         if line.startswith("#!"):
             return False
@@ -215,7 +214,8 @@ def read_text(
     environment: Mapping[str, str | Word],
     env_texts: Sequence[tuple[str, str]] = (),
 ) -> Reading:
-    """Return the commands of a text. ``path`` names it, and is not opened. Raises SourceError."""
+    """Return the commands of a launch's text. path: its name, which tells the kind; no file is
+    opened. env_texts: name and text of each env file. Raises SourceError as ``read_kind`` does."""
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     launch = LaunchText(path, text, marked, environment, env_texts, lambda _: None)
     return tell_apart(read_kind(launch))

@@ -249,7 +249,7 @@ def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | No
 
 
 def _option_count(argv: Sequence[str], *names: str) -> int | None:
-    """Return the count behind an option: 0 if not known, None without the option."""
+    """Return the count behind the first option of ``names``; 0 for no number, None without it."""
     short = tuple(name for name in names if len(name) == 2)
     for name, value in option_values(argv):
         attached = name.startswith(short) and name[2:3].isdigit()  # -N4
@@ -271,9 +271,8 @@ def _whole(text: str) -> int:
 
 def _slurm_gpus(argv: Sequence[str], nodes: int | None, per_host: int = 1) -> int | None:
     """Return the GPUs on a host by options of srun(1) or sbatch(1): the least number if several
-    options say one, None if none does.
-
-    nodes: the number of hosts, None if not known. per_host: tasks on a host."""
+    options give one, None if no option does. nodes: the number of hosts, None if not known.
+    per_host: tasks on a host."""
     counts: list[int] = []
     for name, value in option_values(argv):
         each = {"--gpus-per-node": 1, "--gpus-per-task": per_host}.get(name)
@@ -351,7 +350,8 @@ def _settings(argv: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
 
 
 def _ray_env(word: Word) -> list[tuple[str, Word]]:
-    """Return the variables of ``ray job submit --runtime-env-json '{"env_vars": {...}}'``."""
+    """Return the variables of ``ray job submit --runtime-env-json '{"env_vars": {...}}'``; [] for a
+    text that is no such JSON."""
     try:
         variables = json.loads(word.text).get("env_vars", {})
     except (ValueError, RecursionError, AttributeError):

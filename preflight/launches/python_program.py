@@ -61,7 +61,8 @@ def _read(launch: LaunchText) -> Reading:
 
 
 def read_program(launch: LaunchText) -> Reading:
-    """Return the commands of a Python text, and notes on what is not read. Raises SourceError."""
+    """Return the commands of a Python text, with notes on calls that are not read. Raises
+    SourceError for a text that is not Python, or is longer than 1 MiB."""
     variables, notes = with_env_files(launch)
     if len(launch.text) > 1 << 20:
         raise SourceError(f"{launch.path} is too long a program: give the launch alone")
@@ -114,7 +115,8 @@ class _Program:
             yield _CodePlace(syntax, function, doubts)
 
     def doubts(self, place: _CodePlace, depth: int = 0) -> Doubts:
-        """Return the doubts of a place: its conditions, and how often its function is called."""
+        """Return the doubts of a place, and of the only call of its function. Without exactly one
+        call, the number of calls is a doubt. depth: the number of calls followed so far."""
         if not place.function:
             return place.doubts
         calls = self.called[place.function]
@@ -175,7 +177,7 @@ class _Program:
         return [self.word(item) for item in items]
 
     def word(self, syntax: ast.expr) -> Word:
-        """Return a literal value as one word; any other one stays open, as it is written."""
+        """Return a literal as a word; any other expression is a word as written, and unresolved."""
         if isinstance(syntax, ast.Constant) and isinstance(syntax.value, str | int | float):
             return Word(str(syntax.value), self.at(syntax))
         if (text := ast.unparse(syntax)[:80]) == "sys.executable":

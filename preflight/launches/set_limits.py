@@ -49,7 +49,7 @@ _SANITIZED = (("as", None, None), ("fsize", None, None), ("nofile", 1024, Bound.
 
 
 def exec_user_and_limits(command: str, origin: Origin) -> tuple[RunAs, tuple[SetLimit, ...]]:
-    """Return user and limits, all unknown, of a program of ``command``, such as ``docker exec``."""
+    """Return user and limits, all Unknown, of what ``command``, such as ``docker exec``, starts."""
     where = f"{command} ({origin})"
     why = Unknown(
         f"{where}: the container runs already, and its limits and its user are not shown",
@@ -59,11 +59,9 @@ def exec_user_and_limits(command: str, origin: Origin) -> tuple[RunAs, tuple[Set
 
 
 def slurm_memlock(origin: Origin) -> SetLimit:
-    """Return the memlock limit of a Slurm job, seen from outside of the job: not known.
-
-    Slurm passes on the limits of the shell that submits it; for InfiniBand its guide tells people
-    to leave memlock to slurmd. Source: slurm.conf(5), PropagateResourceLimitsExcept; Slurm's FAQ.
-    """
+    """Return the memlock limit of a Slurm job, seen from outside of the job: Unknown. Slurm passes
+    on the limits of the shell that submits it; for InfiniBand its guide leaves memlock to slurmd.
+    Source: slurm.conf(5), PropagateResourceLimitsExcept; Slurm's FAQ."""
     why = Unknown(
         f"Slurm starts it ({origin}): with the limit of the shell that submits the job, or with "
         "slurmd's where slurm.conf has PropagateResourceLimitsExcept=MEMLOCK",
@@ -73,7 +71,7 @@ def slurm_memlock(origin: Origin) -> SetLimit:
 
 
 def ray_limits(origin: Origin) -> tuple[SetLimit, ...]:
-    """Return each limit of a program that Ray starts, as not known: its node's daemon gives it."""
+    """Return each limit of a program that Ray starts as Unknown: the node's daemon sets it."""
     why = Unknown(
         f"Ray starts it ({origin}): with the limits that its node was started with",
         advice="check as Ray starts it: ray job submit -- mooncake-preflight check LAUNCH",
@@ -86,8 +84,7 @@ def _not_known(why: Unknown, where: str) -> tuple[SetLimit, ...]:
 
 
 def ulimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
-    """Yield the limits that ``ulimit -SHl unlimited -n 65536`` sets; those that no check judges are
-    left out."""
+    """Yield the limits that ``ulimit -SHl unlimited -n 65536`` sets, if a check judges them."""
     texts = [word.text for word in argv[1:]]
     flags = "".join(text[1:] for text in texts if text.startswith("-"))
     soft, hard = "S" in flags, "H" in flags
@@ -104,8 +101,8 @@ def ulimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
 
 
 def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
-    """Return the bound that a word behind ``ulimit`` asks for: ``unit`` times its number, None for
-    unlimited. ``hard`` or ``$(ulimit -H)`` is a bound in force; an invalid word gives STAYS."""
+    """Return the bound that a word of ``ulimit`` sets: its number times ``unit``; None: unlimited;
+    Unknown: a variable is not set. ``hard`` and the like are a Bound, an invalid word STAYS."""
     printed = _ASKED.fullmatch(word.text)
     if printed is not None:
         return Bound.HARD if "H" in (printed.group(1) or printed.group(2)) else Bound.SOFT
@@ -119,7 +116,7 @@ def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
 
 
 def prlimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
-    """Yield the limits of ``prlimit --memlock=unlimited --nofile=1024:4096 PROGRAM``."""
+    """Yield the limits of ``prlimit --memlock=unlimited --nofile=1024:4096`` that checks judge."""
     for word in argv[1:]:
         name, _, value = word.text.removeprefix("--").partition("=")
         if not word.text.startswith("--"):
@@ -148,7 +145,7 @@ def unit_defaults(unit: str, limits: Iterable[SetLimit]) -> Iterator[SetLimit]:
 
 def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
     """Return a limit whose ``value`` is written as ``soft:hard``, or as one number for both. name:
-    of the limit. raises: it may go above the hard limit."""
+    of the limit. raises: the limit may go above the hard limit in force."""
     soft, colon, hard = value.partition(":")
 
     def bound(text: str) -> int | Bound | Unknown | None:
@@ -272,7 +269,8 @@ def options_not_read(argv: Sequence[Word]) -> Iterator[SourceNote]:
 
 
 def login_limits(argv: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
-    """Yield the limits of the session that sudo, su or runuser opens for ``run_as``."""
+    """Yield the limits of the session that sudo, su or runuser opens for the user ``run_as``;
+    nothing for another program."""
     changer = _CHANGERS.get(argv[0].text.rpartition("/")[2])
     if changer is None or not changer.service:
         return
@@ -285,7 +283,8 @@ def login_limits(argv: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
 
 
 def unit_user(settings: Iterable[tuple[str, Word]], system: bool, unit: str) -> RunAs:
-    """Return the user of a unit's processes. system: root's manager runs it. unit: its path."""
+    """Return the user of a unit's processes, with the capabilities that they gain. settings: keys
+    and values of the unit. system: root's manager runs the unit. unit: the unit's path."""
     run_as = RunAs("root", (), unit) if system else RunAs()
     for key, word in settings:
         if key == "User" and word.text:

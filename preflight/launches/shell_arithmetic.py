@@ -46,8 +46,8 @@ _RESULTS: dict[type, Callable[[int, int], int]] = {
 
 
 def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int | None:
-    """Return the result of a formula; None if it is not understood, or ``value`` knows no number
-    for a name.
+    """Return the result of a formula: the last of those between commas, 0 for an empty one. None if
+    it is not understood, or ``value`` knows no number for a name.
 
     assign: called with name and result for ``i++`` or ``i = 3``; if it is None, such a formula
     gives None. Sums and comparisons are understood; bits, bases, ``**`` and ``?:`` are not."""
@@ -69,7 +69,8 @@ def names_set(formula: str) -> dict[str, bool]:
 
 
 def _evaluate_part(text: str, value: Value, assign: Assign | None) -> int:
-    """Work out a part of a formula, with its assignment. Raises ArithmeticError if not read."""
+    """Return the result of one part of a formula, after its assignment. Raises ArithmeticError if
+    the part is not understood."""
     match = _SETS.fullmatch(text)
     if match is None or not names_set(text):
         if names_set(text):
@@ -106,7 +107,7 @@ def _number(name: str, value: Value) -> int:
 
 def _evaluate(tree: ast.expr, value: Value) -> int:
     """Return the result of a formula's syntax tree, in C's 64-bit integers. Raises ArithmeticError
-    if an operator is not followed, a name not known, or the result too large."""
+    if an operator is not supported, a name not known, or the result too large."""
     match tree:
         case ast.Constant(int() as result) if not isinstance(result, bool):
             pass

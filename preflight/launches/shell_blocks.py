@@ -108,7 +108,8 @@ class ShellBlocks(ShellFlow):
     def condition_note(
         self, text: ShellText, condition: Sequence[Node] | None, truth: Truth, several: bool = False
     ) -> SourceNote:
-        """Keep and return a note on a condition of an ``if`` or a loop that nothing decides."""
+        """Keep and return a note on a condition of an ``if`` or a loop that nothing decides. truth:
+        of the condition. several: another branch follows."""
         parts = [Part("", tree) for tree in condition or () if is_command(tree)]
         return self.undecided_note(text, parts, truth, several)
 
@@ -191,9 +192,8 @@ class ShellBlocks(ShellFlow):
         return reduce(either, matched, FALSE)
 
     def on_while_statement(self, text: ShellText, tree: Node) -> Truth:
-        """Go through ``while`` or ``until``, turn by turn. Only once if nothing decides the
-        condition, or if it never changes, as in ``while true``. Return whether the loop succeeds.
-        """
+        """Go through ``while`` or ``until``, turn by turn; once if nothing decides the condition,
+        or if it never changes, as in ``while true``. Return whether the loop succeeds."""
         *condition, body = [child for child in tree.children[1:] if child.type != "comment"]
         written = " ".join(text.text(child) for child in condition if child.is_named)
         constant = "$" not in written and "((" not in written and not written.startswith("read")
@@ -217,7 +217,7 @@ class ShellBlocks(ShellFlow):
                 return TRUE  # while true: what it starts ends before it is started again
 
     def run_turn(self, text: ShellText, body: Node) -> Truth:
-        """Go through a loop's body once."""
+        """Go through a loop's body once. Return whether the last command that is run succeeds."""
         before = len(self.commands)
         ended = self.run(text, body.children)
         programs = [command.words[0].text for command in self.commands[before:] if command.words]

@@ -164,7 +164,8 @@ class ShellBuiltins(ShellBlocks):
                     self.state.change(("option", name), on)
 
     def leave(self, program: str, arguments: list[str]) -> None:
-        """Carry out exit, return, break or continue: keep it in ``stop``, with status or levels."""
+        """Carry out exit, return, break or continue (``program``): keep its name in ``stop``, and
+        its status or levels."""
         known = arguments and re.fullmatch(r"[0-9]{1,3}", arguments[0])
         status = int(arguments[0]) if known else None
         if program == "return":
@@ -187,7 +188,7 @@ class ShellBuiltins(ShellBlocks):
 
     def eval(self, argv: Sequence[Word], text: ShellText, origin: Origin) -> Truth:
         """Read the text that eval is given as a part of this script. Note a text that is not known;
-        variables that it may set become unknown."""
+        unset variables that a server needs may then become unknown."""
         script = " ".join(word.text for word in argv)
         if self.depth + len(self.active) >= DEEPEST_SCRIPT:
             self.note("script-not-read", "eval within eval: the innermost is not read", origin)
@@ -214,7 +215,8 @@ class ShellBuiltins(ShellBlocks):
 
     def source_file(self, argv: Sequence[Word], origin: Origin) -> Truth:
         """Carry out ``source FILE ARGUMENTS``, given as ``argv``: go through the file in this
-        shell. A file that cannot be read is noted, and variables that it may set become unknown."""
+        shell. A file that cannot be read is noted; unset variables that a server needs may become
+        unknown."""
         name = argv[0].text if argv else ""
         known = bool(argv) and (not argv[0].unresolved or name in self.files)
         text = self.text_of_file(name) if known and not name.endswith(_PERSONAL) else None
@@ -384,7 +386,7 @@ class ShellBuiltins(ShellBlocks):
 
     def environment(self, text: ShellText, settings: Sequence[Node]) -> Mapping[str, Word]:
         """Return the environment of a program with assignments in front, ``A=1 program``; the
-        shell's own variables stay. settings: these assignments."""
+        variables of the shell itself do not change. settings: these assignments."""
         environment = self.state.variables.environment()
         if not settings:
             return environment

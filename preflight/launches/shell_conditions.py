@@ -82,8 +82,7 @@ class _Item(NamedTuple):
 
 
 class Conditions:
-    """Decides the conditions of one shell. has_file: tells whether a file lies beside the
-    launch."""
+    """Decides the conditions of one shell. has_file: tells whether the launch has a file nearby."""
 
     def __init__(self, state: ShellState, has_file: Callable[[str], bool]) -> None:
         self.state, self.has_file = state, has_file
@@ -113,7 +112,8 @@ class Conditions:
         return self._whole([_Item("", word) for word in argv], False, origin)
 
     def _whole(self, items: list[_Item], double: bool, origin: Origin) -> Truth:
-        """Return the truth of all items of a condition; open if it does not parse."""
+        """Return the truth of all items of a condition; OPEN if they do not parse, or are more than
+        60. double: the condition stands in ``[[ ]]``, not in ``[ ]``."""
         reader = _Reader(self, items, double, origin)
         try:
             truth = reader.disjunction() if len(items) <= _MOST_ITEMS else OPEN
@@ -123,8 +123,7 @@ class Conditions:
 
     def unary(self, operator: str, word: Word) -> Truth:
         """Return the truth of ``-z WORD``, ``-f WORD`` and the like. ``-e``, ``-f``, ``-r`` and
-        ``-s`` are true if the file lies beside the launch; any other test of a file is
-        undecided."""
+        ``-s`` are true if the file lies beside the launch; other tests of a file are undecided."""
         if operator in ("-z", "-n"):
             truth = self.is_empty(word)
             return truth if operator == "-z" else truth.negated()
@@ -132,8 +131,9 @@ class Conditions:
         return Truth(lies or None, doubts=word.doubts if lies or word.unresolved else ())
 
     def is_empty(self, word: Word) -> Truth:
-        """Return whether a text is empty; an unknown argument of the script is, with ``soft``
-        set."""
+        """Return whether a text is empty. An unknown argument of the script is taken as empty, with
+        ``soft`` set. Any other unknown text is undecided, unless a known part makes it not
+        empty."""
         if not word.unresolved:
             return Truth(not word.text, doubts=word.doubts)
         match = _NEVER_SET.fullmatch(word.text)
@@ -176,7 +176,8 @@ class Conditions:
         return int(word.text), False
 
     def matches(self, word: Word, pieces: Pieces, origin: Origin) -> Truth:
-        """Return whether a text matches a pattern, as in ``case`` and ``[[ == ]]``."""
+        """Return whether ``word`` matches the pattern ``pieces``, as in ``case`` and ``[[ == ]]``;
+        undecided if one of the two is not known."""
         compiled = pattern(self.state, pieces, origin)
         if isinstance(compiled, Word):
             return Truth(None, doubts=(*word.doubts, *compiled.doubts))
@@ -192,8 +193,8 @@ class Conditions:
         return Truth(compiled.match(word.text) is not None, doubts=word.doubts)
 
     def regex_matches(self, word: Word, raw: str) -> Truth:
-        """Return whether the expression ``raw`` matches; undecided if POSIX and Python may
-        differ."""
+        """Return whether the expression ``raw`` matches; undecided if the word is not known, or if
+        POSIX and Python may differ."""
         self.state.lose("BASH_REMATCH", word.origin, array=True)
         known = not word.unresolved and len(word.text) <= _LONGEST_SEARCHED and word.text.isascii()
         if not known or not raw or not _EXPRESSION.fullmatch(raw):

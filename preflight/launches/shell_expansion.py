@@ -114,7 +114,7 @@ def pattern(state: ShellState, pieces: Pieces, origin: Origin) -> re.Pattern[str
 
 
 def _glob(text: str) -> str:
-    """Return a pattern of the shell as a regular expression; a bracket left open is plain text."""
+    """Return a shell's pattern as a regular expression; a ``[`` without ``]`` is plain text."""
     parts = ""
     for star, mark, brackets, other in _GLOB.findall(text):
         inner = re.sub(r"[\\\[&~|]", r"\\\g<0>", brackets[1:-1])
@@ -125,7 +125,7 @@ def _glob(text: str) -> str:
 
 @lru_cache(maxsize=64)
 def _ends_of_fields(ends: str) -> re.Pattern[str]:
-    """Return the expression of all that ends a word if IFS is ``ends``."""
+    """Return the regular expression of all that ends a word if IFS is ``ends``."""
     blanks = "".join(each for each in ends if each in BLANKS)
     others = "".join(each for each in ends if each not in BLANKS)
     blank = f"[{re.escape(blanks)}]" if blanks else "(?!)"
@@ -219,7 +219,8 @@ class _Expansion:
             self.add_text(text[place:])
 
     def add(self, pieces: Pieces, inner: bool) -> None:
-        """Add pieces. inner: they are an operand's, which is split like the expansion around it."""
+        """Add pieces. inner: they are an operand, as the ``x`` of ``${A:-x}``; text without quotes
+        is then split at IFS."""
         outer = self.loose
         for piece in pieces:
             self.loose = not piece.quoted and (outer or not inner)
@@ -254,8 +255,8 @@ class _Expansion:
         self.loose = outer
 
     def open_names(self, formula: str) -> tuple[str, ...]:
-        """Return the names of a formula's unknown variables. One that the script sets, to a value
-        that is not known, is written ``$NAME``, any other ``NAME``."""
+        """Return the names of a formula's unknown variables. A variable that the script sets, to a
+        value that is not known, is named ``$NAME``, any other ``NAME``."""
         names: list[str] = []
         variables = self.state.variables
         for name in re.findall(r"[A-Za-z_]\w*", formula):
@@ -267,8 +268,7 @@ class _Expansion:
         return tuple(dict.fromkeys(names))
 
     def as_unknown(self, piece: Piece) -> tuple[str, tuple[str, ...]]:
-        """Return the text and the open names that stand for a parameter whose value is not known.
-
+        """Return the text and the unresolved names to use for a parameter whose value is not known.
         The text is as written, but an element has its index worked out (``${A[2]}``). The name is
         that of the variable for a simple parameter, else the text, cut off at 40 characters."""
         if piece.place not in (None, "@", "*") and not piece.operator and not piece.mark:
@@ -284,8 +284,7 @@ class _Expansion:
     # Parameters
 
     def add_parameter(self, piece: Piece) -> None:
-        """Add the text of ``$A``, ``${A[1]:-x}`` and the like. Raises _NotKnownError if it is not
-        known."""
+        """Add the text of ``$A``, ``${A[1]:-x}`` and the like. Raises _NotKnownError if unknown."""
         state, operator = self.state, piece.operator
         if piece.operand is None or piece.replacement is None:
             raise _NotKnownError
@@ -341,7 +340,7 @@ class _Expansion:
             self.open = self.open or piece.quoted
 
     def elements(self, piece: Piece) -> tuple[Word, ...] | None:
-        """Return the values of a parameter: one of a variable, of an array or ``$@`` all that
+        """Return the values of a parameter: a variable has one, an array or ``$@`` has all that
         ``piece`` asks for. () if the parameter is not set, None if it is not known."""
         state, name, key = self.state, piece.name, piece.place
         if name == "BASH_SOURCE" and key in (None, "0") and state.name:
@@ -372,7 +371,7 @@ class _Expansion:
         return array[place : place + 1 or None] if place < len(array) else ()
 
     def add_default(self, piece: Piece, elements: tuple[Word, ...] | None, every: bool) -> None:
-        """Add ``${A:-x}``, ``${A:=x}`` or ``${A:+x}``; an unknown A counts as not set. Raises
+        """Add ``${A:-x}``, ``${A:=x}`` or ``${A:+x}``; an unknown A is taken as not set. Raises
         _NotKnownError for an unknown array, and for ``${A:-}`` in a condition. elements: of A, None
         if not known. every: all elements are asked for."""
         state, colon = self.state, piece.operator.startswith(":")
@@ -405,7 +404,7 @@ class _Expansion:
             self.open = self.open or piece.quoted
 
     def cut(self, piece: Piece, elements: tuple[Word, ...], every: bool) -> tuple[Word, ...]:
-        """Return the elements of ``${A:1:2}``: a part of a text, or if ``every`` of an array.
+        """Return the elements of ``${A:1:2}``: a part of a text, or, with ``every``, of an array.
         Raises _NotKnownError if the text or a place is not known."""
         first, colon, length = piece.rest.partition(":")
         start = number(self.state, first or "0", self.origin)
@@ -427,7 +426,8 @@ class _Expansion:
         return part
 
     def text_change(self, piece: Piece) -> Callable[[str], str]:
-        """Return the function that an operator applies to a text. Raises _NotKnownError."""
+        """Return the function that the operator of ``piece`` applies to a text. Raises
+        _NotKnownError if the operator is not followed, or if its pattern is not known."""
         operator = piece.operator
         if operator in _CASES and not piece.rest:
             return _CASES[operator]
@@ -461,8 +461,8 @@ class _Expansion:
         blanks if values are not split, as in an assignment.
 
         A ``*`` that is quoted or not split joins them by the first character of IFS; the word is
-        open if IFS is unknown. A list without quotes that is split is joined so too if that
-        character is no blank, and then split. Raises _NotKnownError if the budget is spent."""
+        unresolved if IFS is unknown. An unquoted list that is split is first joined in that way if
+        that character is no blank. Raises _NotKnownError if the budget is spent."""
         # Each use of a long array is paid for before it is walked through.
         if not self.state.budget.spend(ELEMENT_COSTS * len(elements)):
             raise _NotKnownError
@@ -489,7 +489,8 @@ class _Expansion:
 
 
 def _without(text: str, operator: str, compiled: re.Pattern[str], by: str) -> str:
-    """Return the text of ``${A#pattern}``, ``##``, ``%`` or ``%%``."""
+    """Remove a match from a text: at the beginning (``#``) or end (``%``), the longest if the sign
+    is doubled. by: not used. Raises _NotKnownError for a long text."""
     if len(text) > _LONGEST_TEXT:
         raise _NotKnownError
     size = len(text)
@@ -501,7 +502,8 @@ def _without(text: str, operator: str, compiled: re.Pattern[str], by: str) -> st
 
 def _replaced(text: str, operator: str, compiled: re.Pattern[str], by: str) -> str:
     """Replace the longest match of a pattern by ``by``: the first (``/``), all (``//``), at the
-    beginning (``/#``) or the end (``/%``). Raises _NotKnownError if that is not followed."""
+    beginning (``/#``) or the end (``/%``). Raises _NotKnownError for a long text or an empty
+    match."""
     if len(text) > _LONGEST_TEXT:
         raise _NotKnownError
     if compiled.match(""):
@@ -515,7 +517,8 @@ def _replaced(text: str, operator: str, compiled: re.Pattern[str], by: str) -> s
 
 
 def _braced(pieces: Pieces) -> list[Pieces] | None:
-    """Return the words that ``a{1..3}b`` makes, one sequence of numbers; None for other braces."""
+    """Return the words that ``a{1..3}b`` makes, one sequence of numbers. None for other braces, for
+    quoted parts, or for more than 1024 words."""
     texts = [piece.text for piece in pieces if piece.type == "text" and not piece.quoted]
     joined = "".join(texts)
     match = _SEQUENCE.search(joined)

@@ -201,8 +201,8 @@ class ShellFlow(ABC):
         host_words: HostWords = lambda command: None,
     ) -> None:
         """Start a shell that reads ``source``, with ``depth`` shells around it. beside: gives the
-        text of a file near the launch. host_words: gives what ``nproc`` and the like write on its
-        host."""
+        text of a file near the launch. host_words: gives the output of ``nproc`` and the like on
+        its host."""
         self.source = source
         self.state = state
         self.depth = depth  # of shells within each other
@@ -270,9 +270,8 @@ class ShellFlow(ABC):
 
     def not_read(self, text: ShellText, tree: Node, why: str = "") -> Truth:
         """Note that a part of the script is not read, and return OPEN, as the result is not known.
-
-        The variables that the part sets become unknown, and so do unset ones that a server needs.
-        """
+        Variables that the part sets become unknown, and so do unset ones that a server needs. why:
+        the reason; "" if the part does not parse, which puts what follows in doubt."""
         written, origin = text.text(tree), text.origin(tree)
         reason = why or "this part of the script is not read: it does not parse"
         self.note("script-not-read", f"{brief(written)}: {reason}", origin)
@@ -321,7 +320,7 @@ class ShellFlow(ABC):
 
     def run(self, text: ShellText, nodes: Sequence[Node]) -> Truth:
         """Go through the commands of a list, until one such as exit stops it. Return whether the
-        last succeeds."""
+        last command succeeds."""
         ended = TRUE
         for index, tree in enumerate(nodes):
             if self.stop:
@@ -484,7 +483,7 @@ class ShellFlow(ABC):
         return self.stop == "exit" and self.failing and not self.has_started_launch()
 
     def only_waits(self, text: ShellText, tree: Node) -> bool:
-        """Return whether a ``break`` at ``tree`` leaves a loop whose rest starts no launch."""
+        """Return whether a ``break`` at ``tree`` leaves a loop that starts no launch behind it."""
         loop = tree
         while loop is not None and loop.type != "do_group":
             loop = loop.parent
@@ -504,8 +503,8 @@ class ShellFlow(ABC):
 
         mark, count: the state, and the number of commands, before the part. note: the undecided
         question that led to the end. It becomes a doubt of the commands since ``count``, if one of
-        them is of the launch. If the script gave up (``gives_up()``), later commands get it too.
-        may_give_up: False if that is not to be tested."""
+        them is of the launch. If the script gave up (``gives_up()``), later commands get the doubt
+        too. may_give_up: False if ``gives_up()`` is not to be asked."""
         doubts = may_give_up and self.gives_up()
         self.stop = ""
         self.state.back_to(mark)
@@ -582,8 +581,9 @@ class ShellFlow(ABC):
     def open_note(
         self, shown: str, origin: Origin, by_program: bool = False, several: bool = False
     ) -> SourceNote:
-        """Keep and return a note on a condition that nothing decides, with the reason. shown: as
-        written. by_program: a program decides. several: as in ``if`` with else or elif."""
+        """Keep and return a note on a condition that nothing decides, with the reason. shown: the
+        condition as written. by_program: a program decides. several: as in ``if`` with else or
+        elif."""
         shown = " ".join(shown.split())
         names: list[str] = []
         for name in _NAMES.findall(shown):

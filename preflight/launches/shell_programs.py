@@ -74,8 +74,8 @@ class ShellPrograms(ShellBuiltins):
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
     def read(self, text: str, first_line: int | None) -> None:
-        """Read the whole text of a script. If it starts nothing of a launch, note each function
-        that would and that nothing calls."""
+        """Read the whole text of a script. If the script starts nothing of a launch, note each
+        function that would, and that nothing calls."""
         parsed = self.parse(text, self.source, first_line)
         self.run_whole(parsed)
         if self.stop == "exit" or self.has_started_launch():
@@ -248,7 +248,7 @@ class ShellPrograms(ShellBuiltins):
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
     def note_unread_program(self, argv: Sequence[Word], origin: Origin) -> bool:
-        """Note a command that starts programs unread; return whether the command is left out."""
+        """Note a command whose programs are not read; return whether the command is left out."""
         texts = [word.text for word in argv]
         names = [text.rpartition("/")[2] for text in texts]
         job = names[0] in _ALLOCATE and any(n in SHELLS or n.endswith(".sh") for n in names[1:])
@@ -285,9 +285,8 @@ class ShellPrograms(ShellBuiltins):
 
     def add_command(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
         """Add a command to those that the script starts, with the doubts and limits in force.
-
-        aside: ``-d`` or the like is among the words that the script has for it. deeper: a script
-        that this one runs starts the command. Raises SourceError if the script starts too many."""
+        aside: ``-d`` or the like is among the command's words in the script. deeper: a script that
+        this one runs starts the command. Raises SourceError if the script starts too many."""
         doubts = tuple(dict.fromkeys((*self.doubts, *command.doubts)))
         detached = command.container is not None and (
             any(word in _DETACHED for wrapper in command.wrappers for word in wrapper)
@@ -331,7 +330,7 @@ class ShellPrograms(ShellBuiltins):
 
     def output(self, text: str, origin: Origin) -> Word | None:
         """Return the output of a command substitution, if it follows from its text or from
-        ``host_words``; else None. Notes a server that the text would start."""
+        ``host_words``; else None. Notes a server or a script that the text would start."""
         known = self.host_words(text)
         if known is None:
             known = env_file_settings(text, self.text_of_file)
@@ -428,7 +427,7 @@ class ShellPrograms(ShellBuiltins):
 
 
 def output_of_words(program: str, arguments: Sequence[str]) -> str | None:
-    """Return the output of a program that depends on its words alone; None if not known."""
+    """Return the output of ``echo``, ``dirname`` and the like; None if the words do not tell it."""
     if program == "echo":
         flag = arguments[0] if arguments and arguments[0] in ("-n", "-e", "-ne", "-en") else ""
         text = " ".join(arguments[1:] if flag else arguments)

@@ -44,10 +44,10 @@ def read_script(
 ) -> Reading:
     """Return the processes that a script called ``name`` starts in ``environment``.
 
-    The commands say what bash does, and the notes what its author hardly meant. arguments: those of
-    the script, None if they are not known. beside: gives the text of a file that the script sources
-    or runs, None if it is not here. host_words: gives the output of ``nproc`` and the like. Raises
-    SourceError if the script is too long."""
+    The commands are those that bash would run; notes name what the author hardly meant. arguments:
+    those of the script, None if they are not known. beside: gives the text of a file that the
+    script sources or runs, None if it is not here. host_words: gives the output of ``nproc`` and
+    the like. Raises SourceError if the script is too long, or starts too many programs."""
     variables = environment_words(environment)
     is_job = "#SBATCH" in text[:65536]
     if is_job:
@@ -68,10 +68,9 @@ def read_script(
 def in_environment(
     reading: Reading, environment: Mapping[str, str], host_words: HostWords
 ) -> Reading:
-    """Fill in the open words of a reading from ``environment`` and the host, as far as these tell.
-
-    Commands inherit the variables that they do not set; those of a container or manifest stay as
-    they are. host_words: gives the output of a command such as nproc."""
+    """Fill in the unresolved words of a reading from ``environment`` and the host, if these tell.
+    Commands inherit the variables that they do not set; those of a container or manifest stay
+    unchanged. host_words: gives the output of a command such as nproc, None if not known."""
     around = environment_words(environment)
 
     def part(match: re.Match[str]) -> str:
@@ -82,7 +81,7 @@ def in_environment(
         return match.group() if text is None else text
 
     def here(word: Word) -> Word:
-        """Return a word with its open parts filled in, as far as this environment tells them."""
+        """Return a word with its unknown parts filled in, if this environment tells them."""
         if not word.unresolved or "$" not in word.text:
             return word
         filled_in = _OPEN_PART.sub(part, word.text)
@@ -112,7 +111,8 @@ def read_words(
     beside: Beside = lambda name: None,
     stdin: Word | None = None,
 ) -> Reading:
-    """Read one command's words: take wrappers off, read ``bash -c`` and scripts. Never raises.
+    """Read one command's words: take wrappers off, read ``bash -c`` and scripts. Raises SourceError
+    if a script is too long, or starts too many programs.
 
     in_container: the words run in a container. depth, budget, beside: of the script around the
     command. stdin: what the command reads from standard input, None if that is not known."""
@@ -141,10 +141,9 @@ def read_words(
 
 
 def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Reading:
-    """Return the commands that a command line, split into words, starts. Never raises.
-
-    ``NAME=value`` words in front of the program set variables, as a shell would have done. Script
-    files that the command names are read from the disk."""
+    """Return the commands that a command line, split into words, starts. Raises SourceError as
+    ``read_words`` does. ``NAME=value`` words in front of the program set variables, as a shell
+    would have done. Script files that the command names are read from the disk."""
     origin = Origin("command line")
     typed = [Word(text, origin) for text in argv]
     front = [*takewhile(lambda word: source.ASSIGNMENT.match(word.text), typed)]
@@ -162,7 +161,8 @@ def _read_stripped(
     beside: Beside,
     stdin: Word | None,
 ) -> Reading:
-    """Return the commands of words without wrappers: of a shell's text, a script, or a program."""
+    """Return the commands of ``argv`` without its wrappers (``stripped``): those of a shell's text
+    or of a script, or one program. depth: the number of shells around."""
     notes = stripped.notes
 
     def only(id_: str, text: str, origin: Origin) -> Reading:
@@ -238,7 +238,7 @@ def _read_stripped(
 
 
 def _inside(stripped: StrippedCommand, origin: Origin) -> Inside | None:
-    """Return the place (container, pod, other host, Ray cluster) that alone can set the open
+    """Return the place (container, pod, other host, Ray cluster) that alone can set the unset
     variables of a wrapped script; None if the script runs beside its caller."""
     for wrapper in reversed(stripped.wrappers):
         name = wrapper[0].rpartition("/")[2]
@@ -251,7 +251,8 @@ def _inside(stripped: StrippedCommand, origin: Origin) -> Inside | None:
 
 
 def _script_words(argv: Sequence[Word]) -> tuple[Word, ...]:
-    """Return a script that a shell is told to run, and its arguments; empty if there is none."""
+    """Return the path and arguments of a script that is run by a shell, or by its name (``.sh``);
+    () if no script is run."""
     program = argv[0].text
     if program.rpartition("/")[2] not in SHELLS:
         return tuple(argv) if program.endswith(".sh") else ()

@@ -100,9 +100,8 @@ class ShellState:
 
     def change_in_doubt(self, key: Key, value: object, doubts: tuple[SourceNote, ...]) -> None:
         """Set a key to the value that several branches leave, when it is not known which one runs.
-
-        doubts: why the value is uncertain, put on each changed word; () if the branches agree. A
-        limit is then followed by an unknown one, and parameters become unknown."""
+        doubts: why the value is uncertain, put on each changed word; () if the branches agree. With
+        doubts a limit is followed by an unknown one, and parameters become unknown."""
         if key[0] == "limit" and doubts:  # the limit of another way may be the last one
             why = Unknown(doubts[-1].text)
             other = SetLimit(key[1], why, why, str(doubts[-1].origin))
@@ -261,9 +260,8 @@ def doubts_of(value: object) -> tuple[SourceNote, ...]:
 
 
 def merge_values(key: Key, values: Sequence[object], last: object) -> object:
-    """Return the one value of a key that stands for all of ``values``; ``last`` if none can.
-
-    A variable becomes an unknown word, named by all its values. An array of flags has the flags of
+    """Return one value of a key in place of all ``values``; ``last`` if they cannot be merged. A
+    variable becomes an unknown word, named by all its values. An array of flags has the flags of
     all values, and an unknown value for a flag if they differ."""
     value_kind, name = key
     if value_kind == "variable" and name not in _OF_SHELL:
@@ -280,10 +278,9 @@ def merge_values(key: Key, values: Sequence[object], last: object) -> object:
 
 
 def _merge_words(choices: Sequence[Word | None], written: str, front: str = "") -> Word | None:
-    """Return an unknown word with the text ``written`` that stands for all ``choices``, and is
-    named ``a or b``. None if a choice is not known, or if they are too many.
-
-    A choice of None is no word. front: a ``--flag=`` in front of each."""
+    """Return an unknown word with the text ``written`` that covers all ``choices``, and is named
+    ``a or b``. None if a choice is not known, or if they are too many. A choice of None is no word.
+    front: a ``--flag=`` in front of each."""
     first = next((word for word in choices if word is not None), None)
     texts: list[str] = []
     for word in choices:
@@ -306,7 +303,8 @@ def _merge_words(choices: Sequence[Word | None], written: str, front: str = "") 
 
 def _merge_flags(values: Sequence[object], name: str) -> tuple[Word, ...] | None:
     """Merge an array of flags over several branches: it has the flags of all, and an unknown value
-    if they differ. None if that fails, or if a value is no list of flags. name: of the array."""
+    for a flag if they differ. None if such values cannot be merged, or if a value is no list of
+    flags. name: of the array."""
     groups = [_words_by_flag(value or ()) for value in values]  # type: ignore[arg-type]
     known = [each for each in groups if each is not None]
     if len(known) < len(groups):

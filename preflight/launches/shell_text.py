@@ -313,8 +313,8 @@ class ShellText:
     def _add_part(
         self, tree: Node, start: int, end: int, quoted: bool, pieces: list[Piece]
     ) -> None:
-        """Add to ``pieces`` those of a tree between two of its bytes: the pieces of its children,
-        and of the text between these."""
+        """Add to ``pieces`` those of a tree from byte ``start`` to ``end``: the pieces of its
+        children, and of the text between the children."""
         literal = "heredoc_content" if tree.type == "heredoc_body" else "string_content"
         literal = literal if quoted or tree.type == "heredoc_body" else "word"
         quoted = quoted or tree.type == "heredoc_body"
@@ -337,8 +337,8 @@ class ShellText:
 
     def _add_text(self, text: str, quoted: bool, pieces: list[Piece], tree_type: str) -> None:
         """Add a text that is not expanded to ``pieces``, without the backslashes that bash takes
-        away. A hidden placeholder becomes unread. tree_type: of the node; backslashes in a heredoc
-        differ."""
+        away. A hidden placeholder becomes unread. tree_type: the type of the node, as backslashes
+        in a heredoc differ."""
         if tree_type == "heredoc_content" and "`" in text:
             pieces.append(Piece("unread", _shown(text), True, "`...`"))
         elif quoted:
@@ -410,10 +410,8 @@ class ShellText:
 
 def _parse(text: bytes) -> tuple[bytes, Node]:
     """Parse a text. Return the text that was parsed, which may have more braces, and its tree.
-
     tree-sitter-bash 0.25 loses the second of ``$a/$b/c``: it ends the word behind a bare ``$``, and
-    takes ``b/c`` for the next one. With braces, ``${b}``, it does not; such places are written so.
-    """
+    takes ``b/c`` for the next one. With braces, ``${b}``, it does not, so braces are added."""
     parse, dollars = _parser()
     root = parse(text).root_node
     for _ in range(_MOST_PASSES):
@@ -433,7 +431,7 @@ def _parse(text: bytes) -> tuple[bytes, Node]:
 
 @lru_cache(maxsize=1)
 def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
-    """Return bash's parser and a finder of bare ``$``. Raises SourceError without it."""
+    """Return bash's parser and a finder of bare ``$``. Raises SourceError without the package."""
     try:
         import tree_sitter_bash
         from tree_sitter import Language, Parser, Query, QueryCursor

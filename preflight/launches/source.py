@@ -35,8 +35,7 @@ ReadFile = Callable[[str], "str | Unknown"]
 
 class Origin(NamedTuple):
     """Where a word, command or note of a launch stands. source: a path, or a name such as
-    ``environment``. line: None if the source has no lines. of: the service, role or job, if several
-    share the line."""
+    ``environment``. line: None without lines. of: the service, role or job, if several share it."""
 
     source: str
     line: int | None = None
@@ -107,11 +106,9 @@ def words_in_image(
 
 
 class Place(NamedTuple):
-    """The pod, service or job of a manifest that a process belongs to.
-
-    kind: ``pod``, ``service`` of Compose, or ``job`` of srt-slurm. name: of a pod its object and
-    role, of a service its name, of a job its name and role. container: the name of a pod's
-    container."""
+    """The pod, service or job of a manifest that a process belongs to. kind: ``pod``, ``service``
+    of Compose, or ``job`` of srt-slurm. name: of a pod its object and role, of a service its name,
+    of a job its name and role. container: that of a pod."""
 
     kind: str
     name: tuple[str, ...]
@@ -209,7 +206,8 @@ def with_published(reading: Reading, ports: tuple[Published, ...]) -> Reading:
 
 
 def tell_apart(reading: Reading) -> Reading:
-    """Return the reading with service or role in each origin whose line several commands share."""
+    """Return the reading with the service or role in each origin that commands of several services
+    or roles share."""
     origins = Counter(origin for origin, _ in {(c.origin, c.place) for c in reading.commands})
 
     def named(command: Command) -> Command:
@@ -253,8 +251,7 @@ def join(readings: Iterable[Reading]) -> Reading:
 
 def file_reader(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
     """Return a file reader for the programs of a launch: it gives the ``files`` that the launch
-    itself writes, else what ``read_file`` gives. A written file with unknown parts is
-    PartlyKnown."""
+    itself writes, else what ``read_file`` gives. A file with unknown parts is PartlyKnown."""
     written = {posixpath.normpath(path): word for path, word in files.items()}
 
     def read(name: str) -> str | Unknown:
@@ -312,16 +309,15 @@ def why_open(word: Word, names: str) -> str:
 
 
 def join_inside(first: Inside | None, second: Inside | None) -> Inside | None:
-    """Return the place that knows the open names of two joined texts; None if both are None. If the
-    two differ, it is the first one."""
+    """Return the place that knows the unresolved names of two joined texts; None if both are None.
+    Two places of the same kind in Kubernetes are joined; else the first that is not None."""
     if first is None or second is None or first.kind != second.kind or first.kind not in _OF_POD:
         return first or second
     return first._replace(what=" ".join(dict.fromkeys(f"{first.what} {second.what}".split())))
 
 
 def is_set_by_operator(word: Word, name: str) -> bool:
-    """Return whether the operator of a pod sets the variable ``name``, which ``word`` leaves
-    open."""
+    """Return whether the operator of a pod sets ``name``, a variable unresolved in ``word``."""
     inside = word.inside
     return inside is not None and inside.kind == "operator" and name in inside.what.split()
 
@@ -364,7 +360,7 @@ _GIVEN = {
 
 
 def give_variables(variables: Iterable[OpenVariable]) -> str:
-    """Return the advice on open variables: for each place that reads some, how to set them. The
+    """Return the advice on unset variables: how to set them, for each place that reads some. The
     clauses are joined by ``; ``."""
     places: dict[tuple[str, str], list[str]] = {}
     for variable in variables:
@@ -379,11 +375,9 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
 
 
 def mark_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Reading:
-    """Mark the open words of a container's commands with ``inside``, the place that alone can set
-    them.
-
-    outer: words from outside of the container. A word whose open names are all open in ``outer``
-    too stays unmarked."""
+    """Mark a container's unresolved words with ``inside``, the place that alone can set them.
+    outer: the words outside of the container. A word stays unmarked if all its names are unresolved
+    in ``outer`` too."""
     lost = {name for word in outer for name in word.unresolved}
 
     def is_own(word: Word) -> bool:

@@ -161,8 +161,8 @@ def _read(launch: LaunchText) -> Reading:
 def _services(
     name: str, job: Node, workers: Sequence[Command], variables: Mapping[str, Word], path: str
 ) -> Iterator[Command]:
-    """Yield the services beside a job's workers: NATS, etcd, and the frontends. name: the job's
-    name. workers: the job's commands so far. path: of the file."""
+    """Yield the services beside a job's workers: NATS, etcd, nginx and the frontends. name: the
+    job's name. workers: the job's commands so far. path: of the file."""
     first, last = workers[0], workers[-1]
     frontend = job.at("frontend")
     frontend_type = frontend.at("type").text or "dynamo"
@@ -201,7 +201,8 @@ def _releases(job: Node, engine: str, image: str) -> dict[str, str]:
 
 
 def _mounts(job: Node) -> Iterator[Mount]:
-    """Yield the mounts of the job's containers (srtctl/core/runtime.py)."""
+    """Yield the mounts of a job's containers (srtctl/core/runtime.py). Those of container_mounts
+    with a part that the job fills in, such as ``{node}``, are left out."""
     model = job.at("model", "path").text or ""
     if model.startswith("/"):
         yield Mount("/model", source=model)
@@ -217,8 +218,9 @@ def _names(tree: Node) -> set[str]:
 
 
 def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
-    """Yield the store's variables that a job sets for SGLang's workers; addresses that only the job
-    knows are unresolved. Source: github.com/NVIDIA/srt-slurm ``get_mooncake_worker_env``."""
+    """Yield the store's variables that a job sets for SGLang's workers, nothing without a store.
+    Addresses that only the job knows are unresolved. Source: github.com/NVIDIA/srt-slurm
+    ``get_mooncake_worker_env``."""
     if not store.fields:
         return
     origin = Origin(path, store.line)
@@ -249,7 +251,7 @@ def _number(tree: Node, least: int = 1) -> int:
 
 
 def _words(program: str, tree: Node, job: Node, path: str) -> Iterator[Word]:
-    """Yield the words of a worker: its program, its model and its flags."""
+    """Yield the words of a worker: its program, its model and its flags (the keys of ``tree``)."""
     origin = Origin(path, tree.line)
     yield from (Word(text, origin) for text in ("python3", "-m", program))
     model = job.at("model", "path")
@@ -273,7 +275,7 @@ def _words(program: str, tree: Node, job: Node, path: str) -> Iterator[Word]:
 
 
 def _jobs(launch: LaunchText) -> list[tuple[str, Node]]:
-    """Return name and tree of each job in a file."""
+    """Return name and tree of each job in a file; "job" is the name of a job without one."""
     return [
         (document.at("name").text or "job", document)
         for document in launch.documents or ()

@@ -143,8 +143,7 @@ def read_starter(
 
 def _unread(name: str, texts: Sequence[str]) -> str | None:
     """Return the text of the note on a program that starts what is not read, with what to give
-    instead. None for any other program, or if its words start nothing. texts: the words behind its
-    name."""
+    instead. None for any other program, or if ``texts``, the words behind it, start nothing."""
     entry = _UNREAD.get(name)
     plain = [text for text in texts if text[:1] != "-"]
     near = texts if name in SEVERAL_PROGRAMS else plain[:2]

@@ -201,8 +201,8 @@ def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[tuple[
 
 def _words(text: str, origin: Origin, environment: Layers) -> Iterator[Word]:
     """Fill the variables into one word of a command line: a lone ``$NAME`` is split at blanks,
-    ``${NAME}`` is filled in at its place. Variables that are not set and ``%`` specifiers stay
-    as open names."""
+    ``${NAME}`` is filled in at its place. Variables that are not set and ``%`` specifiers stay as
+    written, and are unresolved."""
     plain = ";" if text == "\\;" else _unquoted(text)
     alone = _ALONE.fullmatch(plain)
     if alone is None:
@@ -217,7 +217,7 @@ def _words(text: str, origin: Origin, environment: Layers) -> Iterator[Word]:
 
 
 def _fill_in(text: str, origin: Origin, environment: Layers) -> Word:
-    """Fill in ``${NAME}``; a variable that is not set, and a specifier, stay open."""
+    """Fill in ``${NAME}``; an unset variable, or a specifier such as ``%i``, stays unresolved."""
     unresolved = _SPECIFIER.findall(text)
 
     def fill(match: re.Match[str]) -> str:

@@ -105,7 +105,7 @@ class Variables:
         self._matching: dict[re.Pattern[str], tuple[int, list[str]]] = {}
 
     def state(self, name: str, time: int) -> State:
-        """Return the state of a variable at ``time``."""
+        """Return the state of a variable at ``time``, which is the value that ``now`` had then."""
         times, states = self._history.get(name, _NEVER)
         if index := bisect_right(times, time):
             return states[index - 1]

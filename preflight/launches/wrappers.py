@@ -18,8 +18,7 @@ class StrippedCommand(NamedTuple):
 
     script: the text behind ``bash -c``, with ``argv`` empty, and arguments: its ``$1`` and so on.
     reads: the script comes on standard input. container: the settings of the container around the
-    process. limits: those that wrappers set. run_as: the user of the process. published: the host's
-    ports of the container."""
+    process. limits: those that wrappers set. run_as: the user. published: the container's ports."""
 
     argv: tuple[Word, ...]
     environment: Mapping[str, Word]
@@ -107,10 +106,9 @@ def strip_wrappers(
     in_container: bool = False,
     has_stdin: bool = False,
 ) -> StrippedCommand:
-    """Take wrappers off a command, outermost first. Never raises.
-
-    in_container: the words run in a container; a container run in them is left as it is. has_stdin:
-    standard input is known, which is the script of a shell that has no other."""
+    """Take wrappers off a command, outermost first. Never raises. in_container: the words run in a
+    container; a ``docker run`` among them is no wrapper then. has_stdin: standard input is known,
+    which is the script of a shell that has no other."""
     changes: dict[str, Word | None] = {}
     wrappers: list[tuple[str, ...]] = []
     notes: list[SourceNote] = []
@@ -250,7 +248,8 @@ def _user_behind(
     before: RunAs, argv: Sequence[Word], behind: Sequence[Word]
 ) -> tuple[RunAs, Sequence[SetLimit]]:
     """Return the user of a wrapper's program, and the limits of the session that the wrapper opens.
-    before: the user in front. argv: the wrapper's words. behind: those behind ``su -c TEXT``."""
+    before: the user in front. argv: the wrapper's words. behind: the words after those of ``su
+    -c``."""
     run_as = set_limits.changed_user(argv, behind)
     texts = tuple(word.text for word in argv)
     if launchers.starts_anew(texts):
@@ -317,11 +316,9 @@ def _kept_by_sudo(argv: Sequence[Word]) -> tuple[str, ...] | None:
 
 
 class ShellCall(NamedTuple):
-    """How a shell is called.
-
-    place: the index of the first word that is no option. commands: that word is a text (``-c``).
-    reads: the script is standard input, and the words behind the options are the script's
-    arguments."""
+    """How a shell is called. place: the index of the first word that is no option. commands: that
+    word is a text (``-c``). reads: the script is standard input, and the words behind the options
+    are its arguments."""
 
     place: int
     commands: bool
