@@ -176,10 +176,9 @@ def image_program(image: str, first: str) -> tuple[str, ...]:
 
 
 def docker_size(text: str | None, what: str) -> Size:
-    """Return the bytes of a size such as ``32g``, as Docker reads it, in powers of 1024.
-
-    None without a text; Unknown for a text that Docker refuses, such as ``64Gi``. what: the name of
-    the size, for that reason. Source: github.com/docker/go-units ``RAMInBytes``."""
+    """Return the bytes of a size such as ``32g``, as Docker reads it, in powers of 1024. None
+    without a text; Unknown for a text that Docker refuses, such as ``64Gi``. what: the name of the
+    size, for the reason of Unknown. Source: github.com/docker/go-units ``RAMInBytes``."""
     if not text:
         return None
     match = _DOCKER_SIZE.fullmatch(text)

@@ -102,7 +102,7 @@ def read_kubernetes(text: str, name: str) -> Reading:
 
 
 def _decode(secret: Node) -> dict[str, Node]:
-    """Return the data of a Secret, decoded from base64; what is no text is left out."""
+    """Return the data of a Secret, decoded from base64; a value that is no text is left out."""
     decoded = {}
     for key, tree in secret.at("data").fields.items():
         try:

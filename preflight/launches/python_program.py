@@ -116,7 +116,7 @@ class _Program:
 
     def doubts(self, place: _CodePlace, depth: int = 0) -> Doubts:
         """Return the doubts of a place, and of the only call of its function. Without exactly one
-        call, the number of calls is a doubt. depth: the number of calls followed so far."""
+        call, the number of calls is a doubt. depth: the number of calls in between so far."""
         if not place.function:
             return place.doubts
         calls = self.called[place.function]
@@ -186,7 +186,7 @@ class _Program:
 
     def argument_words(self, keyword: ast.keyword) -> Iterator[Word]:
         """Yield a keyword argument as words: the flag and its value, or each item of a list. True
-        is the flag alone; False and None are no word."""
+        gives only the flag; False and None give no word."""
         flag = Word(f"--{(keyword.arg or '').replace('_', '-')}", self.at(keyword.value))
         try:
             value = ast.literal_eval(keyword.value)

@@ -260,7 +260,7 @@ def opens_login(argv: Sequence[Word]) -> bool:
 
 
 def options_not_read(argv: Sequence[Word]) -> Iterator[SourceNote]:
-    """Yield a note if sudo, su, runuser or setpriv has options whose effect is not followed."""
+    """Yield a note if sudo, su, runuser or setpriv has options whose effect is not read."""
     text = " ".join(word.text for word in argv)
     if _ODD_OPTIONS.match(text):
         why = "what its options keep or take is not read; put the settings behind it, as env "

@@ -46,8 +46,8 @@ _RESULTS: dict[type, Callable[[int, int], int]] = {
 
 
 def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int | None:
-    """Return the result of a formula: the last of those between commas, 0 for an empty one. None if
-    it is not understood, or ``value`` knows no number for a name.
+    """Return the result of a formula: of several between commas the last, 0 for an empty text. None
+    if the formula is not understood, or ``value`` knows no number for a name.
 
     assign: called with name and result for ``i++`` or ``i = 3``; if it is None, such a formula
     gives None. Sums and comparisons are understood; bits, bases, ``**`` and ``?:`` are not."""

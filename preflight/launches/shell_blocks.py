@@ -108,8 +108,8 @@ class ShellBlocks(ShellFlow):
     def condition_note(
         self, text: ShellText, condition: Sequence[Node] | None, truth: Truth, several: bool = False
     ) -> SourceNote:
-        """Keep and return a note on a condition of an ``if`` or a loop that nothing decides. truth:
-        of the condition. several: another branch follows."""
+        """Keep and return a note on a condition of an ``if`` or a loop whose outcome is not known.
+        truth: of the condition. several: another branch follows."""
         parts = [Part("", tree) for tree in condition or () if is_command(tree)]
         return self.undecided_note(text, parts, truth, several)
 
@@ -192,8 +192,8 @@ class ShellBlocks(ShellFlow):
         return reduce(either, matched, FALSE)
 
     def on_while_statement(self, text: ShellText, tree: Node) -> Truth:
-        """Go through ``while`` or ``until``, turn by turn; once if nothing decides the condition,
-        or if it never changes, as in ``while true``. Return whether the loop succeeds."""
+        """Go through ``while`` or ``until``, turn by turn; once if the outcome of the condition is
+        not known, or never changes, as in ``while true``. Return whether the loop succeeds."""
         *condition, body = [child for child in tree.children[1:] if child.type != "comment"]
         written = " ".join(text.text(child) for child in condition if child.is_named)
         constant = "$" not in written and "((" not in written and not written.startswith("read")
@@ -236,7 +236,7 @@ class ShellBlocks(ShellFlow):
         return bool(self.stop)
 
     def count_turn(self, text: ShellText, body: Node) -> bool:
-        """Count a turn of a loop, and return whether the turn is followed. If not, as some loops
+        """Count a turn of a loop, and return whether the turn is to be read. If not, as some loops
         never end, note that the other turns are not read."""
         self.turns += 1
         many_turns = self.turns - self.waited + self.waited // 10 > MOST_TURNS

@@ -254,8 +254,8 @@ class ShellBuiltins(ShellBlocks):
         return Assignment(name, index, adds, pieces, elements)
 
     def run_assignment(self, text: ShellText, tree: Node, exported: bool | None = None) -> None:
-        """Carry out an assignment to a variable, an array or an element. If it is not followed, the
-        name becomes unknown. exported: None leaves the variable exported as it was."""
+        """Carry out an assignment to a variable, an array or an element. If the assignment is not
+        supported, the name becomes unknown. exported: None for no change of that."""
         state, origin = self.state, text.origin(tree)
         name, index, adds, pieces, nodes = self.assignment(text, tree)
         if not name:
@@ -386,7 +386,7 @@ class ShellBuiltins(ShellBlocks):
 
     def environment(self, text: ShellText, settings: Sequence[Node]) -> Mapping[str, Word]:
         """Return the environment of a program with assignments in front, ``A=1 program``; the
-        variables of the shell itself do not change. settings: these assignments."""
+        variables of the shell itself do not change. settings: the assignments."""
         environment = self.state.variables.environment()
         if not settings:
             return environment

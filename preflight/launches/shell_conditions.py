@@ -151,7 +151,7 @@ class Conditions:
 
     def binary(self, left: Word, operator: str, right: Word) -> Truth:
         """Return the truth of ``left = right``, ``left -eq right`` and the like. It is undecided
-        for an operator that is not followed, such as ``<`` or ``-nt``."""
+        for an operator that is not supported, such as ``<`` or ``-nt``."""
         doubts = (*left.doubts, *right.doubts)
         if operator in _NUMERIC:
             (a, soft), (b, also) = self.integer(left), self.integer(right)

@@ -134,8 +134,8 @@ def _ends_of_fields(ends: str) -> re.Pattern[str]:
 
 
 def fields(line: str, ends: str, most: int | None = None) -> list[str]:
-    """Split a line as the shell's ``read`` does, at the letters of IFS (``ends``). most: exactly so
-    many fields, the last with the rest, missing ones empty; None: all fields."""
+    """Split a line as the shell's ``read`` does, at the letters of IFS (``ends``). most: the exact
+    number of fields, the last with all that is left, missing ones empty; None: all fields."""
     finder, blanks = _ends_of_fields(ends), "".join(each for each in ends if each in BLANKS)
     rest = line.strip(blanks)
     parts: list[str] = []
@@ -427,7 +427,7 @@ class _Expansion:
 
     def text_change(self, piece: Piece) -> Callable[[str], str]:
         """Return the function that the operator of ``piece`` applies to a text. Raises
-        _NotKnownError if the operator is not followed, or if its pattern is not known."""
+        _NotKnownError if the operator is not supported, or if its pattern is not known."""
         operator = piece.operator
         if operator in _CASES and not piece.rest:
             return _CASES[operator]

@@ -285,7 +285,8 @@ class ShellFlow(ABC):
 
     def not_known(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
         """Note that ``what`` may set variables, and make those unknown that a server needs and
-        nothing has set. common: ``what`` sets none of these."""
+        nothing has set. common: ``what`` sets no variable that a server needs. advice: ends the
+        note."""
         message = f"{what} is not read: variables that it sets are unknown{advice}"
         self.note("source-environment" if common else "source-not-read", message, origin)
         if not common:
@@ -572,8 +573,8 @@ class ShellFlow(ABC):
     def undecided_note(
         self, text: ShellText, parts: Sequence[Part], truth: Truth, several: bool = False
     ) -> SourceNote:
-        """Keep and return a note on the condition ``parts`` that nothing decides. truth: of the
-        condition. several: the condition has an else or another branch."""
+        """Keep and return a note on the condition ``parts`` whose outcome is not known. truth: of
+        the condition. several: the condition has an else or another branch."""
         written = [f"{part.operator} {text.text(part.tree)}" for part in parts]
         origin = text.origin(parts[0].tree)
         return self.open_note(" ".join(written), origin, truth.by_program, several)
@@ -581,9 +582,8 @@ class ShellFlow(ABC):
     def open_note(
         self, shown: str, origin: Origin, by_program: bool = False, several: bool = False
     ) -> SourceNote:
-        """Keep and return a note on a condition that nothing decides, with the reason. shown: the
-        condition as written. by_program: a program decides. several: as in ``if`` with else or
-        elif."""
+        """Keep and return a note on a condition whose outcome is not known, with the reason. shown:
+        the condition as written. by_program: a program decides. several: with else or elif."""
         shown = " ".join(shown.split())
         names: list[str] = []
         for name in _NAMES.findall(shown):

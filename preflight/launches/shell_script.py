@@ -68,7 +68,7 @@ def read_script(
 def in_environment(
     reading: Reading, environment: Mapping[str, str], host_words: HostWords
 ) -> Reading:
-    """Fill in the unresolved words of a reading from ``environment`` and the host, if these tell.
+    """Fill in the unresolved words of a reading from ``environment`` and the host, if known.
     Commands inherit the variables that they do not set; those of a container or manifest stay
     unchanged. host_words: gives the output of a command such as nproc, None if not known."""
     around = environment_words(environment)

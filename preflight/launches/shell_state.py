@@ -122,7 +122,7 @@ class ShellState:
     # Variables, arrays, parameters
 
     def assign(self, name: str, word: Word | None, exported: bool | None = None) -> None:
-        """Set a variable, or with None take it away. exported: None leaves that as it is."""
+        """Set a variable, or with None take it away. exported: None for no change of that."""
         if self.option("allexport") and word is not None:
             exported = True
         self._changes.append((("variable", name), self.variables.state_now(name)))

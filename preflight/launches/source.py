@@ -185,7 +185,7 @@ class Reading(NamedTuple):
     @property
     def left_out(self) -> tuple[str, ...]:
         """Return the sentences on parts that are not started, such as a service of an unused
-        profile. They are the first three, then one with the number of the others."""
+        profile: the first three, then one with the number of further parts."""
         texts = list(dict.fromkeys(note.text for note in self.notes if note.id == "not-started"))
         more = len(texts) - _MOST_LEFT_OUT
         last = (f"and {more} more are not started",) if more > 0 else ()
@@ -332,7 +332,7 @@ _PLACEHOLDER = regex(
 
 def placeholder_in(text: str) -> str:
     """Return the part of a value that a reader has to replace, or "". A part in brackets, ``[x]``
-    or ``<x>``, counts only if the rest of the value is empty or an address."""
+    or ``<x>``, is returned only if the rest of the value is empty or an address."""
     match = _PLACEHOLDER.search(text)
     if match is None:
         return ""

@@ -128,8 +128,8 @@ def read_starter(
     """Return the commands of a Python text that a command names or reads. None for another command,
     or if the text starts nothing.
 
-    A program that starts what stands elsewhere, as ``kubectl apply`` does, gives one note, on what
-    to give instead. beside: gives the text of a file. stdin: None if not known."""
+    A program that starts something described elsewhere, as ``kubectl apply`` does, gives one note,
+    on what to give instead. beside: gives the text of a file. stdin: None if not known."""
     name = argv[0].text.rpartition("/")[2] if argv else ""
     if (message := _unread(name, [word.text for word in argv[1:]])) is not None:
         return Reading((), (SourceNote("script-not-read", message, argv[0].origin),))

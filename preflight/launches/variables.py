@@ -127,7 +127,7 @@ class Variables:
         return state is not None and state[0] is None
 
     def put(self, name: str, word: Word | None, exported: bool | None = None) -> None:
-        """Set a variable, or with None take it away. exported: None leaves that as it is."""
+        """Set a variable, or with None take it away. exported: None for no change of that."""
         before = self._changed.get(name)
         if exported is None:
             marked = name in self.base or name in self._to_export

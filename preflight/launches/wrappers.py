@@ -303,8 +303,8 @@ def _env_options(
 
 
 def _kept_by_sudo(argv: Sequence[Word]) -> tuple[str, ...] | None:
-    """Return the names of the variables that sudo 1.9 keeps with ``env_reset`` (observed), and of
-    those behind ``--preserve-env=``. () for a login shell; None with -E, which keeps all."""
+    """Return the names of the variables that sudo 1.9 keeps with ``env_reset`` (observed), and the
+    names behind ``--preserve-env=``. () for a login shell; None with -E, which keeps all."""
     texts = [word.text for word in argv]
     if set_limits.opens_login(argv):
         return ()
