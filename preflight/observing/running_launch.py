@@ -32,7 +32,7 @@ from preflight.base.usage_error import UsageError
 from preflight.inputs.written_launch import WrittenLaunch, size_written
 from preflight.launches.launchers import starts_anew
 from preflight.launches.shell_script import read_argv
-from preflight.launches.source import file_reader
+from preflight.launches.source import SourceError, file_reader
 from preflight.mooncake.replay import pages_by_spot
 from preflight.processes.processes import LaunchOptions, ProcessKind, understand
 from preflight.sizing.launch_needs import launch_needs
@@ -161,11 +161,15 @@ def _ancestors(process: RunningProcess, by_pid: Mapping[int, RunningProcess]) ->
 
 def _program(process: RunningProcess, of_anybody: frozenset[ProcessKind]) -> ProcessKind | None:
     """Return the known program that a process is, by its command line; None if it is none. None too
-    for a command that has a container or another host run the program (docker, ssh)."""
+    for a command that has a container or another host run the program (docker, ssh), and for a
+    shell whose text is too long to be read."""
     argv = process.words
     if not argv or not (of_anybody or any(map(KNOWN.search, argv))):
         return None
-    started = understand(read_argv(argv, {}).commands, lambda name: Unknown(name))
+    try:
+        started = understand(read_argv(argv, {}).commands, lambda name: Unknown(name))
+    except SourceError:
+        return None
     programs = [each for each in started if each.kind not in NOT_OBSERVED]
     if len(programs) != 1:
         return None

@@ -181,11 +181,16 @@ def test_a_process_that_is_none_is_refused(tmp_path: Path) -> None:
             running_servers(Root(str(tmp_path)), (pid,))
 
 
+# More commands than are read of one text.
+LONG_SHELL = "bash\0-c\0" + "mooncake_client\n" * 10_050
+
+
 @pytest.mark.parametrize(
     "name", ["maps", "numa_maps", "status", "limits", "stat", "environ", "cmdline", "net/dev"]
 )
 @pytest.mark.parametrize(
-    "text", ["", "\0\xff garbage", "7f00-zz x y z\n", "a=b=c huge N0=x\n", LONG]
+    "text",
+    ["", "\0\xff garbage", "7f00-zz x y z\n", "a=b=c huge N0=x\n", LONG, LONG_SHELL],
 )
 def test_hostile_contents_end_in_an_answer(tmp_path: Path, name: str, text: str) -> None:
     process(tmp_path, 100, client(), huge(32, {0: 32}))
