@@ -67,8 +67,8 @@ def ssd_stream(
     objects: PageObjects,
     mooncake: MooncakeRelease,
 ) -> SsdStream:
-    """Return how many tokens a second fill the offload buckets of all SSD clients: 0 if no client
-    loses a bucket that is not full. counts: how many of each process run, by name."""
+    """Return how many tokens a second fill the offload buckets of all SSD clients, if all are like
+    the first: 0 if no bucket is lost. counts: how many of each process run, by name."""
     buckets = [(process.name, lossy_bucket(process, mooncake)) for process in processes]
     clients = sum(counts.get(name, 1) for name, bucket in buckets if bucket)
     for keys, seconds in [bucket for _, bucket in buckets if bucket][:1]:
@@ -107,7 +107,7 @@ def with_rates(
 
     rounds: of the workload; tokens are read as in the last round, and ``read`` is None without
     rounds, and for L1. speed: new tokens a second. disk_gets_evicted: SSD gets only what the store
-    evicts. A tier whose bytes of a token are not known has neither."""
+    evicts. Both are None for a tier whose bytes of a token are not known."""
     release, policy = deployment.sized.release, deployment.write_policy
     last = rounds[-1] if rounds else None
     cumulative = {name: (low, high) for name, low, high in last.hits} if last else {}
@@ -252,8 +252,7 @@ def _store(
     request: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> _StoreSetup:
-    """Return the facts of the store that all servers share: its segments, eviction and offload
-    folders."""
+    """Return the facts of the store that all servers share: segments, eviction, offload folders."""
     release, mooncake, _ = choose_mooncake(options.mooncake_version, options.installed)
     hosts = cluster_hosts(inputs, request.cluster)
     counts = {process.name: hosts for process in inputs.processes}
@@ -302,7 +301,7 @@ def _server(
 
 def prefetch_budget(deployment: Deployment, tiers: Tiers) -> Bounds | Unknown | None:
     """Return how many tokens of L3 may be under prefetch at a time in one cache; None without L2 or
-    L3."""
+    L3. Unknown if L2, or an L1 that the budget depends on, is not known."""
     if tiers.host is None or tiers.store is None:
         return None
     gpu, host, release = tiers.gpu.group_tokens, tiers.host.group_tokens, deployment.sized.release
@@ -337,7 +336,7 @@ def _conversation(
     workload: MultiTurnWorkload | Unknown | None, request: CapacityRequest, page: int
 ) -> int | None:
     """Return the cached tokens of one conversation of the workload, or else of one request of the
-    length that is asked about; None without a length. page: its tokens."""
+    length that is asked about; None without a length. page: tokens of a page."""
     if isinstance(workload, MultiTurnWorkload):
         return max(1, cached_tokens(workload, workload.rounds, page))
     length = request.workload.request_length or 0

@@ -157,8 +157,8 @@ class Cluster(NamedTuple):
 def deployments(
     inputs: LaunchInputs, options: LaunchOptions, root: Root, cluster: Cluster
 ) -> tuple[Deployment, ...]:
-    """Return every server of the launch. Raises UsageError if it has none, if a flag's number is
-    invalid, or if the hosts are no multiple of a server's."""
+    """Return every server of the launch. Raises UsageError if the launch has none, if a flag's
+    number is invalid, or if the cluster's hosts are no multiple of the hosts of a server."""
     models = Models(root, options.model_config)
     elsewhere = options.available_bytes is not None
     gpu = gpu_memory(options.gpu_bytes, root, True, elsewhere)
@@ -193,7 +193,7 @@ def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
 
 
 def instances(cluster: Cluster, nnodes: int, process: LaunchProcess) -> int:
-    """Return how many servers like ``process`` run, on ``nnodes`` hosts each. Raises UsageError."""
+    """Return how many servers of ``nnodes`` hosts run. Raises UsageError if hosts are left over."""
     hosts = nnodes if cluster.hosts is None else cluster.hosts
     if hosts % nnodes:
         raise UsageError(

@@ -277,7 +277,7 @@ class Hit(NamedTuple):
 
 
 def hit_of(each: Round, tier: str) -> Hit:
-    """Return the parts that tiers up to ``tier`` serve in a round; zeros for an unknown tier."""
+    """Return the parts that tiers up to ``tier`` serve in a round; zeros if the round lacks it."""
     likely = dict(each.likely)
     nearer = 0.0
     for name, low, high in each.hits:

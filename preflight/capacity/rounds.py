@@ -102,8 +102,8 @@ def rounds(
 
 
 def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
-    """Return whether the tier has evicted by the end of the round for certain. With ``maybe``: if
-    it holds the least that it may hold."""
+    """Return whether the tier has certainly evicted by the end of the round; with ``maybe``,
+    whether it may have. False for a tier of unknown size."""
     if isinstance(tier.fills, Unknown):
         return False
     if maybe:
@@ -146,7 +146,8 @@ def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
 
 
 def _before_full(turn: Turn, tier: TierModel) -> float:
-    """Return how many reusable tokens are of clients whose turn comes before the tier is full."""
+    """Return the reusable tokens of clients whose turn comes before the tier is full. 0 if that is
+    not known, and for a late tier."""
     step = turn.after - turn.before
     if isinstance(tier.fills, Unknown) or step <= 0 or tier.late:
         return 0.0
@@ -155,7 +156,7 @@ def _before_full(turn: Turn, tier: TierModel) -> float:
 
 
 def _random_order(turn: Turn, capacity: int) -> float:
-    """Return the reusable tokens that the tier keeps, the mean over all orders of clients."""
+    """Return the reusable tokens that ``capacity`` tokens keep, the mean over all orders."""
     total = 0.0
     for place in range(turn.clients):
         left = capacity - place * turn.after
@@ -267,7 +268,7 @@ def _l3_model(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierMode
 
 
 def _ssd_model(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
-    """Return the model of the SSD behind ``nearer``, which fills later with evicted pages alone."""
+    """Return the model of SSD, which fills later with evicted pages alone. nearer: that of L3."""
     holds = disk.tokens
     if isinstance(holds, Unknown):
         return TierModel("SSD", holds, holds, ordered=False)

@@ -112,7 +112,8 @@ def model_of(request: PoolRequest) -> ModelGeometry:
 
 
 def _token_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
-    """Return the bytes of a token on one rank by pipeline stage. Raises UnknownFactError."""
+    """Return the bytes of a token on one rank by pipeline stage. Raises UnknownFactError for an
+    unknown model, linear-attention layers, and decode context parallelism."""
     geometry = model_of(request)
     if request.dcp > 1:
         raise UnknownFactError(_DCP)
@@ -167,8 +168,7 @@ _MOST_DEVICE_TOKENS = 1 << 40
 
 
 def gpu_tier(deployment: Deployment) -> Tier:
-    """Return the server's L1 tier. Its bytes and tokens are Unknown if the GPU or the model is not
-    known."""
+    """Return the server's L1 tier. Bytes and tokens are Unknown if the GPU or model is unknown."""
     request = deployment.request
     tokens = request if isinstance(request, Unknown) else ratio_tokens(deployment.sized, request)
     if isinstance(request, Unknown) or isinstance(tokens, Unknown):
@@ -430,7 +430,7 @@ def _workers(consumer: Consumer, client: Client, inputs: LaunchInputs, number: i
 @or_unknown
 def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
     """Return all segments of the cluster's store. Unknown if a process's segments are not known, or
-    no process contributes. Raises UsageError if the hosts are no multiple of a server's."""
+    no process contributes. Raises UsageError if the hosts are no multiple of a server's hosts."""
     hosts = cluster_hosts(inputs, cluster)
     every: list[Segments] = []
     for process in inputs.processes:

@@ -260,8 +260,7 @@ def rules_of(release: SglangRelease, write_policy: str) -> Rules:
 
 
 def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -> Iterator[str]:
-    """Yield notes on what a replay assumes and leaves out. router: None if ``--routing`` replaces
-    it."""
+    """Yield notes on what a replay assumes and leaves out. router: None with ``--routing``."""
     rules, store = plan.rules, plan.rules.store
     if rules.caches > 1:
         why = f" ({router.origin})" if router else ""
@@ -291,8 +290,7 @@ def _why(tier: Tier | None) -> str:
 
 
 def _threshold(server: ServerCapacity) -> int:
-    """Return prefetch_threshold of --hicache-storage-backend-extra-config, or the default, in
-    tokens."""
+    """Return the prefetch_threshold of the server's extra config, or the default, in tokens."""
     text = server.deployment.server.value("hicache_storage_backend_extra_config")
     try:
         config = json.loads(text) if isinstance(text, str) else None

@@ -118,7 +118,7 @@ _MOVES = (("L1", "L2"), ("L2", "L1"), ("L2", "L3"), ("L3", "L2"), ("L3", "SSD"),
 
 
 def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> Iterator[str]:
-    """Yield a sentence for each pair of tiers on the bytes moved between them, and one on requests
+    """Yield a sentence for each two tiers between which bytes were moved, and one on requests
     longer than L1. Nothing if the bytes of a token are not known."""
     size = server.capacity.bytes_per_token
     if isinstance(size, Unknown):
@@ -148,7 +148,7 @@ def tier_sizes(capacity: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str,
 
 def curve_rows(capacity: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Row]]:
     """Return (headings, rows) of what one cache answers, by its size. The first column names the
-    tier, if any, that has this size."""
+    tier or mark, if any, that has this size."""
     size = capacity.servers[0].capacity.bytes_per_token
     known: dict[int, str] = {}
     for name, blocks in tier_sizes(capacity, answer):
@@ -241,8 +241,7 @@ def trace_object(capacity: CapacityAnswer, answer: TraceAnswer) -> dict[str, Any
 
 
 def _replay(server: ServerCapacity, replay: ServerReplay) -> dict[str, Any]:
-    """Return the JSON object of one server's replay, with the least and the most its tiers may
-    hold."""
+    """Return the JSON object of one server's replay, with the least and most its tiers may hold."""
     rules = replay.rules
     return {
         "subjects": subjects([server.subject]),

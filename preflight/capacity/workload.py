@@ -45,8 +45,7 @@ class MultiTurnWorkload(NamedTuple):
 
 
 class WorkloadOptions(NamedTuple):
-    """The workload as the command line gives it: numbers, or the command line of SGLang's
-    benchmark."""
+    """The workload of the command line: numbers, or the command line of SGLang's benchmark."""
 
     clients: int | None = None
     rounds: int | None = None

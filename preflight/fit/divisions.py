@@ -82,7 +82,8 @@ class Frontier(NamedTuple):
         return first // GIGABYTE, last // GIGABYTE
 
     def at(self, l2_bytes: int) -> SizeValues:
-        """Return the division with this L2; its segment lies on the line between two points."""
+        """Return the division with ``l2_bytes`` of L2 on each rank. Its segment lies on the line
+        between the two nearest points, rounded down to whole MiB, at least 1 MiB."""
         points = self.points
         below = [points[0], *(each for each in points if (each.l2_bytes or 0) <= l2_bytes)][-1]
         above = next((each for each in points if (each.l2_bytes or 0) >= l2_bytes), points[-1])
@@ -99,9 +100,9 @@ class Frontier(NamedTuple):
     def goals(self, now: SizeValues) -> Iterator[tuple[str, SizeValues]]:
         """Yield (name, division) of other goals, to compare with the best division.
 
-        now: the sizes of the launch as it is written. ``balanced`` takes as much of the host for L2
-        as for the segment; ``l2`` keeps the segment of ``now``, ``pool`` its L2, and ``now`` both.
-        A goal whose size is not written is left out."""
+        now: the sizes of the launch as it is written. ``balanced``: L2 and the segment take the
+        same memory. ``l2``: the segment of ``now``. ``pool``: the L2 of ``now``. ``now``: both
+        sizes, which may not fit. A goal is left out if ``now`` lacks a size that the goal keeps."""
 
         def uneven(values: SizeValues) -> float:
             l2, segment = values.l2_bytes or 0, values.segment_bytes or 0
@@ -118,7 +119,7 @@ class Frontier(NamedTuple):
             yield "now", now
 
     def grid(self, count: int) -> Iterator[SizeValues]:
-        """Yield so many divisions, evenly in L2, both ends among them."""
+        """Yield ``count`` divisions (2 or more), evenly in L2, both ends among them."""
         first, last = self._ends
         sizes = (first + (last - first) * at // (count - 1) for at in range(count))
         yield from (self.at(size * GIGABYTE) for size in dict.fromkeys(sizes))
@@ -165,7 +166,7 @@ class DivisionChoice(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What the divisions are compared by, for a person."""
+        """A phrase for a person: the trace or the workload by which divisions are compared."""
         if self.workload is None:
             return f"hits of {self.trace}"
         clients, rounds, length = self.workload[:3]
@@ -176,8 +177,7 @@ class DivisionChoice(NamedTuple):
 
 
 class Chooser:
-    """Orders divisions of a launch's memory by the cache hits of a replayed workload or trace. Call
-    ``begin`` first."""
+    """Orders divisions of a launch's memory by the cache hits of a replay. Call ``begin`` first."""
 
     def __init__(
         self,
@@ -187,8 +187,8 @@ class Chooser:
         root: Root,
         tell: Tell,
     ) -> None:
-        """Keep what to replay. now: the sizes that the launch has, which may not fit. tell: called
-        with a line of progress."""
+        """Replay nothing yet. basis: the workload or trace to replay. now: the sizes that the
+        launch has, which may not fit. tell: called with a line of progress."""
         self._basis, self._now, self._tell = basis, now, tell
         self._options, self._root, self._count = options, root, 0
         self._tried: list[Division] = []
@@ -224,7 +224,8 @@ class Chooser:
         return min(least, size) if capped else least
 
     def capacity(self, values: SizeValues) -> CapacityAnswer:
-        """Return the tiers of the launch with ``values``."""
+        """Return the launch's tiers, with tokens scaled from the sizes of ``begin`` to ``values``.
+        Bytes are not changed."""
         base = self._values
         l2 = (values.l2_bytes or 0) / (base.l2_bytes or 1)
         segment = (values.segment_bytes or 0) / (base.segment_bytes or 1)
@@ -236,15 +237,15 @@ class Chooser:
         return self._base._replace(servers=tuple(servers))
 
     def kept(self, values: SizeValues, orders: int, clients: int, buffers: bool = False) -> float:
-        """Return the part of the workload (0 to 1) that the server with the least keeps. The other
-        parameters are those of ``replay_workload``."""
+        """Return the least part (0 to 1) of the tokens seen before that a server still keeps.
+        orders, clients (``most_clients``), buffers: as ``replay_workload`` takes them."""
         return min(low for low, _ in self._rates(self.capacity(values), orders, clients, buffers))
 
     def _rates(
         self, capacity: CapacityAnswer, orders: int, clients: int, buffers: bool = False
     ) -> Rates:
-        """Return ``replay_workload`` of these tiers; without the store, which is not read, if a
-        conversation is longer than the prefetch budget of a server."""
+        """Return ``replay_workload`` of the tiers of ``capacity``. Without ``buffers``, the store
+        is left out if a conversation is longer than the prefetch budget of a server."""
         assert self.workload is not None
         if not buffers and not self._reads_l3(capacity):
             servers = capacity.servers
@@ -253,9 +254,9 @@ class Chooser:
         return replay_workload(capacity, self.workload, orders, clients, self._routing, buffers)
 
     def order(self, frontier: Frontier) -> list[SizeValues]:
-        """Replay the workload or the trace on divisions of the frontier; return their sizes, the
-        best first. The launch's own sizes and the one with L2 as staging are replayed, but not
-        returned."""
+        """Replay the workload or the trace on divisions of the frontier and on its goals; return
+        their sizes, the best first. The launch's own sizes and the division with L2 as staging are
+        replayed, but not returned."""
         if self._basis.trace is None:
             self._tried = self._tried_on_rounds(frontier)
             self._choice = DivisionChoice((), (), self.workload)
@@ -264,8 +265,8 @@ class Chooser:
         return [division.values for division in self._tried if division.about not in _NOT_CHOSEN]
 
     def _tried_on_rounds(self, frontier: Frontier) -> list[Division]:
-        """Replay the rounds of the workload on a grid of divisions, then with more clients on the
-        goals and around the best. Return the latter, the best first, then the rest of the grid.
+        """Replay the rounds on a grid of divisions, then with more clients on the goals and around
+        the best. Return the divisions with more clients, the best first, then the rest of the grid.
 
         Without a workload, SGLang's published one with more clients than any division holds becomes
         ``self.workload``."""
@@ -298,8 +299,8 @@ class Chooser:
         return sorted(best, key=self._sort_key, reverse=True) + tried[_RUNNERS_UP:]
 
     def staged_bytes(self, values: SizeValues) -> int:
-        """Return the L2 of a rank, in bytes, that stages ``_STAGED`` conversations, rounded up to
-        whole GB. 0 if a server has no buffer_only mode, has it on, or its L2 is not known."""
+        """Return the L2 of a rank that stages ``_STAGED`` conversations, in bytes (whole GB). 0 if
+        a server only decodes, lacks buffer_only mode or has it on, or its L2 is not known."""
         assert self.workload is not None
         length, sizes = self.workload.context_tokens(self.workload.rounds), []
         for server in self.capacity(values).servers:
@@ -312,7 +313,8 @@ class Chooser:
         return -(-max(sizes) // GIGABYTE) * GIGABYTE
 
     def _buffered(self, frontier: Frontier) -> Iterator[Division]:
-        """Yield one division with L2 as staging alone, if the host has room for such an L2."""
+        """Yield one division with L2 as staging alone. Nothing if ``staged_bytes`` is 0, or more
+        than the largest L2 of the frontier."""
         l2 = self.staged_bytes(frontier.points[0])
         if l2 and l2 <= (frontier.points[-1].l2_bytes or 0):
             values = frontier.at(max(frontier.points[0].l2_bytes or 0, l2))
@@ -351,13 +353,14 @@ class Chooser:
         return Division(about, values, rates, *self._tier_numbers(capacity))
 
     def _sort_key(self, division: Division) -> tuple[bool, float, int, int]:
-        """Return the key by which divisions are sorted, larger for a better one. It is: may be
-        chosen, part kept, unique tokens, and L2 at last, for it is nearer than L3."""
+        """Return the key to sort divisions by, larger for a better one: whether the division may be
+        chosen, the part kept (to a thousandth), unique tokens, and the bytes of L2."""
         is_choice, l2_bytes = division.about not in _NOT_CHOSEN, division.values.l2_bytes or 0
         return is_choice, round(division.kept, 3), division.unique, l2_bytes
 
     def choice_of(self, values: SizeValues) -> DivisionChoice | None:
-        """Return why ``values`` were chosen, with the goals by name; None if nothing was tried."""
+        """Return why ``values`` were chosen: the division of ``values``, then those with a name,
+        the best first. None if nothing was tried."""
         if not self._tried:
             return None
         alike = (each for each in self._tried if each.values.l2_bytes == values.l2_bytes)
@@ -368,7 +371,7 @@ class Chooser:
 
     def _next_gib(self, values: SizeValues) -> tuple[tuple[str, int], ...]:
         """Return (size, tokens of the trace that one more GiB would save) for L2 and the segment.
-        () without a trace that can be read again."""
+        () without a trace, or if the trace came from stdin and cannot be read again."""
         if self._basis.trace in (None, "-"):
             return ()
         more, (l2, segment, _) = _MORE_GIB * GIB, values
@@ -381,8 +384,8 @@ class Chooser:
     def _replayed(
         self, capacities: Sequence[CapacityAnswer], marks: tuple[tuple[str, int], ...] = ()
     ) -> tuple[TraceAnswer, ...]:
-        """Replay the trace once, on each of ``capacities``; answers are in their order. marks:
-        (label, tokens) to mark on the curve."""
+        """Replay the trace once, on all of ``capacities``; return an answer for each, in order.
+        marks: (label, tokens) to mark on the curve."""
         trace = open_trace(self._basis.trace or "", page_of(capacities[0]))
         routing = None if self._routing is None or capacities[0].router else "cache-aware"
         return trace_answers(capacities, trace, TraceRequest(routing, marks=marks), self._tell)
@@ -390,8 +393,9 @@ class Chooser:
     def _tier_numbers(
         self, capacity: CapacityAnswer
     ) -> tuple[tuple[tuple[str, int], ...], int, tuple[tuple[str, int | None], ...]]:
-        """Return three things: (tier, its least tokens of all servers), the tokens held at least
-        once, and (tier, first round in which it may evict, or None)."""
+        """Return (tier, its least tokens, of all servers together), the tokens held at least once,
+        and (tier, first round in which it may evict, or None). The last is () for a trace, and of
+        several servers it has the rounds of the last."""
         tokens: dict[str, int] = {}
         evicts: dict[str, int | None] = {}
         for server in capacity.servers:
@@ -435,8 +439,8 @@ def _scaled(tier: Tier | None, factor: float) -> Tier | None:
 
 
 def _unique(capacity: CapacityAnswer) -> int:
-    """Return the tokens that are held at least once in all tiers. L1, L2 and the store count as
-    copies of each other; with another policy than write_through, L1 and L2 add up."""
+    """Return how many different tokens L1, L2 and the store hold. All three keep the same tokens,
+    but with another policy than write_through L1 and L2 add up. SSD is left out."""
     in_servers, in_store = 0, 0
     for server in capacity.servers:
         tiers = server.tiers
@@ -507,8 +511,8 @@ def _requests(
 
 
 def _kept_part(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) -> float:
-    """Return the part (0 to 1) of the blocks seen before that hits, in the order of the clients
-    that ``seed`` decides. plan: with one size of the tiers. block: its tokens."""
+    """Return the part (0 to 1) of the blocks seen before that hits; 1 if none was seen before.
+    plan: with one size of the tiers. block: tokens of a block. seed: of the clients' order."""
     (replay,) = plan.replays(block)
     requests, seen = _requests(workload, block, seed)
     for request in requests:
@@ -517,8 +521,8 @@ def _kept_part(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: 
 
 
 def _trace_rates(answer: TraceAnswer) -> Rates:
-    """Return the (least, most) hit rate of each server that is replayed. Raises UsageError if no
-    server is."""
+    """Return each replayed server's (least, most) hit rate. Raises UsageError if none is
+    replayed."""
     if not answer.replayed and isinstance(answer.servers[0], Unknown):
         raise UsageError(f"--trace: {answer.servers[0].reason}")
     both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in answer.replayed)

@@ -157,8 +157,8 @@ def first_launch(model: str, host: Host, buffers: bool = False) -> FirstLaunch:
 
 
 def with_first_launch(result: FitResult, first: FirstLaunch, path: str) -> FitResult:
-    """Return the result with the script of ``first`` in the sizes that fit as its ``command``; ""
-    if nothing fits. path: of the script's file; "" if it is not written."""
+    """Return the result with the script of ``first``, in the sizes that fit, as its ``command`` (""
+    if nothing fits). path: of the script's file; "" if no file is written."""
     values = result.answer.values
     result = result._replace(first=True, launch=path or f"a first launch of {first.model}")
     if result.answer.fits is None:
@@ -171,7 +171,8 @@ def with_first_launch(result: FitResult, first: FirstLaunch, path: str) -> FitRe
 
 
 def write_first(path: str, script: str) -> tuple[str, ...]:
-    """Write a new file with the script; return (path,). Raises UsageError if the file exists."""
+    """Write a new, executable file with the script; return (path,). Raises UsageError if the file
+    exists or cannot be written."""
     try:
         with open(path, "x", encoding="utf-8") as file:
             file.write(script)
@@ -194,10 +195,11 @@ def fit_launch(
     """Find the largest sizes of a launch that fit the host, and edit the launch to have them.
     Writes no file. Unknown if the launch was not read in time.
 
-    goal: value of a ``Goal``; None for "best", or for the only size that the launch has.
-    keep_bytes: memory to stay available. write: the caller will write the files. chosen: which
-    checks count. basis: what the goal "best" compares divisions by. Raises UsageError for a launch
-    that cannot be read, that has no size for the goal, or with ``write`` is no file."""
+    goal: value of a ``Goal``; None for "best", or for the only size that the launch has. "best"
+    becomes "l2" if divisions cannot be compared, by ``basis``. keep_bytes: memory to stay
+    available. write: the caller will write the files. chosen: which checks to use. Raises
+    UsageError if the launch cannot be read, has no size for the goal, or, with ``write``, is no
+    file."""
     selection = selection_of(chosen)
     sized = size_within(launch_words, host, timeout_seconds)
     if isinstance(sized, Unknown):
@@ -282,10 +284,10 @@ def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
 
 
 def _for_description(answer: FitAnswer, machine: HostState, topics: frozenset[str]) -> FitAnswer:
-    """Return the answer for a host that was only described: ``beside`` without the warnings and
-    unknowns of host checks. Of these a finding with a need stays if its check reads ``topics``.
+    """Return the answer for a host that was only described. Warnings and unknowns of host checks
+    are taken out of ``beside``, except findings with a need whose check reads one of ``topics``.
 
-    topics: of devices that the description leaves out. Their checks become ``not_described``."""
+    topics: of devices that the description leaves out; checks of these become ``not_described``."""
     asked = {check.id: topics.intersection(check.topics) for check, _ in machine.checks}
 
     def is_kept(each: Finding) -> bool:
@@ -328,8 +330,8 @@ def _edited(
 def _host_commands(answer: FitAnswer, context: Context) -> Iterator[str]:
     """Yield commands to run on the host before the launch; nothing if no size fits.
 
-    They grow the huge page pools, set them for the next boot, and mend the findings, warnings too,
-    that are the same for every size. For a container's memory limit it is a comment."""
+    The commands grow the huge page pools, also for the next boot, and mend failures and warnings
+    that are the same for every size. A container's memory limit is yielded as a comment."""
     if answer.fits is None:
         return
     settings = []
@@ -359,8 +361,7 @@ _MARK = b"\xef\xbb\xbf"
 
 def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
     """Write each edited file, with the old text in a copy beside it (``COPY``); return the paths.
-    Raises UsageError before any is written if a file has changed since it was read, and if writing
-    fails."""
+    Raises UsageError if writing fails or, before any is written, if a file has changed since."""
     path = why = ""
     try:
         for edit in edits:
@@ -392,9 +393,9 @@ def launch_hosts(sizing: LaunchSizing, gpus: int) -> tuple[int, str]:
     """Return how many hosts like this one run the launch's servers with one shared store, at least
     1, and a sentence for the user. The sentence is "" if nothing is to be told.
 
-    gpus: GPUs of this host; 0 if not known. Copies of a server are counted as one host each if two
-    do not fit the GPUs of one. Otherwise it is not known how many share a host, and one host is
-    counted."""
+    gpus: GPUs of this host; 0 if not known. Each copy of a server is counted as one host if two
+    copies do not fit the GPUs of a host. Otherwise it is not known how many copies share a host,
+    and all together are counted as one host."""
     taken = sizing.group
     if taken is not None and taken.group.in_turn:
         return 1, ""
@@ -440,8 +441,8 @@ _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 
 def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield a sentence on each change outside of ``fit`` that lets larger sizes fit, with the
-    sizes. Nothing for the goal best."""
+    """Yield a sentence on each change that ``fit`` does not make and that lets larger sizes fit,
+    with the sizes. Nothing for the goal best, or if no size can be given."""
     if not answer.reason and answer.goal is not Goal.BEST:
         yield from _released_hint(state, host, answer)
         yield from _regular_hint(state, host, answer)
@@ -449,7 +450,7 @@ def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[st
 
 def _regular_hint(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
     """Yield a hint if a larger L2 would pass SGLang's memory check with the pools on regular pages,
-    without ``MC_STORE_USE_HUGEPAGE``. Only for the goal L2, stopped by that check."""
+    without ``MC_STORE_USE_HUGEPAGE``. Nothing unless the goal is L2 and that check limits L2."""
     stopped = [*answer.blocking, *(each for bound in answer.bounds for each in bound.findings)]
     gated = answer.goal is Goal.L2 and any(finding.check == GATE.id for finding in stopped)
     reading = state.launch.reading
@@ -471,7 +472,7 @@ def _regular_hint(state: LaunchState, host: HostState, answer: FitAnswer) -> Ite
 
 def _released_hint(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
     """Yield a hint if larger sizes would fit once free huge pages that this launch does not take
-    were given back. Nothing here lowers a pool, so the user has to."""
+    were given back. Nothing if such pages have less than 1 GiB. The user has to lower the pool."""
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
     if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
         return
@@ -512,7 +513,7 @@ def _is_larger(larger: SizeValues, answer: FitAnswer) -> bool:
 
 def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib]:
     """Yield, for each size that ``goal`` is about, the cost of 1 GiB more on this host, and the
-    tokens that it would hold."""
+    tokens that the GiB would hold. Nothing if the launch could not be sized."""
     shown = judgement.sizing.shown
     if shown is None:
         return
@@ -530,8 +531,8 @@ def _next_gib(
     size: str, mapped: list[Allocation], what: MemoryKind, times: int, tokens: int | None
 ) -> NextGib:
     """Return the cost of 1 GiB more of ``size`` ("l2" or "segment"). mapped: all allocations. what:
-    those of the size, which tell the page size; else those of the arena do. times: how often the
-    host has the size. tokens: that 1 GiB holds."""
+    the kind that tells the page size; if none lies outside the arena, the arena tells it. times:
+    how often the host has the size. tokens: how many 1 GiB holds; None if not known."""
     of_size = [a for a in mapped if a.what == what and a.backing is not Backing.ARENA]
     of_size = of_size or [a for a in mapped if a.what == MemoryKind.ARENA]
     page = max((a.page_size_bytes for a in of_size if a.on_huge_pages), default=0)
@@ -540,8 +541,9 @@ def _next_gib(
 
 
 def _gib_tokens(judgement: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
-    """Return the tokens that 1 GiB more holds: with ``of_one_rank`` as L2 of each rank of a server,
-    else in the store. None if the model or its pools are not known."""
+    """Return the tokens that 1 GiB more holds, for the first server with known pools: with
+    ``of_one_rank`` as L2 of each rank, else in the store. None if no such server or no model is
+    known."""
     for process in judgement.sizing.inputs.processes:
         memory = judgement.sizing.inputs.memory.get(process.number)
         if process.server is None or memory is None:

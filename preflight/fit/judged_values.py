@@ -45,8 +45,7 @@ _CACHE = ("Inactive(file)", "Active(file)", "SReclaimable")
 
 
 class PlannedRoot(RecordingRoot):
-    """``inner`` with other texts in place of some files. texts: by path; nothing is written to
-    disk."""
+    """``inner`` with other texts, by path, in place of some files. Nothing is written to disk."""
 
     def __init__(self, inner: Root, texts: dict[str, str]) -> None:
         super().__init__(inner)
@@ -158,7 +157,7 @@ def _spread_evenly(pages: int, room: Mapping[int, int]) -> dict[int, int]:
 
 
 def _add_pages(now: PlannedRoot, pages: int, *names: str) -> None:
-    """Add ``pages`` (may be negative) to the count in each of the files ``names`` that is read."""
+    """Add ``pages`` (may be negative) to the count in each file of ``names`` that can be read."""
     for name in names:
         count = now.integer(name)
         if not isinstance(count, Unknown):
@@ -222,7 +221,8 @@ _SET = (Kind.ULIMIT, Kind.SYSCTL, Kind.SHM_SIZE)
 
 
 def is_mended(finding: Finding) -> bool:
-    """Return whether a setting of the host or a container mends a finding for all sizes."""
+    """Return whether a setting of the host or a container mends a finding for all sizes. False for
+    a finding that passes or is unknown, and for the checks ``ROOM``."""
     if finding.status not in (Status.FAIL, Status.WARN) or finding.check in ROOM:
         return False
     if finding.settings and all(setting.kind in _SET for setting in finding.settings):
@@ -453,7 +453,7 @@ def _pool_room(targets: Sequence[PoolTarget], hugetlb: HugetlbFacts | Unknown) -
 
 def _gate_room(sizing: LaunchSizing, facts: Facts) -> int:
     """Return about how many bytes are available beyond what SGLang's memory check asks for when the
-    last rank starts: the least over all servers, 0 if unknown."""
+    last rank starts: the least over all servers. 0 if the host's available memory is unknown."""
     memory: MemoryFacts | Unknown = facts.topic("memory")
     available = memory if isinstance(memory, Unknown) else memory.value("MemAvailable")
     if isinstance(available, Unknown) or sizing.shown is None:

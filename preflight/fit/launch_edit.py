@@ -75,8 +75,8 @@ def launch_texts(
 
 
 def command_line(before: Reading, after: Reading) -> str:
-    """Return ``after`` as one shell command: variables that differ from ``before`` or come from the
-    command line, wrappers, words without secrets. "" unless it has exactly one command."""
+    """Return ``after`` as one shell command without secrets. Variables are written that differ from
+    ``before`` or come from the command line. "" unless ``after`` has exactly one command."""
     if len(after.commands) != 1:
         return ""
     old, new = before.commands[0], after.commands[0]
@@ -266,7 +266,7 @@ def edit_texts(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
 
 
 def by_hand(reading: Reading, sizes: Knobs, values: SizeValues) -> Edited:
-    """Return every value as something to change, for a launch that is no file here."""
+    """Return an advice for every value, and no edits, for a launch that is no file here."""
     every = ((place, text) for knob, text in changes(sizes, values) for place in knob.places)
     why = "the launch is no file here"
     advice = tuple(Advice(each.name, text, str(each.origin), why) for each, text in every)
@@ -274,8 +274,8 @@ def by_hand(reading: Reading, sizes: Knobs, values: SizeValues) -> Edited:
 
 
 def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | str:
-    """Return the edit that sets the segment size in a JSON file; a str says why it cannot be
-    edited."""
+    """Return the edit that sets the segment size in the JSON file of ``place``; a str says why that
+    file cannot be edited."""
     path = source.path_of(place.name)
     before = None if path is None else read_small_file(path)
     if path is None or before is None:
@@ -316,7 +316,7 @@ def _valid_edit(
     text: str | None,
 ) -> tuple[dict[str, str], Reading] | None:
     """Return the edited texts and their reading for the first candidate that sets ``text`` at
-    ``place`` and changes nothing else; None if no candidate does."""
+    ``place`` and changes nothing else. None if none of the first ``_MOST_TRIES`` does."""
     wanted = _wanted(reading, place, text)
     noted = {note.id for note in reading.notes}
     for tries, (path, after) in enumerate(proposals(texts, place, text)):
@@ -351,8 +351,8 @@ def meaning(command: Command) -> Meaning:
 
 
 def _is_wanted(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
-    """Tell whether an edited command means what was wanted. A new variable may come to other
-    commands too, and wrapper words may hold its assignment."""
+    """Return whether a command ``after`` an edit means the same as ``wanted``. A new variable may
+    be added to other commands too, and wrapper words may hold the variable's assignment."""
     added = after.environment.get(place.name)
     if place.form == "new-variable" and added is not None and added == (text, ()):
         # Programs beside those that read it may have it too.

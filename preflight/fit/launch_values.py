@@ -108,7 +108,7 @@ def arena_text(size: int) -> str:
 
 
 def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
-    """Return the sizes that the commands of a launch set. processes: those of ``reading``."""
+    """Return the sizes of a launch that can be set, and where. processes: those of ``reading``."""
     l2 = _l2_knob(processes)
     segment, why = _segment_knob(processes, reading)
     variables = [command.environment.get(ARENA) for command in reading.commands]
@@ -153,8 +153,8 @@ def _flag_place(command: Command, index: int, name: str, beside: str) -> ValuePl
 
 
 def _segment_knob(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob | None, str]:
-    """Return the places of the segment size of every process that contributes to the store, and "".
-    If no process does, return None and the reason."""
+    """Return (the segment size with its places in all processes that contribute to the store, "").
+    If no process contributes, return (None, the reason)."""
     places: list[ValuePlace] = []
     sizes: list[int] = []
     why = "no process of the launch attaches a Mooncake store"
@@ -185,7 +185,7 @@ def _segment_knob(processes: Sequence[LaunchProcess], reading: Reading) -> tuple
 
 def _segment_of(process: LaunchProcess) -> int | Unknown | None:
     """Return the segment bytes of one process as written: 0 if it contributes nothing, None if it
-    is no client of a store. Unknown if its settings do not tell."""
+    is no client of a store, or of a standalone one. Unknown if its settings do not tell."""
     if process.server is not None:
         store = process.server.store
         if store is None or store.value("standalone_storage") is True:
@@ -199,8 +199,8 @@ def _segment_of(process: LaunchProcess) -> int | Unknown | None:
 
 
 def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> ValuePlace:
-    """Return the place that decides the segment size of a process: a flag, JSON, a file or a
-    variable. index: of its command."""
+    """Return the place from which a process takes its segment size: a flag, JSON, a file or a
+    variable; a new place if the size is not written. index: of the process's command."""
     command = process.command
     if process.kind is ProcessKind.CLIENT:
         names = ("--global_segment_size", "-global_segment_size", "--global-segment-size")
@@ -230,7 +230,7 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Valu
 
 def _json_place(command: Command, index: int) -> ValuePlace:
     """Return the place of the segment size in the JSON of --hicache-storage-backend-extra-config,
-    or in the file that the flag names with @. ``at`` is -1 if neither has it."""
+    or the file that the flag names with @. ``at`` is -1 for the file, or without a written size."""
     for at, word in enumerate(command.words):
         if match := _IN_JSON.search(word.text):
             return ValuePlace("json", KEY, (index,), at, match[2], word.origin)

@@ -150,7 +150,7 @@ class _HostKind:
 
     def buffered(self, target: float, most: int) -> int | None:
         """Return the least memory, in bytes, that keeps ``target`` with L2 as staging alone. None
-        if SGLang has no such mode here, or if ``most`` bytes or more are needed."""
+        if a server has no buffer_only mode here, or if ``most`` bytes or more are needed."""
         if not self._staging:
             return None
         low, high = _MEMORY_STEP, most
@@ -167,8 +167,8 @@ class _HostKind:
         return -(-high // _MEMORY_STEP) * _MEMORY_STEP if high < most else None
 
     def best(self, memory_bytes: int, parts: Iterable[float]) -> tuple[float, float]:
-        """Return (most that is kept, the one of ``parts`` for L2 that keeps it). -1 is kept if the
-        launch does not fit."""
+        """Return (the most that is kept, the one of ``parts`` for L2 that keeps the most). The
+        first value is -1 if the launch does not fit."""
         return max((self.kept(self.values(memory_bytes, part)), part) for part in parts)
 
     def smallest(self, target: float, guess: int, part: float | None) -> tuple[int, float] | None:
@@ -216,10 +216,10 @@ def machines(
 ) -> Machines | Unknown:
     """Return a row for each kind of GPU and number of hosts; Unknown if none has a row.
 
-    target: the part (0 to 1) of the workload to keep. description: of the hosts; if it has a
-    memory, that is kept, else the least is looked for. hosts: how many share a store; None to try
-    several numbers. launch_words: options of the launch. limit_seconds: for reading. tell: called
-    with a line of progress. Raises UsageError without a workload."""
+    target: the part (0 to 1) of the workload to keep. description: of the hosts; if it gives a
+    memory, all rows have that memory, else the least is looked for. hosts: how many share a store;
+    None to try several numbers. launch_words: options of the launch. limit_seconds: for reading.
+    tell: called with a line of progress. Raises UsageError without a workload."""
     workload = workload_of(workload_options, ())
     if not isinstance(workload, MultiTurnWorkload):
         raise UsageError("--keep 80% is of a workload: give --clients, --rounds, --request-length")

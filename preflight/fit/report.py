@@ -244,7 +244,7 @@ def _finding_paragraphs(findings: tuple[Finding, ...], width: int) -> list[str]:
 
 def _launch_lines(result: FitResult, width: int) -> Iterator[str]:
     """Yield lines with the launch in its new sizes: a script, a command or a diff, or the paths if
-    it was written. What is to change by hand comes last."""
+    it was written. At the end are the changes to make by hand."""
     if result.first:
         written = (f"written: {public(path)}" for path in result.written)
         yield from ("", *(written if result.written else result.command.splitlines()))
@@ -314,7 +314,7 @@ def division_table(choice: DivisionChoice, first: bool) -> tuple[list[str], list
 
 def _division(division: Division, tiers: Iterable[str]) -> list[str]:
     """Return the table row of one division: goal, sizes, tokens of each tier, unique tokens, part
-    kept, and for each of ``tiers`` the round in which it is full."""
+    kept, and for each of ``tiers`` the round in which it is full (``-`` for never)."""
     from preflight.capacity.report import share
 
     tokens, evicts = dict(division.tier_tokens), dict(division.evicts)
@@ -405,7 +405,8 @@ def _choice_object(choice: DivisionChoice) -> Json:
 
 
 def _size(knob: Knob | None, value: int | None, fits: bool) -> Json | None:
-    """Return one size of the launch; None if it has no such size."""
+    """Return the JSON object of one size; None if the launch has no such size. value: bytes to set;
+    None keeps the size, 0 removes it. fits: some sizes fit; else no new size is told."""
     if knob is None:
         return None
     written = [place.old for place in knob.places if place.written]

@@ -157,14 +157,14 @@ class Solver:
         return min(self._known.values(), key=rank, default=None)
 
     def beside(self, judgement: Judgement) -> tuple[Finding, ...]:
-        """Return the other findings that do not pass, the worst first: those of checks that are no
-        gates, and those that a setting mends."""
+        """Return the findings that do not pass and stop no sizes, the worst first: those of checks
+        that are no gates, and those that a setting mends."""
         rest = [x for x in judgement.findings if x.check not in self.ids or is_mended(x)]
         return tuple(each for status in _WANTING for each in rest if each.status is status)
 
     def best(self, values: SizeValues) -> Judgement:
-        """Judge ``values`` with an arena of just the bytes that are used; if it fails, with
-        none."""
+        """Return the judgement of ``values`` with an arena of just the bytes that are used; if that
+        does not pass, or the launch sets no arena, the judgement without one."""
         with_arena = self.with_exact_arena(values)
         if with_arena is not None and self.passes(with_arena):
             return self.judge(with_arena)
@@ -355,8 +355,7 @@ class _Search:
         return self.solver.without_arena(self._values(1))
 
     def learn_gates(self) -> Judgement:
-        """Learn which checks sizes change; return the judgement of the least sizes by every
-        check."""
+        """Learn which checks sizes change; return all checks' judgement of the least sizes."""
         most = self.solver.without_arena(self._values(self._most(self._goal)))
         return self.solver.learn_gates(self.least, most)
 
@@ -427,8 +426,8 @@ class _Search:
         self, points: dict[int, SizeValues], low: SizeValues, high: SizeValues, halvings: int
     ) -> None:
         """Add the division in the middle of ``low`` and ``high`` to ``points``, by L2 size. If its
-        segment is far from the straight line between the two, go on in both halves, ``halvings``
-        times."""
+        segment is far from the straight line between the two, do the same in both halves. halvings:
+        how often a stretch may be halved; 0 adds nothing."""
         first, last = low.l2_bytes or 0, high.l2_bytes or 0
         middle = (first + last) // 2 // GIGABYTE * GIGABYTE
         if not halvings or not first < middle < last:

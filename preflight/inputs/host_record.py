@@ -84,8 +84,8 @@ def record(launch: LaunchWords, host: Host, timeout_seconds: float) -> CaptureCo
 def _installed(host: Host) -> dict[str, Any] | None:
     """Return the releases installed on the host, as plain data, for a launch that names none.
 
-    They are those of the capture, else of the engine found on the host, else beside this program.
-    None for a capture without releases."""
+    The releases are those of the capture, else of the engine found on the host, else beside this
+    program. None for a capture without releases."""
     from checks.base import installed as here
     from checks.software.facts import installed_engine
 

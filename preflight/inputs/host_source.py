@@ -63,11 +63,11 @@ def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
 
 def launch_of(launch_words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOptions] | None:
     """Return the launch that is asked about, and its options: the one given, else the one in the
-    capture.
+    capture. None without a launch.
 
-    None if there is neither. A launch that was read elsewhere is given as its record, whose open
-    words this host fills in. Options that are given replace recorded ones. Raises UsageError if the
-    launch cannot be read, or if options are about a launch and there is none."""
+    A launch that was read elsewhere is given as its record; this host resolves the words that the
+    record leaves unresolved. Options that are given replace recorded ones. Raises UsageError if the
+    launch cannot be read, or if options are about a launch and none is given."""
     carried = _record_in(launch_words)
     recorded: Any = host.extras.get("launch") if carried is None else carried
     if not launch_words.words and recorded is None:
@@ -115,7 +115,7 @@ def launch_of(launch_words: LaunchWords, host: Host) -> tuple[WrittenLaunch, Lau
 
 def _record_in(launch: LaunchWords) -> dict[str, Any] | None:
     """Return the record in the file that is given as the launch; None for every other launch.
-    Raises UsageError for a record that breaks off."""
+    Raises UsageError for a record that is not complete."""
     import json
 
     from preflight.launches.env_files import read_small_file
@@ -231,9 +231,9 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
     launch.
 
     The launch is read where the command was typed, so that a mistake in it is reported once. This
-    machine's variables do not count: those that the launch leaves open are each node's own, as are
-    files with an absolute name. The working folder of this process changes meanwhile. Raises
-    UsageError if the launch cannot be read, or is late."""
+    machine's variables, and its files with an absolute name, are not used: they differ by node. The
+    working folder of this process changes meanwhile. Raises UsageError if the launch cannot be
+    read, or is late."""
     import json
 
     from checks.base.root import Root

@@ -99,7 +99,7 @@ _OPEN_NAME = regex(
 @cache
 def _known_words() -> frozenset[str]:
     """Return flags, keys and variables of all releases, without leading dashes and with _ for -.
-    Those of other engines and of trainers that start SGLang stand in ``engine_words.txt``."""
+    ``engine_words.txt`` adds the words of other engines and of trainers that start SGLang."""
     with open(data_file("engine_words.txt"), encoding="ascii") as file:
         of_engines = file.read().split()
     flags = [flag for known in flag_table().programs.values() for flag in known]
@@ -226,8 +226,8 @@ def _public_command(command: Command) -> Command | None:
 def _value_of_variable(name: str, text: str) -> str:
     """Return the value of a variable as it is recorded: without user info and queries of addresses.
 
-    ``(removed)`` stands for a secret, and for a Mooncake or SGLang variable that nothing reads; ""
-    stays."""
+    A secret, and a Mooncake or SGLang variable that nothing reads, becomes ``(removed)``; "" stays
+    "" here."""
     if is_secret(name) or (name not in known_variables() and name.startswith(_OURS)):
         return REMOVED if text else ""
     text = clean_address(text)
@@ -331,7 +331,7 @@ def public_json(text: str) -> str:
 
 
 def _public(value: Any, key: str) -> Any:
-    """Return plain data with texts at known keys alone. key: that of ``value``; "" at the top."""
+    """Return data with ``(removed)`` for texts at unknown keys, and secrets. key: of ``value``."""
     if isinstance(value, Mapping):
         # A key that is made as names of settings are; any other may be somebody's word.
         made = regex(r"[A-Za-z][A-Za-z_0-9]{0,50}|\d{1,4}").fullmatch
@@ -359,8 +359,8 @@ def _left_open(word: Word) -> Word:
 
 
 def _answerable(text: str, names: Collection[str]) -> str:
-    """Return a value in which every open part that the host cannot answer is ``$(...)``. names: of
-    variables, which a manifest writes as ``$(NAME)``."""
+    """Return a value with ``$(...)`` for each command that the host cannot answer, or in place of
+    the whole value. names: of variables, which a manifest writes as ``$(NAME)``."""
 
     def asked(part: str) -> bool:
         commands = _ASKED.findall(part)

@@ -141,8 +141,8 @@ def _folder(name: str) -> str | None:
 def _read_folder(
     name: str, folder: str, env_files: tuple[str, ...], environment: Mapping[str, str], root: Root
 ) -> WrittenLaunch:
-    """Read the Compose file of a folder. Raises SourceError for any other folder: a chart or
-    kustomization has to be rendered first."""
+    """Read the Compose file of a folder. Raises SourceError if an override lies beside that file,
+    and for any other folder: a chart or kustomization has to be rendered first."""
     compose_files, over = (
         [path for file in names if os.path.isfile(path := os.path.join(folder, file))][:1]
         for names in (COMPOSE_FILES, COMPOSE_OVERRIDES)
@@ -162,7 +162,8 @@ def _read_folder(
 
 
 def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLaunch:
-    """Return the launch of a reading. Raises NoLaunchError if it starts no known program."""
+    """Return the launch of a reading. folder: where the launch's relative file names are looked up.
+    Raises NoLaunchError if the launch starts no known program."""
     if not reading.commands:
         note = next(iter(reading.notes), None)
         where = f" ({note.origin})" if note is not None and note.origin.line is not None else ""
@@ -224,8 +225,8 @@ def size_launch_words(
 
 
 def _reader(root: Root, folder: str) -> ReadFile:
-    """Return a reader of a launch's files: names that are not absolute beside the launch, others
-    below ``root``.
+    """Return a reader of a launch's files: relative names below ``folder``, absolute names below
+    ``root``.
 
     If ``root`` is not this machine, files in the launch's own folder are read here all the same."""
 

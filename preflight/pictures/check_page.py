@@ -69,7 +69,7 @@ def check_page(report: Report, judged_host: JudgedHost, made_by: MadeBy) -> str:
 
 def _capacity(judged_host: JudgedHost, sized: Sized) -> Html:
     """Return each server's tiers as pictures, with the curve of the benchmark that the launch
-    starts, if any. Raises UsageError as computing the capacity does."""
+    starts, if any. Raises UsageError as ``compute_capacity`` does."""
     folders = judged_host.facts.storage.folders
     inputs, root = sized.sizing.inputs, judged_host.host.root
     answer = compute_capacity(inputs, sized.options, root, CapacityRequest(), folders)
@@ -200,7 +200,7 @@ def _commands(lines: Sequence[str]) -> Html:
 
 def _card(row: Row, anchor: str, about: str) -> Html:
     """Return the card of one finding: quantities, advice, commands, evidence, explanation. anchor:
-    its id on the page. about: the explanation of the check, "" for none."""
+    the card's id on the page. about: the explanation of the check, "" for none."""
     finding = row.finding
     word = label(row)
     follows = finding.text
@@ -243,8 +243,7 @@ def _status_table(report: Report, status: Status, heading: str, columns: Mapping
 
 
 def _section(section: PagePart) -> Html:
-    """Return one part of the page with its heading. If drawing fails, the reason is shown in its
-    place."""
+    """Return one part of the page with its heading. If drawing fails, the reason is shown."""
     try:
         drawn = section.draw()
     except (UsageError, UnreadTopicError) as error:
@@ -326,7 +325,8 @@ def _text(read: Callable[[], str]) -> str:
 
 
 def _pools(facts: Facts) -> Iterable[tuple[str, str]]:
-    """Return (page size, counts of all, free and promised pages) as texts, for each page size."""
+    """Return (page size, counts of all, free and promised pages) as texts, for each page size. If
+    the pools are unknown, return one pair that says why."""
 
     def text(size: int) -> str:
         counts = known(pools[size])

@@ -65,8 +65,7 @@ def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
 
 
 def _bar_svg(label: str, bar: Bar, share: float) -> Html:
-    """Draw one bar. share: how wide, as a part of the page (0 to 1). Widths are in per cent, so
-    that letters are not stretched."""
+    """Draw one bar. label: for a screen reader. share: how wide, as a part of the page (0 to 1)."""
     size = bar.parts_bytes
     parts = ", ".join(f"{KINDS[p.key].name} {format_bytes(p.bytes)}" for p in bar.parts)
     shapes, at = [], 0
@@ -196,8 +195,8 @@ def locked_figure(locked: Sequence[LockedMemory]) -> Html:
 
 
 def _locked(each: LockedMemory, whole: int) -> Html:
-    """Draw the registered memory of equal processes, and the end of their limit. whole: bytes that
-    fill the width."""
+    """Draw the registered memory of equal processes, with a line at their limit if that is less.
+    whole: bytes that fill the width."""
     name = fold(each.names)
     head = element("h3", name)
     if isinstance(each.wanted, Unknown):
@@ -308,8 +307,7 @@ def _has_span(rounds: Sequence[Round], tier: str) -> bool:
 
 
 def _grid(rounds: Sequence[Round]) -> list[Html]:
-    """Return the grid lines of the curve, with per cent on one axis and round numbers on the
-    other."""
+    """Return the curve's grid lines, with per cent on one axis and round numbers on the other."""
     shapes = []
     for percent in (0, 25, 50, 75, 100):
         y = _y(percent / 100)
@@ -381,7 +379,7 @@ _LETTERS = 22
 
 
 def topology_figure(topology: Topology) -> Html:
-    """Draw boxes, the key of the lines, the devices, and the matrix as a table."""
+    """Draw a box for each NUMA node, the key of the lines, the devices, and the matrix of paths."""
     groups: list[tuple[str, int | None]] = [
         (f"node {x.numa_node}", x.numa_node) for x in topology.nodes
     ]
@@ -462,8 +460,7 @@ def _lines(
 
 
 def _device(device: TopologyDevice, left: float, top: float, width: int) -> Html:
-    """Draw one GPU or NIC as a box with its name and kind; devices that the launch uses look
-    different."""
+    """Draw a GPU or NIC as a box with name and kind; one that the launch uses looks different."""
     used = f", used by {fold(device.used_by)}" if device.used_by else ""
     address = f", {device.address}" if device.address else ""
     style = f"device {device.device_kind}{' taken' if device.used_by else ''}"
@@ -521,8 +518,7 @@ def _devices(topology: Topology) -> Html:
 
 
 def _matrix(topology: Topology) -> Html:
-    """Return the table of the path from each GPU to each NIC, folded; empty without GPUs or
-    NICs."""
+    """Return the folded table of paths from each GPU to each NIC; empty without GPUs or NICs."""
     if not topology.gpus or not topology.nics:
         return Html("")
     rows = []

@@ -147,7 +147,7 @@ def plot_text(
 
 
 def _height_at(points: Sequence[tuple[float, float]], across: float) -> float:
-    """Return the height at ``across`` on the straight lines between points."""
+    """Return the height at ``across`` on the lines between ``points``, level beyond both ends."""
     before = points[0]
     for point in points:
         if point[0] >= across:

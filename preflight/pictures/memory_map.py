@@ -124,8 +124,7 @@ class MemoryMap(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """A row of the table of parts. key: of ``KINDS``, or None for a sum. sizes: bytes in each
-    place."""
+    """A row of the table of parts. key: of ``KINDS``; None for a sum. sizes: bytes by place."""
 
     key: str | None
     name: str
@@ -170,8 +169,8 @@ class _Memory(NamedTuple):
 
 
 def memory_map(facts: Facts, takes: Sequence[Take] | Unknown | None) -> MemoryMap:
-    """Return where the host's memory goes. takes: what the launch takes, Unknown if that is not
-    known; None without a launch."""
+    """Return where the host's memory goes; a NUMA node without memory is left out. takes: what the
+    launch takes, Unknown if that is not known; None without a launch."""
     topic = facts.topic("hugetlb")
     hugetlb = topic if isinstance(topic, Unknown) else topic.hugetlb
     host = _place("host", _host(facts, hugetlb), takes)
@@ -318,7 +317,8 @@ def _node(
 def _pools(
     hugetlb: HugeTlb | Unknown, share: Callable[[Pool], tuple[int, int] | Unknown]
 ) -> Mapping[int, tuple[int, int]] | Unknown:
-    """Return (pages held by others, pages free) by page size. share: gives both for one pool."""
+    """Return (pages held by others, pages free) by page size; {} if the kernel has no huge pages.
+    share: gives both for one pool."""
     pools = known(hugetlb).pools
     if isinstance(pools, Unknown) and pools.absent:
         return {}
@@ -353,8 +353,8 @@ def memory_of(judged_host: JudgedHost) -> MemoryMap:
 
 
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
-    """Return the memory that each mapping of the launch takes, or why that is Unknown. If two
-    bounds are known, the upper one counts."""
+    """Return the memory that each mapping of the launch takes, or why that is Unknown. If the
+    launch is known between two bounds, the upper one is taken."""
     for process in sized.needs.processes:
         for size in (process.regular_bytes, process.hugetlb_bytes):
             if isinstance(size, Unknown):
@@ -390,7 +390,8 @@ def draws_blocks(encoding: str | None) -> bool:
 
 
 def bars_text(memory_map: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
-    """Return bars, their notes, and a table of all parts in bytes; no final newline."""
+    """Return bars, their notes, and a table of all parts in bytes; no final newline. paint: colours
+    a text, (text, colour). width: in columns. plain: ASCII alone."""
     lines = ["Memory after this launch" if memory_map.with_launch else "Memory of this host"]
     for place in memory_map.places:
         lines += _place_text(memory_map, place, paint, width, plain)
@@ -405,8 +406,7 @@ def bars_text(memory_map: MemoryMap, paint: Paint, width: int, plain: bool) -> s
 def _place_text(
     memory_map: MemoryMap, place: MemoryPlace, paint: Paint, width: int, plain: bool
 ) -> list[str]:
-    """Return the lines of one place: its name and size, its bar, and its notes. plain: ASCII
-    alone."""
+    """Return the lines of one place: name and size, bar, and notes. plain: ASCII alone."""
     if isinstance(place.now, Unknown):
         return _lines(f"{place.name}: unknown: {clean(place.now.reason)}", width)
     bar = place.shown
@@ -452,7 +452,7 @@ def _bar_text(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
 
 
 def _filled(key: str, count: int, plain: bool) -> str:
-    """Return the characters of one part: its shade with its letter, or letters alone."""
+    """Return the characters of one part: its shade with its letter; if ``plain``, letters alone."""
     letter = KINDS[key].letter
     if plain:
         return letter * count

@@ -63,7 +63,8 @@ class Curve(NamedTuple):
         return self.hits[-1] / self.accesses if self.accesses else 0.0
 
     def size_for(self, rate: float) -> int | None:
-        """Return the smallest cache with that hit rate, in blocks; None above the ceiling."""
+        """Return the smallest cache, in blocks, with a hit rate of ``rate`` (0 to 1); None above
+        the ceiling."""
         if rate > self.ceiling:
             return None
         wanted = min(rate * self.accesses, self.hits[-1])  # a rate is rounded
@@ -87,7 +88,7 @@ class _Stack:
     """Counts at which distance each access finds its block: how many blocks were used since."""
 
     def __init__(self, scale: int = 1) -> None:
-        """Begin with no request counted. scale: blocks that each followed block stands for."""
+        """Begin with no request counted. scale: how many blocks each followed block represents."""
         self.scale, self.accesses = scale, 0
         self.last: dict[int, int] = {}
         # A binary indexed tree over requests: the blocks that each was the last to touch.
@@ -96,8 +97,8 @@ class _Stack:
         self.steps: dict[int, float] = {}
 
     def take(self, blocks: Sequence[int], uses: Runs | None = None) -> None:
-        """Count one request. uses: by earlier request; gets (this request, number of blocks that it
-        takes from that one) appended."""
+        """Count one request. uses: a list for each earlier request, to which (this request, number
+        of blocks taken from the earlier one) is added; None to add nothing."""
         last, tree, steps, scale = self.last, self.tree, self.steps, self.scale
         now, size, at, seen = len(tree) - 1, len(blocks), 0, len(self.last)
         touched_by = list(map(last.get, blocks))
@@ -135,8 +136,8 @@ class _Stack:
         self.tree.append(count)
 
     def thinned(self, divisor: int, part: int, scale: int) -> _Stack:
-        """Return a new stack that follows a sample of this one's blocks: those whose name modulo
-        ``divisor`` is ``part``. It has counted nothing yet. scale: of the new stack."""
+        """Return a new stack that follows a sample of this stack's blocks: those whose name modulo
+        ``divisor`` is ``part``. No request is counted in it yet. scale: of the new stack."""
         thin = _Stack(scale)
         kept = {block: at for block, at in self.last.items() if block % divisor == part}
         touched: dict[int, int] = {}
@@ -203,7 +204,7 @@ class CurveCounter:
         self._stacks = [each.thinned(scale, part, scale) for part, each in enumerate(old)]
 
     def _steps(self, part: int) -> dict[int, float]:
-        """Return the steps that a sample stands for, counted since not all blocks are followed."""
+        """Return the steps of the sample ``part``, counted since not all blocks are followed."""
         stack = self._stacks[part]
         # A block that every request has is followed by one part or none: what its accesses are
         # more or fewer than all accesses was, or would have been, found at once.

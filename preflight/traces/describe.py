@@ -244,15 +244,14 @@ def profiles() -> dict[str, Profile]:
 
 
 class _Talk:
-    """The text of one conversation so far, as its blocks: each names a page and all pages
-    before."""
+    """The text of a conversation so far, as blocks: each names a page and all pages before it."""
 
     def __init__(self, page: int) -> None:
         self._page, self.tokens, self._parts = page, 0, [0]
         self.blocks: list[int] = []
 
     def add(self, part: int, tokens: int) -> None:
-        """Add ``tokens`` to the text: the same part in the same place is the same text."""
+        """Add ``tokens`` of text ``part``: the same part in the same place has the same blocks."""
         self.tokens += tokens
         self._parts.append(hash((part, self._parts[-1], tokens)))
         while len(self.blocks) < self.tokens // self._page:

@@ -32,7 +32,7 @@ Record = Mapping[str, Any]
 
 def read_records(name: str) -> Iterator[tuple[int, Record]]:
     """Read a trace file; yield (line number, record). It may hold JSON lines, one JSON list, a
-    table with commas, or a log of which only lines with token ids count. Raises UsageError."""
+    table with commas, or a log, of which lines without token ids are skipped. Raises UsageError."""
     with closing(_open(name)) as file:
         lines = _lines(name, file)
         number, first = next(lines, (0, ""))
@@ -92,7 +92,7 @@ def _object(name: str, number: int, read: Callable[[str], Any], text: str) -> Re
 
 def _listed(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Record]]:
     """Yield (line number, object) for each object of a JSON list, without reading the whole list
-    first. Raises UsageError."""
+    first. Raises UsageError for an item that is no object, and for text that is no JSON."""
     decoder, rest, number = json.JSONDecoder(), "", 0
     record: Any
     for number, text in lines:
@@ -209,8 +209,8 @@ def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> 
     """Open ``name`` (``-`` for standard input), and tell its format by its first record.
 
     page_tokens: the launch's page, used as the block size if nothing else says one. block_tokens:
-    given by the user; None to take it from the trace. Raises UsageError; reading the requests does
-    too."""
+    given by the user; None to take it from the trace. Raises UsageError without a record, or for an
+    unknown format; reading the requests does for a bad record."""
     records = read_records(name)
     first = list(islice(records, _LOOKED_AT))
     if not first:
@@ -229,7 +229,7 @@ def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> 
 def _requests(
     name: str, form: Format, size: int, records: Iterator[tuple[int, Record]]
 ) -> Iterator[Request]:
-    """Yield the requests of all records. size: tokens of a block. Raises UsageError with file and
+    """Yield the records' requests. size: tokens of a block. Raises UsageError with file and
     line."""
     earlier: Earlier = {}
     where = ""
@@ -245,7 +245,8 @@ def _requests(
 
 
 def _count(record: Record, field: str, least: int) -> int:
-    """Return a field as a number of tokens, 0 if missing. Raises LineError also below ``least``."""
+    """Return a field as a number of tokens, 0 if missing. Raises LineError for anything but a whole
+    number from ``least`` up."""
     value = record.get(field, 0)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST_TOKENS:
         raise LineError(
@@ -358,8 +359,8 @@ def _tokens(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
 
 
 def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Read a record of SGLang's --log-requests-format json as one request: none unless it is the
-    event "request.received". Raises LineError."""
+    """Read a record of SGLang's --log-requests-format json as one request; an event other than
+    "request.received" gives none. size: tokens of a page. Raises LineError."""
     if record.get("event") != "request.received":
         return ()
     obj, came = record.get("obj"), record.get("timestamp")
@@ -381,7 +382,7 @@ def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Reques
 
 
 def _speaker_and_text(turn: Any, field: str) -> tuple[str, str]:
-    """Return a turn's speaker and text. Raises LineError."""
+    """Return a turn's speaker and text. field: of the turns, for messages. Raises LineError."""
     if isinstance(turn, dict):
         who, what = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
         if isinstance(who, str) and isinstance(what, str):
@@ -394,7 +395,7 @@ def _speaker_and_text(turn: Any, field: str) -> tuple[str, str]:
 
 def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     """Read a conversation: one request for each answer, whose prompt is all text before. Without
-    answers it is one request with all text; none without text. Raises LineError."""
+    answers it gives one request with all text; without text, none. Raises LineError."""
     field = "conversations" if "conversations" in record else "messages"
     turns = [_speaker_and_text(turn, field) for turn in _list(record, field)]
     earlier["talks"] = session = earlier.get("talks", 0) + 1

@@ -144,8 +144,7 @@ class Flows:
 
 
 class StorePool:
-    """The store of a replay: its memory and its disks. ``now`` is a time in seconds that never
-    falls."""
+    """A replay's store: its memory and its disks. ``now`` is a time in seconds that never falls."""
 
     def __init__(self, memory: int, disk: int | None, rules: StoreRules, flows: Flows) -> None:
         """Begin empty. disk: blocks that the disks hold; None without disks."""
@@ -202,8 +201,7 @@ class StorePool:
         self._asked.move_to_end(block)
 
     def _evict(self, now: float) -> None:
-        """Run one round of the master's eviction. It stops at the first block whose lease has not
-        ended."""
+        """Run one round of the master's eviction, up to the first block that is still leased."""
         count, lease = len(self), self._rules.lease_seconds
         above = count / self._capacity - self._rules.watermark if self._capacity else 1.0
         for _ in range(ceil(count * min(1.0, max(0.0, above) + self._rules.ratio))):
@@ -322,8 +320,7 @@ class _Cache:
         return tiers
 
     def _split(self, part: _Node, at: int) -> _Node:
-        """Split a node before its block ``at``; return the front, and count the rest as used
-        now."""
+        """Split a node before its block ``at``; return the front, and mark the rest as used."""
         front = _Node(part.blocks[:at], part.parent)
         front.children[part.blocks[at]] = part
         front.l1, front.l2, front.left, front.in_l1 = part.l1, part.l2, part.left, int(part.l1)
@@ -399,7 +396,7 @@ class _Cache:
 
     def _write_through(self) -> None:
         """Copy to L2 each node of the request that enough requests left in L1, its parents first.
-        With ``buffers`` it goes to the store alone."""
+        With ``buffers`` the node goes to the store alone."""
         room = True
         for at, part in enumerate(self._held):
             part.left += 1
@@ -426,9 +423,9 @@ class _Cache:
             self._pool.put(part.blocks, self._now)
 
     def _make_room(self, wanted: int, whole: bool = False) -> bool:
-        """Make room in L2 if fewer than ``wanted`` blocks are free, and tell whether they are then.
-        Evicts until that many are free; with ``whole``, and without unified rules, ``wanted``
-        more."""
+        """Evict from L2 if fewer than ``wanted`` blocks are free; return whether ``wanted`` are
+        free then. Evicts until ``wanted`` are free. With ``whole``, or without unified rules, it
+        frees ``wanted`` more."""
         if self._free2 >= wanted:
             return True
         enough = wanted + self._free2 if whole or not self._rules.unified else wanted
@@ -497,7 +494,7 @@ class Replay:
 
     def __init__(self, sizes: TierSizes, rules: Rules, block_tokens: int, page_tokens: int) -> None:
         """Begin with empty caches. block_tokens: tokens of a request's block. page_tokens: tokens
-        are saved in whole pages of so many."""
+        of a page; only whole pages are saved."""
         self._block, self._page, self._rules, self._sizes = block_tokens, page_tokens, rules, sizes
         self.flows = Flows()
         l1, l2, memory, disk = (None if size is None else size // block_tokens for size in sizes)
