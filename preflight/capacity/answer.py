@@ -105,9 +105,9 @@ def with_rates(
 ) -> Iterator[Tier]:
     """Yield each tier with ``written`` and ``read`` set, in bytes a second.
 
-    rounds: of the workload; tokens are read as in the last round, and ``read`` is None without
-    rounds, and for L1. speed: new tokens a second. disk_gets_evicted: SSD gets only what the store
-    evicts. Both are None for a tier whose bytes of a token are not known."""
+    rounds: of the workload; tokens are read as in the last round. ``read`` is None without rounds,
+    and for L1. speed: new tokens a second. disk_gets_evicted: SSD gets only what the store evicts.
+    ``written`` and ``read`` are None for a tier whose bytes of a token are not known."""
     release, policy = deployment.sized.release, deployment.write_policy
     last = rounds[-1] if rounds else None
     cumulative = {name: (low, high) for name, low, high in last.hits} if last else {}

@@ -116,8 +116,8 @@ def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
 
 
 def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None) -> Router:
-    """Return the Router for these flags; None is a flag that is not given. An unknown policy counts
-    as cache_aware, with a note. Raises UsageError for a threshold outside 0 to 1."""
+    """Return the Router for the values of two flags, None if not given. An unknown policy is taken
+    for cache_aware, with a note. Raises UsageError for a threshold outside 0 to 1."""
     origin = f"--policy at {policy.origin}" if policy else f"{process.name}'s default"
     name = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
     how, notes = _POLICIES.get(name), []
@@ -158,7 +158,7 @@ def deployments(
     inputs: LaunchInputs, options: LaunchOptions, root: Root, cluster: Cluster
 ) -> tuple[Deployment, ...]:
     """Return every server of the launch. Raises UsageError if the launch has none, if a flag's
-    number is invalid, or if the cluster's hosts are no multiple of the hosts of a server."""
+    number is invalid, or if the cluster's hosts are no multiple of a server's hosts."""
     models = Models(root, options.model_config)
     elsewhere = options.available_bytes is not None
     gpu = gpu_memory(options.gpu_bytes, root, True, elsewhere)

@@ -75,7 +75,7 @@ def _tiers(tiers: Sequence[Tier], width: int) -> str:
 
 
 def _rounds_table(rounds: Sequence[Round], width: int) -> str:
-    """Format the table of rounds; ``?`` after a tier's name: it may evict, but need not."""
+    """Format the table of rounds; ``?`` after a tier's name says that the tier may have evicted."""
     heads = ["round", "tokens held", "seen before"]
     heads += [f"to {name}" if at else name for at, (name, _, _) in enumerate(rounds[0].hits)]
     rows: list[list[str]] = []
@@ -315,7 +315,7 @@ def evicting_text(each: Round) -> str:
 
 def curve_text(rounds: Sequence[Round], paint: Paint, width: int, plain: bool) -> str:
     """Return the plot of hits by round without a final newline; a sentence if there is nothing to
-    plot. plain: draw with ASCII characters alone."""
+    plot. plain: draw with ASCII characters only."""
     shown = reusing(rounds)
     if not shown:
         return textwrap.fill("Nothing is reused in these rounds: there is no curve to draw", width)

@@ -50,7 +50,7 @@ class Turn(NamedTuple):
 
 def rounds_requests(workload: MultiTurnWorkload, block_tokens: int, seed: int) -> Iterator[Request]:
     """Yield the requests of a workload, round by round. In each round all clients ask once, in a
-    random order that ``seed`` decides. Clients share no blocks."""
+    random order, the same for the same ``seed``. Clients share no blocks."""
     rng = Random(seed)
     order, asked = list(range(workload.clients)), 0
     tokens = [0] * workload.clients

@@ -125,8 +125,8 @@ def _token_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
 
 @or_unknown
 def held_token_bytes(request: PoolRequest) -> Bounds:
-    """Return the GPU bytes (L1) of one token, on all ranks of a group together. The least counts no
-    sliding-window layers, the most counts all layers."""
+    """Return the GPU bytes (L1) of one token, on all ranks of a group together: the least without
+    sliding-window layers, the most with all layers. Unknown if ``_token_rows`` raises."""
     rows = _token_rows(request)
     row = sum(sum(row.parts) + row.index_per_layer * row.index_layers for row in rows)
     sliding = sum(row.sliding for row in rows)
@@ -219,7 +219,8 @@ def _layout(deployment: Deployment) -> str:
 
 @or_unknown
 def _l2_tokens(deployment: Deployment) -> Bounds:
-    """Return the tokens that L2 holds in one group of ranks, which share the same tokens."""
+    """Return the tokens that L2 holds in one group of ranks, which share the same tokens. Unknown
+    if L2 is refused, or if the model, a draft or the pools are not known."""
     request, memory = known(deployment.request), deployment.memory
     if memory.refused is not None:
         raise UnknownFactError(memory.refused)

@@ -206,8 +206,9 @@ def replay_plans(answer: CapacityAnswer, query: TraceRequest) -> list[ReplayPlan
 def plan_of(
     server: ServerCapacity, router: Router | None, query: TraceRequest
 ) -> ReplayPlan | Unknown:
-    """Return how a server is to be replayed; Unknown if it reuses nothing, or neither L1 nor L2 is
-    known. Other unknown tiers are left out, with a note."""
+    """Return how a server is to be replayed; Unknown if the server reuses nothing, or if L1 and L2
+    are both unknown. An unknown L1 is taken as half of L2, and any other unknown tier is left out,
+    each with a note."""
     deployment, tiers = server.deployment, server.tiers
     if not deployment.reuses:
         return Unknown("no request finds what an earlier one left: the radix cache is off")

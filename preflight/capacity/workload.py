@@ -67,8 +67,8 @@ def workload_of(
     options: WorkloadOptions, processes: Sequence[LaunchProcess]
 ) -> MultiTurnWorkload | Unknown | None:
     """Return the workload of ``options.command``, else of the launch's last benchmark. Numbers in
-    ``options`` replace those of that workload, or make one by themselves. None if nothing asks for
-    a workload. Raises UsageError for incomplete or invalid numbers."""
+    ``options`` replace numbers of that workload, or make a workload if none exists. None if nothing
+    is given, or only a length. Raises UsageError for incomplete or invalid numbers."""
     workload: MultiTurnWorkload | Unknown | None = None
     for process in processes if options.command is None else ():
         if process.kind is ProcessKind.BENCHMARK:
@@ -95,7 +95,7 @@ def workload_of(
 
 
 def _with_numbers(workload: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorkload:
-    """Replace the workload's values by the numbers that were given. Raises UsageError."""
+    """Return the workload with the given numbers. Raises UsageError for one out of bounds."""
     length = numbers.request_length
     names = "clients", "rounds", "first_tokens", "next_tokens", "output_tokens"
     counts = numbers.clients, numbers.rounds, length, length, numbers.output_length

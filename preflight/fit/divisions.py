@@ -100,7 +100,7 @@ class Frontier(NamedTuple):
     def goals(self, now: SizeValues) -> Iterator[tuple[str, SizeValues]]:
         """Yield (name, division) of other goals, to compare with the best division.
 
-        now: the sizes of the launch as it is written. ``balanced``: L2 and the segment take the
+        now: the sizes of the launch as written. ``balanced``: L2 and the segment take about the
         same memory. ``l2``: the segment of ``now``. ``pool``: the L2 of ``now``. ``now``: both
         sizes, which may not fit. A goal is left out if ``now`` lacks a size that the goal keeps."""
 
@@ -266,7 +266,8 @@ class Chooser:
 
     def _tried_on_rounds(self, frontier: Frontier) -> list[Division]:
         """Replay the rounds on a grid of divisions, then with more clients on the goals and around
-        the best. Return the divisions with more clients, the best first, then the rest of the grid.
+        the grid's best. Return the divisions that were replayed with more clients, the best first.
+        After them comes the grid without its best.
 
         Without a workload, SGLang's published one with more clients than any division holds becomes
         ``self.workload``."""
@@ -323,8 +324,8 @@ class Chooser:
             yield Division(BUFFER_ONLY, values, rates, *self._tier_numbers(capacity))
 
     def _tried_on_trace(self, frontier: Frontier) -> list[Division]:
-        """Replay the trace on a grid of divisions and on the goals; return them, the best first.
-        Keeps the replay of the best, with its notes, for ``choice_of``."""
+        """Replay the trace on a grid of divisions and on the goals; return all these divisions, the
+        best first. Keeps the replay of the best, with its notes, for ``choice_of``."""
         every = [("", values) for values in frontier.grid(GRID)]
         every += frontier.goals(self._now)
         capacities = [self.capacity(values) for _, values in every]
@@ -393,9 +394,9 @@ class Chooser:
     def _tier_numbers(
         self, capacity: CapacityAnswer
     ) -> tuple[tuple[tuple[str, int], ...], int, tuple[tuple[str, int | None], ...]]:
-        """Return (tier, its least tokens, of all servers together), the tokens held at least once,
-        and (tier, first round in which it may evict, or None). The last is () for a trace, and of
-        several servers it has the rounds of the last."""
+        """Return three things: (tier, least tokens of all servers together), the tokens held at
+        least once, and (tier, first round in which it may evict, or None). The third is () for a
+        trace; if there are several servers, its rounds are those of the last server."""
         tokens: dict[str, int] = {}
         evicts: dict[str, int | None] = {}
         for server in capacity.servers:
@@ -409,8 +410,8 @@ class Chooser:
         return tuple(tokens.items()), _unique(capacity), tuple(evicts.items())
 
     def _reads_l3(self, capacity: CapacityAnswer) -> bool:
-        """Return whether L3 is read: a conversation fits the prefetch budget of every server. True
-        too for a trace, and for a budget that is not known."""
+        """Return whether L3 is read: a conversation fits the prefetch budget of every server. Also
+        True for a trace, and if a budget is not known."""
         if self.workload is None:
             return True
         length = self.workload.context_tokens(self.workload.rounds)
@@ -501,7 +502,7 @@ def _requests(
     workload: MultiTurnWorkload, block: int, seed: int
 ) -> tuple[tuple[Request, ...], int]:
     """Return a workload's requests in blocks of ``block`` tokens, and how many of all their blocks
-    were seen in an earlier round. seed: decides the order of the clients."""
+    were seen in an earlier round. seed: for the random order of the clients."""
     requests, before = tuple(rounds_requests(workload, block, seed)), dict[int | None, int]()
     seen = 0
     for request in requests:
@@ -521,8 +522,8 @@ def _kept_part(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: 
 
 
 def _trace_rates(answer: TraceAnswer) -> Rates:
-    """Return each replayed server's (least, most) hit rate. Raises UsageError if none is
-    replayed."""
+    """Return the (least, most) hit rate of each server that is replayed. Raises UsageError if no
+    server is replayed."""
     if not answer.replayed and isinstance(answer.servers[0], Unknown):
         raise UsageError(f"--trace: {answer.servers[0].reason}")
     both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in answer.replayed)

@@ -287,7 +287,7 @@ def _for_description(answer: FitAnswer, machine: HostState, topics: frozenset[st
     """Return the answer for a host that was only described. Warnings and unknowns of host checks
     are taken out of ``beside``, except findings with a need whose check reads one of ``topics``.
 
-    topics: of devices that the description leaves out; checks of these become ``not_described``."""
+    topics: of devices that the description leaves out. Their checks become ``not_described``."""
     asked = {check.id: topics.intersection(check.topics) for check, _ in machine.checks}
 
     def is_kept(each: Finding) -> bool:
@@ -314,7 +314,7 @@ def _edited(
     launch: LaunchWords, state: LaunchState, host: Host, answer: FitAnswer
 ) -> tuple[Edited | None, str]:
     """Return (the launch's files with the new sizes, ""), or for a command (None, its new command
-    line). If neither can be made, the first value has no edits, and an advice for every size."""
+    line). If no edit and no line can be made, the first value has an advice for every size."""
     launch_words = launch.words
     changed = with_values(state.launch, answer.sizes, answer.values)
     if launch_words == (state.launch.name,):  # a file is called as it was given
@@ -395,7 +395,7 @@ def launch_hosts(sizing: LaunchSizing, gpus: int) -> tuple[int, str]:
 
     gpus: GPUs of this host; 0 if not known. Each copy of a server is counted as one host if two
     copies do not fit the GPUs of a host. Otherwise it is not known how many copies share a host,
-    and all together are counted as one host."""
+    and all copies together are counted as one host."""
     taken = sizing.group
     if taken is not None and taken.group.in_turn:
         return 1, ""
@@ -471,8 +471,8 @@ def _regular_hint(state: LaunchState, host: HostState, answer: FitAnswer) -> Ite
 
 
 def _released_hint(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
-    """Yield a hint if larger sizes would fit once free huge pages that this launch does not take
-    were given back. Nothing if such pages have less than 1 GiB. The user has to lower the pool."""
+    """Yield a hint if larger sizes would fit once free huge pages that this launch does not take, 1
+    GiB or more, were given back. Nothing here lowers a pool, so the user has to."""
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
     if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
         return
@@ -542,8 +542,8 @@ def _next_gib(
 
 def _gib_tokens(judgement: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
     """Return the tokens that 1 GiB more holds, for the first server with known pools: with
-    ``of_one_rank`` as L2 of each rank, else in the store. None if no such server or no model is
-    known."""
+    ``of_one_rank`` as L2 of each rank, else in the store. None if no pools are known, or if the
+    model is not known and the store is meant."""
     for process in judgement.sizing.inputs.processes:
         memory = judgement.sizing.inputs.memory.get(process.number)
         if process.server is None or memory is None:

@@ -58,7 +58,7 @@ class PlannedRoot(RecordingRoot):
 def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: int) -> Root:
     """Return ``root`` as it would read once the huge page pools are set to ``pools``: their counts
     grow, and free memory shrinks. Pages bound to no node come from all nodes, as in Linux; no pool
-    is lowered. default_page_bytes: the size that meminfo counts, and ``vm.nr_hugepages``."""
+    is lowered. default_page_bytes: the page size of meminfo and ``vm.nr_hugepages``."""
     grown = [target for target in pools if target.pages > (target.now_pages or 0)]
     if not grown:
         return root
@@ -99,7 +99,7 @@ def released_root(root: Root, pools: Iterable[Pool]) -> Root:
     """Return ``root`` as it would read if free huge pages were given back to their node's memory.
 
     Each node keeps as many free pages as the whole pool has promised (``reserved_pages``), for any
-    node may have to supply them."""
+    node may have to supply the promised pages."""
     now = PlannedRoot(root, {})
     for huge_pool in pools:
         size, name = huge_pool.page_size_bytes, f"hugepages-{huge_pool.page_size_bytes // KIB}kB"
@@ -123,7 +123,7 @@ def released_root(root: Root, pools: Iterable[Pool]) -> Root:
 
 def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
     """Return two dicts, in bytes by NUMA node: free memory, and page cache that can be reclaimed.
-    If no node can be read, all available memory counts as free on node 0."""
+    If no node can be read, all available memory is taken as free on node 0."""
     free: dict[int, int] = {}
     cache: dict[int, int] = {}
     for numa_node, table in read_node_meminfo(root).items():
@@ -141,7 +141,7 @@ def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
 
 def _spread_evenly(pages: int, room: Mapping[int, int]) -> dict[int, int]:
     """Return pages by node: ``pages`` spread evenly over nodes, none beyond its ``room`` (pages).
-    Pages for which no node has room are spread evenly all the same."""
+    Pages for which no node has room are spread evenly over all nodes."""
     shares = dict.fromkeys(room, 0)
     left, open_nodes = pages, [numa_node for numa_node in room if room[numa_node] > 0]
     while left and open_nodes:

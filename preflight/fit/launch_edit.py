@@ -61,8 +61,8 @@ class LaunchTexts(NamedTuple):
 def launch_texts(
     path: str, env_files: tuple[str, ...], environment: Mapping[str, str], is_local: bool = True
 ) -> LaunchTexts | None:
-    """Read the launch's file ``path`` and its env files. None if one is no file, is too large or
-    cannot be read as UTF-8."""
+    """Read the launch's file ``path`` and its env files. None if one of these files does not exist,
+    is too large or is not UTF-8."""
     texts: dict[str, str] = {}
     for name in (path, *env_files):
         if not os.path.isfile(name):
@@ -99,8 +99,8 @@ _BEFORE, _BEHIND = r"(?<![A-Za-z0-9_.])", r"(?![A-Za-z0-9_.])"
 def proposals(
     texts: Mapping[str, str], place: ValuePlace, text: str | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield candidates (path, edited text) that may set ``place`` to ``text``; for None, that may
-    remove the variable. Those nearest to the place's origin come first; each may be wrong."""
+    """Yield candidates (path, edited text) that may set ``place`` to ``text``, or for None remove
+    the variable. Candidates nearest to the place's origin come first; each may be wrong."""
     for path in sorted(texts, key=lambda path: path != (place.origin or Origin("")).source):
         line = place.origin.line if place.origin and place.origin.source == path else None
         content = texts[path]
@@ -111,8 +111,8 @@ def proposals(
 
 
 def _replaced(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
-    """Yield ``content`` with the new value ``text`` in place of one occurrence of the old, for each
-    occurrence, the nearest to ``line`` first."""
+    """Yield ``content`` with the new value ``text`` in place of one occurrence of the old value,
+    once for each occurrence, the nearest to ``line`` first."""
     new, old = text, place.old
     if place.form == "json":
         # The value within a JSON text, whose quotes the file may write with backslashes.
@@ -184,8 +184,8 @@ def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iter
 
 
 def _added_like(content: str, other: str, name: str, text: str) -> Iterator[str]:
-    """Yield candidate texts of a launch file with a new variable ``name`` of value ``text``. It is
-    written the way ``other`` is: on the line below, or beside it on the same line."""
+    """Yield candidate texts of a launch file with a new variable ``name`` of value ``text``. The
+    variable is written the way ``other`` is: on the line below, or beside it on the same line."""
     for match in re.finditer(rf"(?m)^(?P<line>[^\n#]*\b{other}\b[^\n]*)\n?", content):
         whole = match["line"]
         value = re.search(rf"{other}(?P<between>[\"']?[ \t]*[=:][ \t]*)(?P<value>[^\n]*)", whole)

@@ -120,8 +120,8 @@ def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
 
 
 def _l2_knob(processes: Sequence[LaunchProcess]) -> Knob | None:
-    """Return the places of ``--hicache-size`` in all servers with an L2 pool; None if no process
-    has one."""
+    """Return ``--hicache-size`` with its places in all servers that have an L2 pool; None if no
+    server has an L2 pool."""
     places, sizes, beside = [], [], "--enable-hierarchical-cache"
     for process in processes:
         if (server := process.server) is None:
@@ -185,7 +185,7 @@ def _segment_knob(processes: Sequence[LaunchProcess], reading: Reading) -> tuple
 
 def _segment_of(process: LaunchProcess) -> int | Unknown | None:
     """Return the segment bytes of one process as written: 0 if it contributes nothing, None if it
-    is no client of a store, or of a standalone one. Unknown if its settings do not tell."""
+    is no client of a store, or its store is standalone. Unknown if its settings do not tell."""
     if process.server is not None:
         store = process.server.store
         if store is None or store.value("standalone_storage") is True:

@@ -47,7 +47,7 @@ _NAMES = {"l2": "L2 on each rank", "segment": "segment"}
 
 def fit_text(result: FitResult, paint: Paint, width: int, plain: bool = False) -> str:
     """Return the whole answer as text, without a final newline. paint: colours a word, (text,
-    colour). width: in columns. plain: draw with ASCII alone."""
+    colour). width: in columns. plain: draw with ASCII only."""
     answer = result.answer
     lines: list[str] = []
     where = "this host" if result.host == "/" else result.host
@@ -224,7 +224,7 @@ def _share(share: NextGib) -> str:
 
 def _finding_paragraphs(findings: tuple[Finding, ...], width: int) -> list[str]:
     """Return the lines of findings; those with the same status and sentence share one paragraph.
-    Advice follows if the finding is unknown, or a setting mends it."""
+    The advice of a finding is added if the finding is unknown, or if a setting mends it."""
     by_sentence: dict[tuple[str, str], list[Finding]] = {}
     for each in findings:
         by_sentence.setdefault((each.status.value, each.text or each.have), []).append(each)

@@ -146,8 +146,8 @@ class Solver:
         return tuple(finding for finding in rest if not is_mended(finding))
 
     def nearest(self) -> Judgement | None:
-        """Return the remembered judgement that the fewest findings stop; of several such, the one
-        of the smallest sizes. None if nothing was judged."""
+        """Return the remembered judgement that the fewest findings stop; if several are equal, the
+        judgement of the smallest sizes. None if nothing was judged."""
 
         def rank(judgement: Judgement) -> tuple[int, int]:
             values = judgement.values
@@ -308,7 +308,7 @@ def largest_sizes(
 
 
 def larger_fit(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[bool]:
-    """Yield for each bound of ``answer`` whether that size, one step larger, fits on ``host``."""
+    """Yield for each bound of ``answer`` whether its size, one step larger, fits on ``host``."""
     search = _Search(state, host, answer.goal)
     search.solver.take_gates(search.least, answer.gates)
     for bound in answer.bounds:

@@ -41,8 +41,8 @@ class CaptureContent(NamedTuple):
 
 
 def record(launch: LaunchWords, host: Host, timeout_seconds: float) -> CaptureContent:
-    """Ask the host everything that checks ask, for the given launch and for none, and return the
-    answers.
+    """Ask the host everything that checks ask, with the given launch and without a launch, and
+    return the answers.
 
     timeout_seconds: for each step. Raises CaptureError, before the host is asked, for a launch too
     large for a capture. Raises UsageError for a launch that cannot be read in time."""

@@ -145,8 +145,8 @@ class Sized(NamedTuple):
 def size_and_needs(
     launch_words: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
 ) -> Sized | None:
-    """Return a launch's sizing and needs, None without a launch. Raises UsageError if it cannot be
-    read. files: filled with the texts read beside the launch, by the launch's names for them."""
+    """Return a launch's sizing and needs, None without a launch. Raises UsageError if the launch
+    cannot be read. files: filled with the texts read beside the launch, by name."""
     written = launch_of(launch_words, host)
     if written is None:
         return None

@@ -189,8 +189,8 @@ def _files(files: Mapping[str, Word]) -> dict[str, Word]:
 
 
 def _public_command(command: Command) -> Command | None:
-    """Return a command without private words; None for a program that is not known. Of another
-    program that may start an engine or a store, only the words that say so are kept."""
+    """Return a command without private words; None for a program that starts no engine and no
+    store. Of an unknown program that may start one, only the words that show this are kept."""
     process_kind, arguments = classify(command)
     if process_kind is ProcessKind.OTHER:
         if not unknown_program(command):
@@ -264,7 +264,7 @@ def _arguments(argv: Sequence[Word], process_kind: ProcessKind, positional: bool
 
 
 def _is_known(flag: str, process_kind: ProcessKind) -> bool:
-    """Tell whether a flag, or its beginning, is known; any flag is, of programs in ``_OPEN``."""
+    """Tell whether a flag, or its beginning, is known. All flags of programs in ``_OPEN`` are."""
     name = _normalized(flag).removeprefix("sglang_")
     if process_kind in _OPEN:
         return _OPEN_FLAG.fullmatch(flag) is not None
@@ -277,7 +277,7 @@ def _is_known(flag: str, process_kind: ProcessKind) -> bool:
 
 def _value(flag: str, word: Word, process_kind: ProcessKind) -> Word:
     """Return the value of a flag as it is recorded: without secrets and unknown keys of JSON. Of
-    programs whose flags are not listed here, numbers, addresses and variables alone."""
+    programs whose flags are not listed here, only numbers, addresses and variables are kept."""
     text = word.text
     if is_secret(flag):
         return _removed(word)
@@ -305,8 +305,8 @@ def _wrapper(argv: tuple[str, ...]) -> tuple[str, ...]:
 def public_file(text: str) -> str:
     """Return a file's text with only the values of settings that are known and not secret.
 
-    Other values become (removed), lines without a setting become empty; their number stays. A text
-    that begins with { or [ is read as JSON; if that fails, the whole text becomes (removed)."""
+    Other values become (removed), and lines without a setting become empty. A text that begins with
+    { or [ is read as JSON; if that fails, the whole text becomes (removed)."""
     if text.lstrip().startswith(("{", "[")):
         return public_json(text)
     lines, keeps = [], False

@@ -49,8 +49,8 @@ def _normalized(command: str) -> str:
 
 
 def host_words(root: Root) -> Callable[[str], str | None]:
-    """Return a function that gives the output of a command on the host, and None for a command of
-    which the host cannot be asked."""
+    """Return a function that gives the output of a command on the host, or None for a command that
+    the host cannot answer."""
 
     def words(command: str) -> str | None:
         """Return the output of one command."""
@@ -99,8 +99,8 @@ def read_launch(
     root: Root,
     is_command: bool = False,
 ) -> WrittenLaunch:
-    """Read one file, or the words of a command. Raises UsageError if ``launch`` is neither, or
-    starts nothing that is known.
+    """Read one file, or the words of a command. Raises UsageError if ``launch`` is no file and no
+    command, or starts nothing that is known.
 
     One word that is the name of a program is a command too: mooncake_master needs no argument. A
     command that runs a script, as ``bash launch.sh 8``, is that script with its arguments.
@@ -173,8 +173,8 @@ def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLau
 
 
 def _script(launch: tuple[str, ...]) -> int | None:
-    """Return the index in ``launch`` of the script that it runs, by a shell or by itself; None if
-    it runs no script that is here."""
+    """Return the index in ``launch`` of the script that the command runs, with a shell or directly.
+    None if it runs no script, or none that exists here."""
     place = 0
     if launch[0].rpartition("/")[2] in SHELLS:
         place = next((i for i, word in enumerate(launch) if i and word[:1] not in "-+"), 0)
@@ -228,7 +228,7 @@ def _reader(root: Root, folder: str) -> ReadFile:
     """Return a reader of a launch's files: relative names below ``folder``, absolute names below
     ``root``.
 
-    If ``root`` is not this machine, files in the launch's own folder are read here all the same."""
+    If ``root`` is not this machine, absolute names in the launch's folder are still read here."""
 
     own_folder = os.path.abspath(folder or ".")
 
@@ -251,8 +251,8 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
     """Return the sizing, judged also by the memory on regular pages: by each container's limit, the
     host's memory, and that of each NUMA node.
 
-    Unchanged if it fails already, for another host (``available_bytes``), and if memory is not
-    known."""
+    The sizing is unchanged if it fails already, if it is for another host (``available_bytes``), or
+    if the memory is not known."""
     if sizing.status == "fails" or sizing.shown is None or options.available_bytes is not None:
         return sizing
     available = sizing.shown.host.memory_bytes("MemAvailable")
@@ -303,8 +303,8 @@ def _small_container(needs: LaunchNeeds) -> str:
 
 
 def _small_node(needs: LaunchNeeds, root: Root) -> str | Unknown | None:
-    """Say which NUMA node has too little memory, as ``check`` judges; None if none has, Unknown if
-    that is not known."""
+    """Say which NUMA node has too little memory, as ``check`` judges; None if no node has, Unknown
+    if that is not known."""
     taking = [p for p in needs.processes if p.regular_bytes != 0]
     if not any(p.bound_bytes or p.among or p.node is not None for p in taking):
         return None

@@ -49,7 +49,7 @@ PAGE_TOPICS = (*MAP_TOPICS, "system", "limits", "pci", "gpus", "rdma", "storage"
 
 def check_page(report: Report, judged_host: JudgedHost, made_by: MadeBy) -> str:
     """Return the HTML document of an answer of ``check``. A picture whose facts are missing is
-    replaced by a sentence that says so."""
+    replaced by a sentence with the reason."""
     launch = judged_host.launch
     facts, needs = judged_host.facts, judged_host.needs
     sections = [

@@ -141,7 +141,7 @@ def _swatch(key: str) -> Html:
 
 
 def _patterns() -> Html:
-    """Return the patterns that the fills of the page refer to; they must be on a page once."""
+    """Return the patterns to which fills of the page refer; a page must have them exactly once."""
 
     def pattern(name: str, *inner: Html) -> Html:
         # Presentation attributes keep their capitals in HTML's parser.
@@ -335,8 +335,8 @@ def _points(points: Iterable[tuple[float, float]]) -> str:
 
 
 def _curve_key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
-    """Return the key of the curve: mark and name of each tier. rounds: all that are drawn, from
-    which colours follow."""
+    """Return the key of the curve: mark and name of each tier. rounds: all that are drawn, which
+    give each tier its colour."""
     items = []
     for name in tiers:
         at = _colour(rounds, name)

@@ -102,7 +102,7 @@ def plot_text(
     capacity: CapacityAnswer, answer: TraceAnswer, paint: Paint, width: int, plain: bool
 ) -> str:
     """Return the curve as text for a terminal; "" if there is nothing to draw. paint: colours a
-    mark, (text, colour). width: in columns. plain: use ASCII characters alone."""
+    mark, (text, colour). width: in columns. plain: use ASCII characters only."""
     plot = _plot(capacity, answer)
     if plot is None:
         return ""
@@ -162,7 +162,7 @@ def plot_figure(
     capacity: CapacityAnswer, answer: TraceAnswer, *style: Html, **attributes: str
 ) -> Html:
     """Return the curve as an SVG element; empty if there is nothing to draw. style, attributes:
-    elements and attributes to add to that element."""
+    elements and attributes to add to the SVG."""
     plot = _plot(capacity, answer)
     if plot is None:
         return Html("")
@@ -247,7 +247,7 @@ def trace_parts(capacity: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
 
 def say_picture(format_: str, capacity: CapacityAnswer, answer: TraceAnswer) -> None:
     """Print the answer to standard output: as ``html`` the page with all that the text says, as
-    ``svg`` the curve alone. An empty curve is told on standard error."""
+    ``svg`` only the curve. An empty curve is told on standard error."""
     if format_ == "html":
         title = f"{answer.trace.name.rpartition('/')[2]}: hits by tier"
         body = join([element("h1", title), *trace_parts(capacity, answer)], "\n")

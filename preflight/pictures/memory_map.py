@@ -132,7 +132,7 @@ class TableRow(NamedTuple):
 
 
 def known_bars(places: Iterable[MemoryPlace]) -> dict[str, Bar]:
-    """Return the known bars by place: with the launch or, if that is unknown, as it is now."""
+    """Return the known bar of each place: with the launch or, if that is unknown, as of now."""
     bars = {}
     for place in places:
         bar = place.now if isinstance(place.shown, Unknown) else place.shown
@@ -391,7 +391,7 @@ def draws_blocks(encoding: str | None) -> bool:
 
 def bars_text(memory_map: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
     """Return bars, their notes, and a table of all parts in bytes; no final newline. paint: colours
-    a text, (text, colour). width: in columns. plain: ASCII alone."""
+    a text, (text, colour). width: in columns. plain: ASCII only."""
     lines = ["Memory after this launch" if memory_map.with_launch else "Memory of this host"]
     for place in memory_map.places:
         lines += _place_text(memory_map, place, paint, width, plain)
@@ -406,7 +406,7 @@ def bars_text(memory_map: MemoryMap, paint: Paint, width: int, plain: bool) -> s
 def _place_text(
     memory_map: MemoryMap, place: MemoryPlace, paint: Paint, width: int, plain: bool
 ) -> list[str]:
-    """Return the lines of one place: name and size, bar, and notes. plain: ASCII alone."""
+    """Return the lines of one place: name and size, bar, and notes. plain: ASCII only."""
     if isinstance(place.now, Unknown):
         return _lines(f"{place.name}: unknown: {clean(place.now.reason)}", width)
     bar = place.shown
@@ -452,7 +452,7 @@ def _bar_text(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
 
 
 def _filled(key: str, count: int, plain: bool) -> str:
-    """Return the characters of one part: its shade with its letter; if ``plain``, letters alone."""
+    """Return the characters of one part: its shade with its letter; if ``plain``, only letters."""
     letter = KINDS[key].letter
     if plain:
         return letter * count

@@ -127,7 +127,7 @@ class _Stack:
         self._append(size)
 
     def _append(self, count: int) -> None:
-        """Add a request to the tree. count: the blocks that it was the last to touch."""
+        """Add a request to the tree. count: the blocks that this request was the last to touch."""
         index = len(self.tree)
         low, below = index & index - 1, index - 1
         while below > low:
@@ -237,7 +237,7 @@ def _sum(*every: dict[int, float]) -> dict[int, float]:
 
 
 def _curve(steps: dict[int, float], accesses: int) -> Curve:
-    """Return the curve: a cache of n blocks answers what is found at distances 1 to n."""
+    """Return the curve of ``steps``: a cache of n blocks answers accesses at distances 1 to n."""
     sizes, hits, rate = [0], [0.0], 0.0
     for distance in sorted(steps):
         if distance > 1:
@@ -250,9 +250,9 @@ def _curve(steps: dict[int, float], accesses: int) -> Curve:
 def optimum(uses: Runs, size: int) -> int:
     """Return the hits of the best possible cache of ``size`` blocks. uses: ``CurveCounter.uses``.
 
-    The cache knows all later requests and keeps what is used soonest (L. A. Belady, A study of
-    replacement algorithms, 1966). It does not take up what is used later than all that it holds.
-    What one request uses next is one run, whose end goes first."""
+    The cache knows all later requests and keeps the blocks that are used soonest (L. A. Belady, A
+    study of replacement algorithms, 1966). A block that is used later than all blocks in the cache
+    is not taken. Of the blocks that one request uses next, the last are dropped first."""
     hits, kept_blocks = 0, 0
     kept: dict[int, int] = {}
     latest: list[int] = []

@@ -83,7 +83,7 @@ class _LengthCounter:
         return Spread(self._sum / max(1, total), self._at(0.5), self._at(0.95), self._most)
 
     def _at(self, part: float) -> int:
-        """Return the length in tokens, within 2%, that ``part`` (0 to 1) of all do not exceed."""
+        """Return the length (within 2%) that a ``part`` (0 to 1) of all lengths does not exceed."""
         wanted, seen = part * sum(self._counts), 0
         for step, number in zip(self._steps, self._counts, strict=True):
             seen += number
@@ -131,7 +131,7 @@ def describe_trace(trace: Trace, tell: Callable[[str], None]) -> TraceDescriptio
 
 def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
     """Yield each request as a JSON line of Mooncake's format. Blocks and sessions are hashed with
-    ``salt``, so their names cannot be guessed if it is secret."""
+    ``salt``; if ``salt`` is secret, their names cannot be guessed."""
     for request in trace.requests:
         record: dict[str, Any] = {
             "timestamp": None if request.seconds is None else round(request.seconds * 1000),

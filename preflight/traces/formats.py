@@ -229,7 +229,7 @@ def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> 
 def _requests(
     name: str, form: Format, size: int, records: Iterator[tuple[int, Record]]
 ) -> Iterator[Request]:
-    """Yield the records' requests. size: tokens of a block. Raises UsageError with file and
+    """Yield the requests of all records. size: tokens of a block. Raises UsageError with file and
     line."""
     earlier: Earlier = {}
     where = ""
@@ -418,8 +418,8 @@ def _text_request(text: str, size: int, answer: int, session: int | None) -> Req
 
 
 def _event(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Read a KV event of vLLM or SGLang as one request: the blocks that it stored, behind those
-    before them in ``earlier``. Other events give no request. Raises LineError."""
+    """Read a KV event of vLLM or SGLang as one request: the stored blocks, behind their parents in
+    ``earlier``. An event that stores no block gives no request. Raises LineError."""
     if record.get("type") != "BlockStored":
         return ()
     unit, at = record.get("block_size"), record.get("parent_block_hash")

@@ -176,8 +176,8 @@ class StorePool:
         return tiers
 
     def put(self, blocks: Iterable[int], now: float) -> None:
-        """Write the blocks that the memory does not have; renew the leases of the others. Evicts if
-        the memory is then above its watermark."""
+        """Write the blocks that the memory does not have; renew the leases of blocks that it has.
+        Evicts if the memory is then above its watermark."""
         written, asked, new, count = self._written, self._asked, 0, len(self)
         writes_through = not self._rules.disk_gets_evicted
         for block in blocks:
@@ -340,7 +340,7 @@ class _Cache:
                 self._queue(part)
 
     def _queue(self, part: _Node) -> None:
-        """Queue a leaf of L1, or else of L2, for eviction from that tier; no other node."""
+        """Queue a leaf of L1, or else of L2, for eviction from that tier; skip any inner node."""
         if part.l1:
             if not part.in_l1:
                 heappush(self._leaves1, (part.used, part))
@@ -396,7 +396,7 @@ class _Cache:
 
     def _write_through(self) -> None:
         """Copy to L2 each node of the request that enough requests left in L1, its parents first.
-        With ``buffers`` the node goes to the store alone."""
+        With ``buffers`` the node goes only to the store."""
         room = True
         for at, part in enumerate(self._held):
             part.left += 1
@@ -424,8 +424,8 @@ class _Cache:
 
     def _make_room(self, wanted: int, whole: bool = False) -> bool:
         """Evict from L2 if fewer than ``wanted`` blocks are free; return whether ``wanted`` are
-        free then. Evicts until ``wanted`` are free. With ``whole``, or without unified rules, it
-        frees ``wanted`` more."""
+        free then. Evicts until ``wanted`` are free; with ``whole``, or without unified rules, until
+        ``wanted`` more are free than before."""
         if self._free2 >= wanted:
             return True
         enough = wanted + self._free2 if whole or not self._rules.unified else wanted
@@ -441,8 +441,8 @@ class _Cache:
         return self._free2 >= wanted
 
     def _give_up_doubles(self, enough: int) -> None:
-        """Drop L2 copies of nodes that L1 holds too, until ``enough`` blocks are free. Leaves go
-        last, for L1 evicts them next."""
+        """Drop L2 copies of nodes that L1 holds too, until ``enough`` blocks are free. Leaves are
+        dropped last, for L1 evicts leaves next."""
         for leaves in (False, True):
             gone = []
             for part in self._doubles:
