@@ -190,7 +190,14 @@ LONG_SHELL = "bash\0-c\0" + "mooncake_client\n" * 10_050
 )
 @pytest.mark.parametrize(
     "text",
-    ["", "\0\xff garbage", "7f00-zz x y z\n", "a=b=c huge N0=x\n", LONG, LONG_SHELL],
+    [
+        "",
+        "\0\xff garbage",
+        "7f00-zz x y z\n",
+        "a=b=c huge N0=x\n",
+        LONG,
+        pytest.param(LONG_SHELL, id="long shell"),
+    ],
 )
 def test_hostile_contents_end_in_an_answer(tmp_path: Path, name: str, text: str) -> None:
     process(tmp_path, 100, client(), huge(32, {0: 32}))
