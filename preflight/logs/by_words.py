@@ -62,8 +62,7 @@ class QueryAnswer(NamedTuple):
 
 
 def answer_query(quoted: str, asks: Mapping[str, str]) -> QueryAnswer:
-    """Find the known lines that a text matches or resembles, and the checks and rules about its
-    words.
+    """Find the known lines that a text resembles, and the checks and rules about its words.
 
     quoted: a line of a log, the id of a known line, or a few words. asks: the question of each
     check or rule, by id."""
@@ -101,9 +100,10 @@ def rank_by_words(
 ) -> list[tuple[str, float]]:
     """Return (id, share) of the texts that have most of the query's words, the best first.
 
-    texts: for each id its texts, of which the best counts; the order decides between equal shares.
-    A rare word weighs more than a common one. in_order: words in sequence weigh more, as in a
-    quoted line. An id with less than ``LEAST_SHARE``, or far less than the best, is left out."""
+    texts: the texts of each id, which gets the share of its best text. Of equal shares, the id
+    with the shortest text is first. A rare word weighs more than a common one. in_order: words in
+    sequence weigh more, as in a quoted line. An id with less than ``LEAST_SHARE``, or far less than
+    the best, is left out."""
     asked = _words(query)
     split = {id_: [_words(text) for text in each] for id_, each in texts.items()}
     in_texts = Counter(word for each in split.values() for word in {w for t in each for w in t})
@@ -133,7 +133,7 @@ def rank_by_meaning(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, 
     """Return (id, share) of the known lines that a person's own words likely mean, in the order of
     ``patterns``.
 
-    A share can be above 1: words in an id count most. Ids with less than ``LEAST_SHARE``, or far
+    A share can be above 1: words in an id weigh most. Ids with less than ``LEAST_SHARE``, or far
     less than the best, are left out."""
     asked = list(dict.fromkeys(_words(query)))
     asked = [word for word in asked if word not in _EVERYDAY] or asked
@@ -242,7 +242,7 @@ def answer_text(answer: QueryAnswer, paint: Paint, width: int, here: Outcomes = 
 
 
 def shown_lines(answer: QueryAnswer) -> list[Explanation]:
-    """Return the lines to show: the first that match and the first similar; of an index all."""
+    """Return the first three lines that match and the first two similar; for ``--index`` all."""
     known = [each for each in answer.lines if each.stage is not Stage.SIMILAR]
     if answer.query == "--index":
         return known

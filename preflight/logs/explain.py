@@ -36,8 +36,7 @@ _DRIVER_PAGE_BYTES = 4 * KIB
 
 
 def number(values: Mapping[str, Any], name: str) -> int | None:
-    """Return a value as a whole number (decimal or 0x); None if it is missing, too long or no
-    number."""
+    """Return a value as a whole number (decimal or 0x); None if missing, too long or no number."""
     text = values.get(name, "")
     if isinstance(text, int):
         return text
@@ -66,7 +65,7 @@ def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Compute the room left in the arena, and the least size that would have been enough."""
+    """Compute the room left in the arena, and the least size that is enough; {} if not known."""
     asked, offset, size = (number(groups, name) for name in ("asked", "offset", "size"))
     if asked is None or offset is None or size is None:
         return {}
@@ -74,8 +73,7 @@ def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Compute by how much free memory fell short in SGLang's check at start, as texts in GB (10^9
-    bytes).
+    """Compute how much memory SGLang's check at start found missing, as texts in GB (10^9 bytes).
 
     If ``asked`` is above ``free``, the line's free memory is already less the reserve. {} if a
     number is missing."""
@@ -92,7 +90,7 @@ def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _victim(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Add up the memory of the process that the kernel killed, in bytes."""
+    """Add up the bytes of the process that the kernel killed; {} if no line tells them."""
     hit = seen.get("kernel.oom-victim")
     sizes = [number(hit.first, name) for name in ("anon", "file", "shmem")] if hit else []
     known = [size for size in sizes if size is not None]
@@ -111,7 +109,7 @@ def _pinned_pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Compute the difference between the number that was wanted and the number that came."""
+    """Compute how many are missing: those wanted less those that came; {} if not known."""
     wanted, got = ("wanted", "joined") if "wanted" in groups else ("asked", "got")
     most, least = number(groups, wanted), number(groups, got)
     if most is None or least is None:
@@ -120,7 +118,7 @@ def _missing(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Name the size or address that is no multiple of the allocator's slabs."""
+    """Name the size or address that is no multiple of the allocator's slab, or both; {} if none."""
     size, address, slab = (number(groups, name) for name in ("size", "address", "slab"))
     if not slab or size is None or address is None:
         return {}
@@ -130,8 +128,8 @@ def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 
 def _flag_releases(groups: Groups, seen: Hits) -> Mapping[str, Any]:
-    """Find the Mooncake program that has the line's flag in some releases only, and these releases.
-    If there is none, return the oldest and the newest release that are known."""
+    """Return the first Mooncake program that has the line's flag in some releases only, and name
+    these releases. Without such a program, return the oldest and the newest known release."""
     from preflight.programs.mooncake_flags import flag_table
 
     releases, programs = flag_table()
@@ -230,7 +228,7 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
     """Explain the known lines of several logs, given as (file name, lines).
 
     The meaning of a line may depend on other lines: those of the same process, and those of the
-    kernel or a container, which count for every process. alone: the log is one quoted line, so
+    kernel or a container, which concern every process. alone: the log is one quoted line, so
     cases that depend on other lines are left out."""
     searches: dict[LogProcess, Search] = {}
     for file, lines in logs:
@@ -283,8 +281,8 @@ def _explanations_of(
     """Explain each pattern with a cause that one process printed. A pattern is left out if a better
     one (``unless``) is in the log.
 
-    own_hits: lines of this process. seen: these and the lines that count for every process. alone:
-    cases that depend on other lines are left out."""
+    own_hits: lines of this process. seen: ``own_hits``, and the lines that concern every process.
+    alone: cases that depend on other lines are left out."""
     return [
         explanation(pattern, seen, alone)._replace(file=place.file, source=place.process)
         for pattern in read_patterns()
@@ -327,8 +325,9 @@ def explanations_text(
 ) -> str:
     """Write the answer for a terminal, without a final newline.
 
-    The first cause of each process (three at most) is explained in full, some others in short; with
-    ``verbose`` all are in full. here: what each check found on this host, by check id."""
+    The first cause of each process (three at most) is explained in full, eight further problems in
+    short; with ``verbose`` all are in full. here: what each check found on this host, by check
+    id."""
     if len({each.place.file for each in reading.ends}) == 1:
         # Of one log the number of a line is enough.
         plain = [each._replace(file="") for each in reading.explanations]
@@ -442,8 +441,7 @@ def heading(each: Explanation, paint: Paint) -> str:
 def explanation_text(
     head: str, each: Explanation, width: int, here: Outcomes, decided_by: str = "This log"
 ) -> str:
-    """Return ``head``, the line of the log, and below it the cause, the numbers, the remedy and
-    checks.
+    """Return ``head``, the line of the log, its cause, numbers and remedy, and the checks.
 
     here: what each check found on this host, by check id. decided_by: the label in front of
     ``decided``."""
@@ -500,7 +498,7 @@ def explanations_object(reading: LogReading) -> dict[str, Any]:
 
 
 def _unknown_object(each: UnknownLine) -> dict[str, Any]:
-    """Return one unknown line as it stands in a JSON object."""
+    """Return one unknown line as JSON data."""
     (file, source), line = each
     texts = {
         "file": file,
@@ -513,7 +511,7 @@ def _unknown_object(each: UnknownLine) -> dict[str, Any]:
 
 
 def explanation_object(each: Explanation) -> dict[str, Any]:
-    """Return one explanation as it stands in a JSON object."""
+    """Return one explanation as JSON data."""
     return {
         "pattern": each.pattern,
         "layer": each.printer,
@@ -575,7 +573,8 @@ class Explanation(NamedTuple):
 
 def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanation:
     """Explain ``pattern``, which the log has, by the first of its cases whose conditions hold.
-    seen: all hits that may decide. alone: cases that depend on other lines only are left out."""
+    seen: all hits that a case may use. alone: cases that depend only on other lines are left
+    out."""
     hit, case = seen[pattern.id], Case()
     values: Values = dict(hit.first)
     if pattern.compute:
@@ -620,8 +619,7 @@ def _values_of_other_line(case: Case, seen: Hits) -> Values:
 
 
 def _holds(case: Case, values: Values, seen: Hits, hit: PatternHit) -> bool:
-    """Tell whether all conditions of a case hold. values: groups of the line and of others, by
-    name."""
+    """Tell whether all conditions of a case hold. values: of this line and other lines, by name."""
     others = {name: [seen[id_] for id_ in getattr(case, name) if id_ in seen] for name in _OTHERS}
     texts = {name: str(values.get(name, "")) for name in (*case.is_, *case.begins, *case.has)}
     return (

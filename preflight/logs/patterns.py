@@ -244,8 +244,7 @@ _LISTS = ("checks", "find", "unless", "seen", "unseen", "after", "before")
 
 
 def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:
-    """Convert a value of a TOML row to the type of its field. key: the field, as the table spells
-    it."""
+    """Convert a TOML value to the type of its field. key: the field, as the table spells it."""
     if key in _LISTS:
         return _texts(value, shared)
     if key in ("is", "begins", "has"):

@@ -150,7 +150,7 @@ class Search:
                 at = block.find(needle, max(end, at + 1))
 
     def _count_unknown(self, fault: str, line: str, number: int) -> None:
-        """Count a line that no pattern knows, together with lines that differ in numbers alone.
+        """Count a line that no pattern knows, together with lines that differ only in numbers.
 
         Keeps the text of the latest line. Of more than ``MOST_UNKNOWN`` kinds of lines, the one
         that was seen longest ago is dropped. fault: as ``_fault_kind``."""
@@ -167,7 +167,7 @@ class Search:
             self._unknown.popitem(last=False)
 
     def _end_of(self, block: str, line_of: Callable[[int], int]) -> None:
-        """Remember the last line with text, and the last time, looking back from the end of the
+        """Remember the last line with text, and the last time, by the last 200 lines of the
         block."""
         end, text = len(block), ""
         for _ in range(_MOST_BACK):
@@ -242,8 +242,8 @@ _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
 def time_of(line: str) -> tuple[float | None, str]:
-    """Return the time that stands in a line: seconds since New Year (each month counts as 31 days),
-    and a text such as ``08-22 10:11:12``. (None, "") if the line has no time."""
+    """Return the time in the first 120 characters of a line: seconds since New Year (each month has
+    31 days), and a text such as ``08-22 10:11:12``. (None, "") if the line has no time."""
     match = _TIME.search(line, 0, 120)
     if match is None:
         return None, ""
@@ -345,7 +345,7 @@ def _without_digits(text: str) -> str:
 
 @cache
 def _all_groups() -> list[_Group]:
-    """Group all patterns by the literal that they look for; groups of families come last."""
+    """Group all patterns by the literal that they look for; groups of families are at the end."""
     by_literal: dict[tuple[bool, str], list[Pattern]] = {}
     for pattern in read_patterns():
         for literal in pattern.find:
@@ -370,7 +370,7 @@ def _line_around(block: str, at: int) -> tuple[int, int]:
 
 def _groups(match: re.Match[str]) -> dict[str, str]:
     """Return the named groups that matched, made fit to print: control characters become spaces,
-    long values are cut, a port that is a single byte becomes a number. ``name2`` is ``name``."""
+    long values are cut, a port that is one byte becomes a number, ``name2`` becomes ``name``."""
     groups = {}
     for key, value in match.groupdict().items():
         if value is not None:
@@ -415,8 +415,7 @@ class Bounded:
         self.cut = False
 
     def read(self, size: int, /) -> bytes:
-        """Read on until ``most_bytes`` are read; after that, b"", and ``cut`` is set if the stream
-        goes on."""
+        """Read until ``most_bytes`` are read; then return b"", and set ``cut`` if more follows."""
         if self._left:
             chunk = self._stream.read(min(size, self._left))
             self._left -= len(chunk)
@@ -512,11 +511,11 @@ Part = tuple[str, str, "list[int] | None"]
 
 
 def parts(blocks: Iterable[str]) -> Iterator[Part]:
-    """Yield (process, text, line numbers) for each process in each block, by the prefix of its
-    lines.
+    """Yield (process, text, line numbers) for each process in each block, by its lines' prefix.
 
-    The prefix is cut off. A block without prefixes is yielded whole, with process "" and None for
-    the numbers."""
+    The prefix is cut off; a line without prefix is of the process before. Processes beyond 200 are
+    named ``OTHERS``. A block without prefixes is yielded whole, with process "" and numbers
+    None."""
     names: set[str] = set()
     line = 1
     for block in blocks:
@@ -557,8 +556,8 @@ def _prefix(block: str) -> Any:
 
 
 def _message(text: str, name: str) -> tuple[str, str]:
-    """Return the process and the message of one JSON line of a journal or of Docker. A text that is
-    no JSON object is returned as it is, with ``name``."""
+    """Return the process and the message of one JSON line of a journal or of Docker; process "" if
+    the line names none. A text that is no JSON object is returned unchanged, with ``name``."""
     try:
         row = json.loads(text)
     except (ValueError, RecursionError):

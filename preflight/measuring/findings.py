@@ -59,7 +59,7 @@ def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
 
 def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
     """Judge whether the engines use RDMA and open the launch's devices: one finding for all engines
-    that use the same. Nothing unless the launch asks for RDMA."""
+    with the same transport and devices. Yields nothing unless the launch asks for RDMA."""
     if wanted.protocol != "rdma":
         return
     sides: dict[EngineUse, list[str]] = {}
@@ -84,8 +84,8 @@ def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
 
 
 def _nics(measured: MeasuredRun) -> Iterator[Finding]:
-    """Judge each NIC that was measured alone: half the speed of its link and of the other NICs is
-    enough.
+    """Judge the NICs, which were measured one at a time: each needs half of its link's speed, or
+    half of the median of the other NICs if that is more.
 
     Unknown if a transfer was not done in time. A failed transfer over all NICs is judged, too."""
     part = measured.part("transfer")
@@ -106,7 +106,7 @@ def _nics(measured: MeasuredRun) -> Iterator[Finding]:
 
 
 def _registration(measured: MeasuredRun) -> Iterator[Finding]:
-    """Yield whether as much can be registered as the launch needs; nothing without a launch."""
+    """Judge whether as much can be registered as the launch needs; nothing without a launch."""
     answer = measured.part("registration").ceiling
     if answer is None or answer.status == "measured":
         return
@@ -118,8 +118,8 @@ def _registration(measured: MeasuredRun) -> Iterator[Finding]:
 
 
 def _ready(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
-    """Judge, for each process with a startupProbe, whether its memory is ready in the time allowed.
-    Unknown if a part of that time was not measured and the rest fits."""
+    """Judge, for each process with a startupProbe, whether its memory is ready in the time allowed,
+    with 25 % to spare. Unknown if a part was not measured and the measured parts fit."""
     for start in () if isinstance(wanted.starts, Unknown) else wanted.starts:
         if start.allowed_seconds is None:
             continue
@@ -241,7 +241,8 @@ def tier_sentence(
 def tier_notes(
     path: str, token_bytes: Iterable[tuple[str, int | Unknown]], tokens_per_second: float | None
 ) -> tuple[str, ...]:
-    """Return ``tier_sentence`` for each server, from a file of ``measure --save``."""
+    """Return ``tier_sentence`` for each server of ``token_bytes`` whose bytes are known. path: a
+    file of ``measure --save``. Raises UsageError if that cannot be read."""
     rates = read_measured(path)
     known = [(name, size) for name, size in token_bytes if not isinstance(size, Unknown)]
     return tuple(f"{name}: {tier_sentence(rates, size, tokens_per_second)}" for name, size in known)

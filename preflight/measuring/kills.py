@@ -76,8 +76,7 @@ class Survival(NamedTuple):
 
     @property
     def costs(self) -> bool:
-        """Tell whether puts failed, objects were lost, or clients could not go on or join
-        afterwards."""
+        """Tell whether puts failed, objects were lost, or clients could not go on or join later."""
         lost = self.back_seconds is None or self.lost or self.gone_puts_failed
         return bool(lost) or self.newcomer != OBJECTS
 
@@ -87,8 +86,7 @@ class Survival(NamedTuple):
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """Describe the effects of the kill, one sentence each; the last names the steps left to do
-        by hand."""
+        """Describe the effects of the kill, one sentence each; the last names the steps by hand."""
         dropped, back = (
             "" if seconds is None else f"after {seconds_text(seconds)}"
             for seconds in (self.dropped_seconds, self.back_seconds)
@@ -197,8 +195,7 @@ class Killing(Measuring):
         return started
 
     def _client_again(self, fate: Survival, address: str) -> Survival:
-        """Start the killed client again at its old address (HOST:PORT), and add the outcome to
-        ``fate``.
+        """Start the killed client again at its old HOST:PORT, and add the outcome to ``fate``.
 
         If the client is refused and metadata is http, delete the client's keys from the metadata
         server and retry."""
@@ -226,8 +223,7 @@ class Killing(Measuring):
             return _STAMP.sub("", str(error))
 
     def _client(self, address: str) -> Running:
-        """Start a new client that joins the store as HOST:PORT. Raises MeasureError if it is
-        refused."""
+        """Start a new client that joins the store as HOST:PORT. Raises MeasureError if refused."""
         (process,) = self._start_loaded(1)
         where = f"http://{LOOPBACK}:{self._ports['http']}/metadata"
         order = {
@@ -254,8 +250,7 @@ class Killing(Measuring):
         return sum(self._call(process, "get", f"{name}-{n}")[0] for n in range(OBJECTS))
 
     def _while_gone(self, killed: str, witness: Running, address: str) -> Survival:
-        """Put and get by the witness, in turn, while the killed process is gone; count calls and
-        failures.
+        """Put and get by the witness while the killed process is gone; count calls and failures.
 
         Lasts 4 s. After a killed client it lasts longer, until the master has dropped the segment
         at ``address``, but at most 20 s more. After a killed metadata server, a new client then

@@ -70,8 +70,7 @@ def measure(
     """Measure the parts, show progress meanwhile, and return the rates with their judgement.
 
     parts: names of ``PARTS``, () for all. peer: HOST:PORT of a ``measure --serve``; None: this
-    host. tokens_per_second: the prefill rate, None if not known. Raises UsageError for a wrong
-    peer."""
+    host. tokens_per_second: of prefill, None if not known. Raises UsageError for a wrong peer."""
     here = LOOPBACK if peer is None else own_address(peer)
     progress = Progress()
     try:

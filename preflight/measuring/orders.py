@@ -145,8 +145,7 @@ def _gpu_memory(cuda: Callable[..., None], size: int) -> int:
 
 
 def copy_to_gpu(_player: Any, order: Json) -> Json:
-    """Measure how fast ``bytes`` of page-locked memory, as SGLang's L2 has, are copied to the first
-    GPU."""
+    """Measure how fast ``bytes`` of page-locked memory (as in L2) are copied to the first GPU."""
     size, cuda = ctypes.c_size_t(order["bytes"]), _cuda()
     target, address = ctypes.c_uint64(_gpu_memory(cuda, size.value)), _map(size.value, 0)
     _populate(address, size.value)
@@ -215,8 +214,8 @@ def announce(player: Any, order: Json) -> Json:
 def hello(player: Any, order: Json) -> Json:
     """Read the header that ``announce`` wrote at ``peer`` (HOST:PORT), and return the header.
 
-    The player remembers where the peer's memory is. Raises OSError if nobody answers, or another
-    program."""
+    The player remembers where the peer's memory is. Raises OSError if nobody answers, or a
+    program other than ``measure --serve``."""
     player.peer = order["peer"]
     first = player.engine.get_first_buffer_address(player.peer)
     if not first:
@@ -236,8 +235,9 @@ def hello(player: Any, order: Json) -> Json:
 
 
 def transfer(player: Any, order: Json) -> Json:
-    """Measure transfers of ``size`` bytes between this side and the other side's host memory. op:
-    write or read. gpu: True to use this side's GPU memory. Raises OSError."""
+    """Measure transfers of ``size`` bytes between this side and the other side's host memory, for
+    ``seconds``, in ``most`` calls at most. op: write or read. gpu: True to use this side's GPU
+    memory. Raises OSError."""
     size = order["size"]
     first = player.gpu_address if order.get("gpu") else player.address
     call = getattr(player.engine, f"transfer_sync_{order['op']}")
@@ -269,9 +269,10 @@ def store_buffer(player: Any, order: Json) -> Json:
 
 def objects(player: Any, order: Json) -> Json:
     """Measure puts or gets (``op``) of objects of ``size`` bytes, ``together`` objects in each
-    call.
+    call, for ``seconds``, in ``most`` calls at most.
 
-    stored: how many objects were put before: puts use new keys, gets read these. Raises OSError."""
+    stored: how many objects were put before: puts use new keys, gets read old ones. Raises
+    OSError."""
     size, together, op = order["size"], order["together"], order["op"]
     call = player._store.batch_put_from if op == "put" else player._store.batch_get_into
     fine = 0 if op == "put" else size
@@ -293,11 +294,10 @@ def objects(player: Any, order: Json) -> Json:
 
 
 def files(_player: Any, order: Json) -> Json:
-    """Measure writing files without a name to ``folder``, then reading them back.
+    """Measure writing files without a name to ``folder``, then reading them back; none is left.
 
-    size: of one file, rounded up to 4 KiB; bytes: of all files at most. Each half gets half of
-    ``seconds``. Returns both measurements, and whether O_DIRECT was used. Nothing is left behind.
-    """
+    size: of one file, rounded up to 4 KiB; bytes: of all files at most. Writing and reading get
+    half of ``seconds`` each. Returns both measurements, and whether O_DIRECT was used."""
     size = -(-order["size"] // _BLOCK_BYTES) * _BLOCK_BYTES
     room = mmap.mmap(-1, size)
     room.write(os.urandom(min(size, 1 << 20)) * (size // min(size, 1 << 20)))

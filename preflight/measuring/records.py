@@ -133,8 +133,7 @@ class MeasuredRun(NamedTuple):
 def read_measured(path: str) -> MeasuredRun:
     """Read the parts and the prefill rate from a file of ``measure --save`` or ``--json``.
 
-    The library, budget and peer are not read and stay empty. Raises UsageError if the file cannot
-    be read, or is another."""
+    Library, budget and peer stay empty. Raises UsageError for another or an unreadable file."""
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -229,7 +228,8 @@ def plan_populating(
 
 
 def transfer_sizes(object_bytes: int | None, spend_bytes: int) -> list[int]:
-    """Return the sizes to transfer, small enough that two buffers fit in ``spend_bytes``."""
+    """Return the sizes to transfer, small enough that two buffers fit in ``spend_bytes``.
+    object_bytes: of the launch's objects, None if not known."""
     wanted = {*_TRANSFERRED, object_bytes or MIB}
     return sorted(size for size in wanted if 2 * (size + HEAD_BYTES) <= spend_bytes)
 
@@ -250,7 +250,8 @@ class StorePlan(NamedTuple):
 
 
 def store_plan(object_bytes: int | None, spend_bytes: int) -> StorePlan | None:
-    """Plan a store within ``spend_bytes``; None if the objects are too large for it."""
+    """Plan a store within ``spend_bytes``; None if the objects are too large for that.
+    object_bytes: of one object, None for 1 MiB."""
     size = object_bytes or USUAL_OBJECT_BYTES
     together = max(1, min(TOGETHER, spend_bytes // 8 // size))
     segment = min(GIB, spend_bytes - together * size - LOCAL_BUFFER_BYTES) // MIB * MIB
@@ -305,8 +306,9 @@ class LaunchWish(NamedTuple):
 
 
 def launch_wish(sized: Sized, host: Host) -> LaunchWish:
-    """Read from a sized launch all that ``measure`` needs to know. A field that the launch does not
-    tell is Unknown, None or empty."""
+    """Read from a sized launch all that ``measure`` needs to know; a field that the launch does not
+    tell is Unknown, None or empty. Protocol, devices and environment are those of the first process
+    with RDMA, else of the first with a store client."""
     needs, most = sized.needs, sized.sizing.inputs.most
     mapped = () if isinstance(most, Unknown) else most.launch.processes
     stores = [(each.id, each.clients[0].protocol.value) for each in mapped if each.clients]
@@ -333,7 +335,7 @@ def launch_wish(sized: Sized, host: Host) -> LaunchWish:
 
 
 def _master_words(sized: Sized) -> tuple[str, ...]:
-    """Return the flags of the launch's master that decide how it treats dead clients, or ()."""
+    """Return the flags of the first master that say how it treats dead clients; () without any."""
     masters = (p for p in sized.sizing.inputs.processes if p.kind is ProcessKind.MASTER)
     arguments = next((process.arguments for process in masters), ())
     ttl = value_of(arguments, "client_ttl")
@@ -381,7 +383,7 @@ def _starts(sized: Sized) -> tuple[ProcessStart, ...] | Unknown:
 
 
 def _python(sized: Sized) -> str | None:
-    """Return the first interpreter that the launch names by a path of this host."""
+    """Return the first Python outside containers that the launch names by a path, or None."""
     for process in sized.sizing.inputs.processes:
         word = process.command.words[0].text if process.command.words else ""
         named = os.path.isabs(word) and os.path.basename(word).startswith("python")

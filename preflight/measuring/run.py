@@ -148,7 +148,7 @@ class Measuring:
         return max(0.0, self._end - time.monotonic()) + PATIENCE_SECONDS
 
     def _start(self, numa_node: int | None = None, program: tuple[str, ...] = ()) -> Running:
-        """Start a process, with its log in memory; both end with the stack."""
+        """Start a process that takes orders, or ``program``; it and its log end with the stack."""
         library = self._library
         python = sys.executable if isinstance(library, Unknown) else library.python
         log = os.memfd_create("log")
@@ -220,15 +220,15 @@ class Measuring:
         return int(started["port"]), engine_use(process.log.read_text(errors="replace"))
 
     def _offer_memory(self, process: Running, host: str, **more: Any) -> int:
-        """Have a process offer memory to the other side's engine at ``host``; return the port."""
+        """Have a process offer memory at ``host``; return the port. more: see ``_start_engine``."""
         size = transfer_buffer_bytes(self._sizes, self._spend_bytes)
         port, used = self._start_engine(process, host, size, **more)
         self._ask(process, "announce", own=f"{host}:{port}", about=used._asdict())
         return port
 
     def _transfer(self, address: str, peer: str | None) -> MeasuredPart:
-        """Measure transfers to ``peer``, or to a second process here if None. With RDMA each NIC is
-        measured alone, too; if all GPUs are idle, GPU memory as well."""
+        """Measure transfers to ``peer``, or to a second process here if None. With RDMA the NICs
+        are also measured one at a time; if all GPUs are idle, GPU memory as well."""
         rates: list[Rate] = []
         notes, there = [], None
         with self._ended_at_exit():
@@ -276,7 +276,8 @@ class Measuring:
         return MeasuredPart("transfer", did, tuple(rates), used=used, other=there, notes=(*notes,))
 
     def _idle_gpu(self, what: str) -> tuple[bool, list[str]]:
-        """Return whether the host has GPUs and all are idle, and a note if one is in use."""
+        """Return whether the host has GPUs and all are idle; and, if a GPU is in use, a note that
+        ``what`` was not measured."""
         nvml = read_gpus(Root("/"), None).nvml
         if isinstance(nvml, Unknown) or not nvml.gpus:
             return False, []
@@ -287,8 +288,8 @@ class Measuring:
     def _gpu_transfers(
         self, address: str, peer: str | None, size: int, notes: list[str]
     ) -> Iterator[Rate]:
-        """Measure transfers between this side's GPU and the other side's host memory. An error ends
-        it, and is appended to ``notes``."""
+        """Measure transfers between this side's GPU and the other side's host memory. The first
+        error ends the measurement, and is appended to ``notes``."""
         try:
             with self._ended_at_exit():
                 here, _, where = self._connect(address, peer, gpu=True)

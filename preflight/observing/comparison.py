@@ -175,8 +175,8 @@ def _limits(server: RunningServer, subject: Subject) -> Iterator[Finding]:
 def _transport(
     server: RunningServer, processes: Sequence[ProcessNeeds], subject: Subject
 ) -> Iterator[Finding]:
-    """Judge whether a program that should use RDMA has RDMA devices open, and its registered
-    memory. processes: those of the launch that use RDMA."""
+    """Judge whether a program that should use RDMA has RDMA devices open; if so, also its
+    registered memory. processes: those of the launch that use RDMA."""
     opened: list[tuple[str, ...]] = []
     for holding in server.holdings:
         if isinstance(holding.files, Unknown):
@@ -197,11 +197,11 @@ def _transport(
 def _registered(
     server: RunningServer, processes: Sequence[ProcessNeeds], subject: Subject, devices: int
 ) -> Iterator[Finding]:
-    """Compare the memory that a program has registered with what its processes need, for each
-    device.
+    """Compare the memory that a program has registered with what its processes need, by device.
 
-    If the kernel does not tell registrations, pinned memory is compared. devices: the most that one
-    of its processes has open."""
+    If the kernel does not tell registrations, pinned memory is compared. More than needed is a
+    warning only for mooncake_client and the store service. devices: the most that one process has
+    open."""
     finding, seen = Finding(REGISTERED, Status.PASS, subject), server.registered
     if isinstance(seen, Unknown):
         memories = [holding.memory for holding in server.holdings]
@@ -239,8 +239,9 @@ def _uses(process: ProcessNeeds, device: str) -> bool:
 def _store_pool(
     master: RunningServer, servers: tuple[RunningServer, ...], metrics: Metrics | Unknown | None
 ) -> Iterator[Finding]:
-    """Judge whether a master has the segments of all clients that run here; nothing for other
-    programs. Unknown without its metrics, or if the size of a segment is unknown."""
+    """Judge whether a master has the segments of all clients that run here, under different names,
+    and no other segments of this host. Nothing for other programs. Unknown without its metrics, or
+    if the size of a segment is unknown."""
     if master.program is not ProcessKind.MASTER or isinstance(master.needs, Unknown):
         return
     finding = Finding(POOL, Status.PASS, Subject(master.name, "process"))
@@ -317,9 +318,11 @@ GPUS = "/proc/driver/nvidia/gpus"
 def gpu_findings(
     servers: Sequence[RunningServer], root: Root
 ) -> Iterator[tuple[RunningServer, Finding]]:
-    """Compare the GPU memory that each server holds with its static share, for each GPU. Less is
-    a warning if other processes explain it, else a skip (weights may still be loading); more is
-    a pass. Nothing without an NVIDIA driver."""
+    """Compare the GPU memory that each server holds with its static share, on each GPU that it
+    uses.
+
+    Less is a warning if other processes explain it, else a skip (weights may still be loading);
+    more is a pass. Servers without a known share are left out. Nothing without an NVIDIA driver."""
     driver = root.names(GPUS)
     if isinstance(driver, Unknown) and driver.absent:
         return
@@ -351,7 +354,7 @@ def gpu_findings(
 
 
 def _share(server: RunningServer) -> float | None:
-    """Return the fraction of each GPU that a server is to take; None if none, or not known."""
+    """Return the fraction of each GPU that a server takes; None without a share, or if unknown."""
     if isinstance(server.needs, Unknown):
         return None
     shares = (process.gpu_share for process in server.needs.processes)

@@ -66,9 +66,11 @@ def launch_findings(
 ) -> Iterator[tuple[RunningServer | None, Finding]]:
     """Yield for each process of ``launch`` whether it runs, and which settings differ.
 
-    A finding comes with its program, None for a process that does not run. A program that is not of
-    the launch gets a skipped finding. first_process: the text of /proc/1/stat, Unknown if /proc
-    hides processes of other users (hidepid)."""
+    Each process is matched with a running program of its kind, the fewest differences first.
+    Benchmarks, unknown programs and commands that end are left out. A finding comes with its
+    program, None for a process that does not run. A program that is not of the launch gets a
+    skipped finding. first_process: the text of /proc/1/stat, Unknown if /proc hides processes of
+    other users (hidepid)."""
     numbers = {process.number for process in launch.inputs.processes}
     meant = [
         MeantProcess(*both)
@@ -113,8 +115,9 @@ def _settings_of(server: RunningServer) -> ProcessReading | None:
 def _compare(
     meant: MeantProcess, server: RunningServer, running: ProcessReading | None
 ) -> Matching:
-    """Compare a running program with a process of the launch. running: the program's settings; if
-    they are not readable (None), no difference is returned."""
+    """Compare a running program with a process of the launch. running: the program's settings;
+    without these (None), no difference is returned. Settings named ``store.`` are returned only if
+    no other setting differs."""
     if running is None:
         return Matching((), (), False)
     wanted = meant.settings
@@ -161,8 +164,8 @@ def _variables(
 ) -> Iterator[tuple[str, Value | None, Value | None]]:
     """Yield (name, value in the launch, value in the running program) of environment variables.
 
-    These are all that the launch itself sets, and those (MC_, SGLANG_ and the like) that only the
-    program has. The second are left out in a container, whose image sets some."""
+    First the variables that the launch sets. Then variables (MC_, SGLANG_ and the like) that only
+    the program has, unless it is meant to run in a container, whose image sets some."""
     origins, wanted = meant.launched.command.environment, meant.settings.environment
     for name, value in wanted.items():
         if origins[name].origin != _CALLERS:

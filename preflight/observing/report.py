@@ -84,8 +84,7 @@ def observation_text(observation: Observation, color: str, quiet: bool) -> str:
 
 
 def _lines(row: ObservedRow, width: int) -> Iterator[str]:
-    """Yield the lines of one finding: status and amounts, then advice unless it is a pass, then
-    commands."""
+    """Yield the lines of one finding: status and amounts, advice unless it is a pass, commands."""
     finding = row.finding
     have = f": {amounts(finding)}" if finding.have or finding.need else ""
     text = f": {finding.text}" if finding.text else ""
@@ -141,9 +140,7 @@ def metrics_text(
     observation: Observation, served: Mapping[int, Metrics | Unknown], now_seconds: float
 ) -> str:
     """Write all samples in Prometheus' text format, each below the HELP and TYPE of its metric.
-
-    served: the programs' own metrics, by pid. now_seconds: the time of the observation, since 1970.
-    """
+    served: the programs' own metrics, by pid. now_seconds: of the observation, since 1970."""
     samples: list[Sample] = [
         ("observation_timestamp_seconds", {}, now_seconds),
         ("programs", {}, len(observation.servers)),

@@ -113,14 +113,13 @@ def running_servers(
     options: LaunchOptions = _NONE_GIVEN,
     of_anybody: frozenset[ProcessKind] = frozenset(),
 ) -> tuple[RunningServer, ...]:
-    """Return the known programs that run; with ``pids``, only those to which one of these belongs.
+    """Return the known programs that run; with ``pids``, only programs to which a pid belongs.
 
-    A pid belongs to a program if it is one of its processes, or started it. options: facts on the
-    programs beside their command lines. of_anybody: kinds of programs that others run too (etcd,
-    Redis), to include. Raises UsageError if /proc cannot be read, or a pid belongs to no program.
-
-    A wrapper (``timeout``, a shell) that waits for a known program is left out; the forks of a
-    program are part of that program."""
+    A pid belongs to a program if its process is a part of the program, or started the program.
+    options: facts on the programs beside their command lines. of_anybody: kinds of programs that
+    others run too (etcd, Redis), to include. Raises UsageError if /proc cannot be read, or a pid
+    belongs to no program. A wrapper (``timeout``, a shell) that waits for a known program is left
+    out; the forks of a program are part of that program."""
     processes = read_processes(root)
     if isinstance(processes, Unknown):
         raise UsageError(f"the processes cannot be read: {processes.reason}")
@@ -160,7 +159,7 @@ def _ancestors(process: RunningProcess, by_pid: Mapping[int, RunningProcess]) ->
 
 
 def _program(process: RunningProcess, of_anybody: frozenset[ProcessKind]) -> ProcessKind | None:
-    """Return the known program that a process is, by its command line; None if it is none. None too
+    """Return the known program that a process is, by its command line; None for any other process,
     for a command that has a container or another host run the program (docker, ssh), and for a
     shell whose text is too long to be read."""
     argv = process.words
@@ -186,8 +185,8 @@ def _server(
     tree: tuple[int, ...],
     options: LaunchOptions,
 ) -> RunningServer:
-    """Return a running program with its sizing and memory. process: its first; tree: the pids of
-    all its processes."""
+    """Return a running program with its sizing and memory. process: the first of the program. tree:
+    the pids of all its processes."""
     packages = [read_packages(root, pid) for pid in tree]
     folders = dict.fromkeys(folder for each in packages for folder in each.folders)
     replaced = tuple(dict.fromkeys(file for each in packages for file in each.replaced))
@@ -217,7 +216,8 @@ def _sizing(
     root: Root, process: RunningProcess, releases: Sequence[tuple[str, str]], options: LaunchOptions
 ) -> LaunchSizing | Unknown:
     """Size the launch that a process's command line makes, by the process's files and environment.
-    releases: those installed for it. Unknown, with the reason, if that cannot be read or sized."""
+    releases: installed for that process. Unknown, with the reason, if its environment cannot be
+    read or the launch cannot be sized."""
     environment = read_environment(root, process.pid)
     if isinstance(environment, Unknown):
         return environment

@@ -41,8 +41,8 @@ class Metrics(NamedTuple):
     samples: Mapping[str, tuple[tuple[Mapping[str, str], float], ...]]
 
     def amount(self, name: str, **labels: str) -> int:
-        """Return the sum of a metric's series that have ``labels``; 0 if none is served yet. The
-        ranks of an engine count once: of series that differ by rank alone, the largest."""
+        """Return the sum of a metric's series that have ``labels``; 0 if none is served yet. Of
+        series that differ only by rank, the largest is added, as all ranks count the same."""
         largest: dict[tuple[tuple[str, str], ...], float] = {}
         for series, value in self.samples.get(name, ()):
             if labels.items() <= series.items():
@@ -130,7 +130,7 @@ def _address(server: RunningServer, live: bool) -> tuple[str, int] | Unknown | N
 
 
 def _serves(process: LaunchProcess) -> bool:
-    """Tell whether a program serves metrics that are read here."""
+    """Tell whether metrics are read: of a master, SGLang with HiCache, vLLM with a connector."""
     if process.server is not None:
         return process.server.hicache and process.server.value("enable_metrics") is True
     if process.consumer is not None:  # others than vLLM serve none that are read
@@ -164,7 +164,8 @@ _UNFULFILLED = {
 
 def tier_findings(server: RunningServer, metrics: Metrics | Unknown) -> Iterator[Finding]:
     """Judge whether each cache tier of which a program serves metrics is filled and hit. One
-    unknown finding if the metrics cannot be read, but none for a master."""
+    unknown finding if the metrics cannot be read, but none for a master. Nothing if the program's
+    command line cannot be read."""
     subject = Subject(server.name, "process")
     process = process_of(server)
     if process is None:
@@ -214,7 +215,7 @@ def _hits(metrics: Metrics) -> dict[str, int]:
 
 def _l2(finding: Finding, metrics: Metrics, early: str, evicted: int) -> Finding:
     """Judge whether prompts find in L2 or L3 the tokens that L1 gave up (``evicted``). early: why
-    this cannot be told yet, which skips it; "" if it can."""
+    it is too early to judge, which skips the finding; "" if it is not."""
     hits, prompts = _hits(metrics), metrics.amount("sglang:prompt_tokens_total")
     below_l1 = hits.get("host", 0) + hits.get("storage", 0)
     finding = finding._replace(have=_tokens(below_l1, f"{{}} of {prompts} tokens of prompts"))
@@ -277,7 +278,7 @@ def _external(finding: Finding, metrics: Metrics) -> Finding:
 
 
 def _store(finding: Finding, metrics: Metrics) -> Finding:
-    """Judge whether the store pool takes what is written: a warning if many writes are refused."""
+    """Judge whether the store pool takes what is written, or refuses over 10 % of the writes."""
     filled, capacity, keys = (
         metrics.amount(f"master_{name}")
         for name in ("allocated_bytes", "total_capacity_bytes", "key_count")
@@ -300,7 +301,7 @@ def _store(finding: Finding, metrics: Metrics) -> Finding:
 
 
 def _ssd(finding: Finding, metrics: Metrics) -> Finding:
-    """Judge whether objects that lie on SSD alone are read again; skipped if no object does."""
+    """Judge whether objects that are only on SSD are read again; skipped without such objects."""
     written = metrics.amount("master_allocated_file_size_bytes")
     capacity = metrics.amount("master_total_file_capacity_bytes")
     read = metrics.amount("file_cache_hit_nums_")

@@ -145,7 +145,7 @@ def _length(refusal: RegistrationRefusal) -> LimitMet | None:
 
 def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
     """Return the limit on the device's memory keys if it explains EAGAIN or ENOMEM; else None.
-    EAGAIN alone, without other evidence, also gives this limit, but it is not sure then."""
+    EAGAIN without other evidence also gives this limit, as one that is not ``sure``."""
     if refusal.number not in (errno.EAGAIN, errno.ENOMEM):
         return None
     line = _log_line(refusal, _KEYS_LOG)
@@ -228,7 +228,7 @@ def ceilings(
 
 
 def _of_cgroups(facts: Facts, nic: Nic) -> Iterator[RegistrationCeiling]:
-    """Yield how many more registrations with ``nic`` each rdma cgroup allows."""
+    """Yield how many more regions of ``nic`` each rdma cgroup allows; 0 if no handle is left."""
     for group in () if isinstance(facts.rdma.cgroups, Unknown) else facts.rdma.cgroups:
         limit, used = group.limit(nic.name), use_of(group, nic.name)
         source = f"{group.file}: {nic.name}"

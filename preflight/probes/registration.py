@@ -300,10 +300,8 @@ class CeilingAnswer(NamedTuple):
 
 
 def ceiling_lines(answer: CeilingAnswer) -> Iterator[str]:
-    """Yield the answer as lines of text: first the status and the reason, then all that is known.
-
-    That is the measurement, the limit met, the predicted limits, the launch's need and saved files.
-    """
+    """Yield the answer as lines: status and reason, then the measurement, the limit met, the
+    predicted limits, the launch's need and the saved files."""
     yield f"{answer.status}: {answer.reason}"
     order, measured = answer.order, answer.measured
     if order is not None and measured is not None:

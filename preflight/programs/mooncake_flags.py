@@ -128,10 +128,10 @@ def read_flags(arguments: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterat
 
 
 def value_of(arguments: tuple[Word, ...], name: str) -> Word | None:
-    """Return the value of the flag ``name``, written with underscores; the last one counts.
+    """Return the last value that a command line gives the flag ``name``; None without the flag.
 
-    The flag may stand as ``--a_b=value``, ``-a_b value`` or ``--a-b value``, as gflags and argparse
-    read it. None without the flag; a word with empty text if no value follows."""
+    name: with underscores; the command line may have ``--a_b=value``, ``-a_b value`` or
+    ``--a-b value``. A word with empty text if no value follows the flag."""
     result = None
     for index, word in enumerate(arguments):
         flag, equals, value = word.text.lstrip("-").partition("=")
@@ -148,8 +148,8 @@ def value_of(arguments: tuple[Word, ...], name: str) -> Word | None:
 
 
 def is_on(arguments: tuple[Word, ...], program: str, name: str) -> bool | None:
-    """Return whether the switch ``name`` of ``program`` is on: False without the flag, None if a
-    variable decides. ``--name false`` turns it on in gflags."""
+    """Tell whether the switch ``name`` of ``program`` is on; False without the flag, None if its
+    last value is not known. ``--name false`` turns the switch on in gflags."""
     on: bool | None = False
     for flag in read_flags(arguments, flags_of(program)):
         if flag.name == name:
@@ -202,12 +202,12 @@ def as_double(value: str) -> float | None:
 def with_config_file(
     arguments: tuple[Word, ...], read_file: ReadFile
 ) -> tuple[tuple[Word, ...], Unknown | None]:
-    """Return a master's flags, with those of ``--config_path FILE`` (YAML or JSON) in front: later
-    flags win.
+    """Return a master's flags behind those of ``--config_path FILE`` (YAML, JSON): later flags win.
 
-    The second value is None, or the reason if the file cannot be read; the flags are then returned
-    alone. A key that is no flag is skipped, as the master does: in Mooncake 0.3.13, by
-    ``InitMasterConf`` and ``LoadConfigFromCmdline`` (``mooncake-store/src/master.cpp``)."""
+    The second value is None; if the file cannot be read, it is the reason, and the first value is
+    ``arguments`` unchanged. A key that is no flag is skipped, as the master does: in Mooncake
+    0.3.13, by ``InitMasterConf`` and ``LoadConfigFromCmdline``
+    (``mooncake-store/src/master.cpp``)."""
     path = value_of(arguments, "config_path")
     if path is None or not path.text:
         return arguments, None

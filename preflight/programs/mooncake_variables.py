@@ -57,7 +57,7 @@ class Number(NamedTuple):
     unless: str = ""
 
     def takes(self, value: int) -> bool:
-        """Return whether Mooncake uses a number as it is."""
+        """Tell whether Mooncake uses the number ``value``, or refuses or replaces that number."""
         if self.values:
             return value in self.values
         if self.nonzero:
@@ -162,7 +162,7 @@ class NumberRead(NamedTuple):
 
 
 def read_number(reader: Reader, text: str) -> NumberRead:
-    """Return the number that ``reader`` takes from ``text``, before any range is looked at."""
+    """Return the number that ``reader`` takes from ``text``; bounds of the row are not checked."""
     if reader in (Reader.WHOLE, Reader.STRICT):
         return NumberRead(_read_whole(reader, text), not _is_number(text))
     match = _LEADING.match(text)
@@ -199,7 +199,7 @@ def takes_word(row: Choice, text: str) -> bool:
 
 
 def read_ratio(text: str) -> float | None:
-    """Return a share in (0, 1]; None if the code keeps its default."""
+    """Return the share in (0, 1] that ``text`` holds; None if Mooncake keeps its default."""
     try:
         value = float(text)
     except ValueError:

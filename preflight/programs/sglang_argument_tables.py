@@ -44,7 +44,7 @@ def known_releases() -> tuple[str, ...]:
 
 
 def releases_with(flag: str) -> tuple[tuple[str, str], ...]:
-    """Return the (first, last) release of each run of known releases that have ``flag``."""
+    """Return (first, last) of each series of consecutive known releases that have ``flag``."""
     known = _data()["versions"]
     has = [any(flag in row["flags"] for row in _table(i, True).rows) for i in range(len(known))]
     runs = (list(run) for present, run in groupby(range(len(known)), has.__getitem__) if present)
@@ -62,8 +62,7 @@ def _data() -> dict[str, Any]:
 @cache
 def _table(index: int, exact: bool) -> ArgumentTable:
     """Build the table of the release at place ``index`` of ``versions``, with the flags and choices
-    that its rows leave out. exact: whether that is the release asked for
-    (``ArgumentTable.exact``)."""
+    that its rows leave out. exact: as in ``ArgumentTable``."""
     data = _data()
     rows = []
     for row in data["arguments"]:

@@ -80,7 +80,7 @@ def parse_sglang_arguments(argv: Sequence[Word], version: str | None = None) -> 
     """Read the words after ``sglang.launch_server``; a refusal is in ``error``.
 
     version: of the SGLang that reads them; None takes the newest known release. A release without
-    a table has that of the newest known one before it. Raises ValueError if it is no version."""
+    a table is read as the newest known release before. Raises ValueError if it is no version."""
     return _parse(tuple(argv), version)
 
 
@@ -171,7 +171,7 @@ def operator_variables(word: Word) -> list[str]:
 
 
 def why_unresolved(word: Word) -> Unknown:
-    """Return why the text of a word with open names is not known, and advice on how to set them."""
+    """Return why a word's text is not known, and advice on how to set the variables in the word."""
     if all(map(is_own_argument, word.unresolved)):
         reason = f"the script's own arguments are not given: {word.text!r} ({word.origin})"
         advice = "name them, if it is given any, behind it: -- bash SCRIPT ARGUMENTS"
@@ -290,7 +290,7 @@ _CONSTANT = frozenset({"constant", "constant_of"})
 def _possible_rows(
     rows: Sequence[Mapping[str, Any]], texts: Sequence[str]
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of arguments that ``texts`` may name, by a flag or its beginning."""
+    """Yield the rows that ``texts`` may name, by a flag or its beginning, and the rows of help."""
     starts = tuple({text.partition("=")[0] for text in texts if text.startswith("-")})
     for row in rows:
         named = any(flag.startswith(start) for flag in row["flags"] for start in starts)
@@ -345,7 +345,7 @@ def _parse_flag_by_flag(
 
 @lru_cache(maxsize=8)
 def _defaults(version: str) -> Mapping[str, SettingValue]:
-    """Return every argument's default; None for those that the release lacks."""
+    """Return every argument's default; None for an argument that the release lacks."""
     absent = SettingValue(None, f"absent from SGLang {version}", False)
     settings = dict.fromkeys(argument_names(), absent)
     origin = Default(f"default of SGLang {version}")
@@ -436,8 +436,8 @@ def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
 
 
 def _as_words(entries: Mapping[Any, Any], table: ArgumentTable) -> Iterator[str]:
-    """Yield the entries of a configuration file as flags and values, as SGLang makes them. Raises
-    RefusedError for an entry that SGLang refuses."""
+    """Yield the entries of a configuration file as flags and values, as SGLang makes them. An empty
+    list, or False for a switch, is left out. Raises RefusedError if SGLang refuses an entry."""
     kinds: dict[str, set[tuple[str, bool]]] = {}  # of each key: kind, and whether it stores True
     for row in table.rows:
         keys = {flag[2:].replace("-", "_") for flag in row["flags"] if flag.startswith("--")}

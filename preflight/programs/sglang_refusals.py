@@ -33,7 +33,8 @@ class Values:
 
     @property
     def attention_dp(self) -> int:
-        """Data-parallel groups inside the tensor-parallel group, however they are spelt."""
+        """Data-parallel groups inside the tensor-parallel group, by --attn-dp-size or by --dp-size
+        with --enable-dp-attention."""
         if self.enable_dp_attention and self.attn_dp_size in (None, 1):
             return int(self.dp_size)
         return 1 if self.attn_dp_size is None else int(self.attn_dp_size)
@@ -79,7 +80,7 @@ def _buffer_only(v: Values) -> bool:
 
 
 def _repeats_device(v: Values) -> bool:
-    """Return whether _validate_ib_devices (server_args.py) finds a device named twice."""
+    """Tell whether a device for Mooncake's transfers is named twice (_validate_ib_devices)."""
     transfers = v.disaggregation_mode in ("prefill", "decode")
     of_transfer = transfers and v.disaggregation_transfer_backend == "mooncake"
     names = [name.strip() for name in (v.disaggregation_ib_device or "").split(",")]

@@ -104,11 +104,12 @@ def read_store_config(
     read_file: ReadFile,
     sglang_version: str | None = None,
 ) -> StoreConfig:
-    """Return the configuration of the Mooncake store that SGLang would use.
+    """Return the configuration of the Mooncake store that SGLang would use (``error``: if it
+    refuses).
 
     extra_config: the setting of the storage backend's or the linker's extra config. read_file:
-    gives a file's text, or why not. sglang_version: None for the newest that is known. Raises
-    ValueError if it is no version."""
+    returns a file's text, or Unknown. sglang_version: None for the newest known release. Raises
+    ValueError if that is no version."""
     reader = store_reader(sglang_version)
     extra, error = read_extra_config(extra_config, read_file)
     if error or isinstance(extra, Unknown):
@@ -135,8 +136,7 @@ def read_store_config(
 
 
 def _segment_error(config: StoreConfig, reader: StoreReader) -> str | None:
-    """Return the error with which this SGLang ends because it cannot read the segment size; None if
-    it can."""
+    """Return SGLang's error for a segment size that this release cannot read; None if it can."""
     size = config.value("global_segment_size")
     if reader.gigabytes or not isinstance(size, str):
         return None
@@ -150,8 +150,8 @@ def _segment_error(config: StoreConfig, reader: StoreReader) -> str | None:
 
 
 def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreEdit | None:
-    """Return the edit that writes the segment size in bytes, as every release reads it; None if no
-    size can be read from the setting."""
+    """Return the edit that writes the segment size in bytes, as every release reads it; None if
+    the setting holds no size, or a negative one."""
     setting = config.settings["global_segment_size"]
     try:
         size = store_segment_bytes(setting.value)
@@ -246,7 +246,8 @@ def _absent_setting(key: str) -> SettingValue:
 
 
 def _hostname(environment: Mapping[str, Word], reader: StoreReader) -> SettingValue | None:
-    """Return the setting of the first variable that names this host; None if none is set."""
+    """Return the setting of the first variable that names this host; None if none is set.
+    Some releases skip an empty variable, unless it is MOONCAKE_LOCAL_HOSTNAME."""
     for variable in reader.hostnames:
         word = environment.get(variable)
         empty = variable == "MOONCAKE_LOCAL_HOSTNAME" or not reader.hostname_first
@@ -287,11 +288,8 @@ def _from_file(
 
 
 def _known_parts(text: PartlyKnown) -> dict[str, Any] | None:
-    """Return the settings of a file of which a part is not known; each value with such a part is
-    Unknown.
-
-    None if the text is no JSON, if a key is not known, or if no value shows which part is not
-    known."""
+    """Return the settings of a file of which a part is not known. A value with an unknown part is
+    Unknown. None if the text is no JSON object, or the unknown part is in a key or in no value."""
     config = json_object(text.text)
     if isinstance(config, str) or any("$" in key for key in config):
         return None
@@ -306,8 +304,8 @@ def _known_parts(text: PartlyKnown) -> dict[str, Any] | None:
 def _from_environment(
     extra: Mapping[str, Any], where: str, environment: Mapping[str, Word], reader: StoreReader
 ) -> StoreConfig:
-    """Return the configuration of the MOONCAKE_... variables. extra, where: the extra config, whose
-    store keys are not used then, and its place."""
+    """Return the configuration of the MOONCAKE_... variables. extra: the extra config, whose store
+    keys are not used. where: the place of ``extra``."""
     keys = [key for key in KEYS if key not in reader.absent]
     settings = {key: _absent_setting(key) for key in KEYS}
     settings |= {key: _from_variable(key, environment, reader) for key in keys}
@@ -338,8 +336,7 @@ def _from_environment(
 
 
 def _from_variable(key: str, environment: Mapping[str, Word], reader: StoreReader) -> SettingValue:
-    """Return the setting of one key by its variable; the default if the variable is not set, or
-    SGLang cannot read it."""
+    """Return a key's setting by its variable; its default without a text that SGLang can read."""
     entry = KEYS[key]
     word = environment.get(entry.variable)
     if word is None:
@@ -384,7 +381,8 @@ def read_extra_config(
     setting: SettingValue, read_file: ReadFile
 ) -> tuple[dict[str, Any] | Unknown, str | None]:
     """Return the object of the extra config, and None or the message with which SGLang refuses it.
-    {} for an empty setting and for a refused one; Unknown if a variable or a file is not known."""
+    {} for an empty setting and for a refused one; Unknown if a variable or a file is not known, or
+    for a file in YAML or TOML."""
     text = setting.value
     if text is None or text == "":
         return {}, None

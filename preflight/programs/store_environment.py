@@ -85,7 +85,7 @@ def _to_uint64(value: float) -> int:
 
 
 def _to_float(text: str) -> float | None:
-    """Return the number that ``std::stod`` reads; None if out of range: the library catches it."""
+    """Return the number that ``std::stod`` reads; None if that throws, as for 1e999."""
     lower = text.lower()
     if "nan" in lower:
         return float("nan")
@@ -116,7 +116,7 @@ def read_store_settings(
     environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags = NO_ARENA_FLAGS
 ) -> tuple[StoreSettings, tuple[Note, ...]]:
     """Return the settings that Mooncake reads of ``environment`` and ``flags``, and notes on values
-    that it takes for something else. Never raises."""
+    that it reads otherwise than written. Never raises."""
     notes: list[Note] = []
     settings = StoreSettings(
         hugepages=_hugepages(environment, notes),
@@ -130,7 +130,7 @@ def read_store_settings(
 
 
 def _hugepages(environment: Mapping[str, str], notes: list[Note]) -> bool:
-    """Return whether MC_STORE_USE_HUGEPAGE is set, to any value. Adds a note on values like 0."""
+    """Return whether MC_STORE_USE_HUGEPAGE is set; adds a note if the value does not mean true."""
     value = environment.get("MC_STORE_USE_HUGEPAGE")
     if value is None:
         return False
@@ -144,7 +144,7 @@ def _hugepage_bytes(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> int:
     """Return the page size of MC_STORE_HUGEPAGE_SIZE; 2 MiB if unset, or if this release maps no
-    such pages. Adds a note if the value is not used."""
+    huge pages. Adds a note if the value is not used."""
     text = environment.get("MC_STORE_HUGEPAGE_SIZE")
     if text is None or not release.hugepages:
         return DEFAULT_HUGEPAGE_BYTES
@@ -160,10 +160,9 @@ def _hugepage_bytes(
 def _arena_bytes(
     environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags, notes: list[Note]
 ) -> int | None:
-    """Return the size of the arena, by MC_MMAP_ARENA_POOL_SIZE or a flag; None for no arena.
-
-    For a text that is no size, the flag's size or its default. Adds a note for that, and for a size
-    in bytes that is too small."""
+    """Return the size of the arena, of MC_MMAP_ARENA_POOL_SIZE or else of ``flags``; None for no
+    arena. The size of ``flags`` also replaces a text that is 0 or no size. Adds a note on such a
+    text, and on a number below 1 MiB without a unit."""
     text = environment.get("MC_MMAP_ARENA_POOL_SIZE", "")
     if not text:
         return flags.pool_bytes if flags.on else None
@@ -183,7 +182,7 @@ def _arena_bytes(
 def _arena_disabled(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> bool:
-    """Return whether MC_DISABLE_MMAP_ARENA turns the arena off. Adds a note for another text."""
+    """Return whether MC_DISABLE_MMAP_ARENA turns the arena off; adds a note if it is no boolean."""
     text = environment.get("MC_DISABLE_MMAP_ARENA", "")
     disabled = boolean(text, release.common_reader)
     if text and disabled is None:
@@ -196,7 +195,7 @@ def _hot_cache(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> HotCache | None:
     """Return the local hot cache that the MC_STORE_LOCAL_HOT_... variables ask for; None if
-    Mooncake keeps no hot cache. Adds a note for a size that Mooncake reads otherwise."""
+    Mooncake keeps no hot cache. Adds a note on a size that Mooncake reads in another way."""
     text = environment.get("MC_STORE_LOCAL_HOT_CACHE_SIZE")
     if text is None or not release.hot_cache:
         return None

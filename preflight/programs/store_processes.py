@@ -94,8 +94,8 @@ def read_store_service(
 def read_mooncake_client(
     arguments: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> StoreProcess:
-    """Return a mooncake_client as its flags set it up; ``environment`` counts for SSD offload
-    alone."""
+    """Return a mooncake_client by its flags. ``environment`` gives only the size of the buffer for
+    SSD offload."""
     misread: list[str] = []
     flags = read_flags(arguments, flags_of("mooncake_client"))
     refused = [flag.problem for flag in flags if flag.name in _CLIENT_SWITCHES and flag.problem]
@@ -152,7 +152,8 @@ def offload_buffer_bytes(
     """Return the bytes of MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES; the default if that is not set,
     not known or no number.
 
-    0 or less ends setup. mooncake: None for the newest. Before 0.3.13, 20GB was 20 bytes."""
+    A result of 0 or less ends setup. mooncake: the release, None for the newest. Before 0.3.13,
+    20GB was 20 bytes."""
     word = environment.get("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES")
     if word is None or word.unresolved:
         return OFFLOAD_BUFFER_BYTES
@@ -178,8 +179,8 @@ def _client(
     offload: bool | Unknown,
     environment: Mapping[str, Word],
 ) -> StoreClient | Unknown:
-    """Return the memory of a store client; Unknown if ``segment`` or ``local`` (bytes of the
-    segment and the local buffer) is. A protocol that is not known counts as RDMA."""
+    """Return the memory of a store client; Unknown if ``segment`` or ``local`` (the bytes of the
+    segment and the local buffer) is Unknown. Any protocol but tcp is treated as RDMA."""
     segment, local = known(segment), known(local)
     # So does any protocol but tcp: RDMA registers the most.
     transport = Protocol.TCP if protocol == "tcp" else Protocol.RDMA

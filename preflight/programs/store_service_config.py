@@ -202,8 +202,7 @@ def read_service_config(
 
 
 def service_arguments(argv: tuple[Word, ...]) -> ServiceArguments:
-    """Read the options --config, -D, --define, --port and --max-wait-time, also if shortened, up to
-    the first error."""
+    """Read the service's options, also if shortened (``--po``), up to the first error."""
     config, port = None, Word(str(SERVICE_PORT), argv[0].origin) if argv else None
     overrides: list[Word] = []
     error = None
@@ -245,7 +244,7 @@ def _option(name: str) -> str | None:
 
 def _port(word: Word | None) -> tuple[int | Unknown, str | None]:
     """Return (port, None); if the text is no number, Unknown and argparse's message. The port is
-    Unknown if a variable decides it."""
+    Unknown if it depends on a variable that is not set."""
     if word is None:
         return SERVICE_PORT, None
     if word.unresolved:
@@ -262,8 +261,8 @@ def _unknown(reason: str) -> dict[str, Any]:
 
 
 def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
-    """Return the file's object; a text if the service ends with that error; Unknown if the file
-    cannot be read here."""
+    """Return the file's object; the text of an error with which the service ends; Unknown if the
+    file cannot be read here."""
     text = file_text(path, read_file)
     if isinstance(text, Unknown):
         missing_file = isinstance(text, NoFile)
@@ -276,8 +275,8 @@ def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
 
 
 def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
-    """Return the settings that MOONCAKE_... variables give, by key; a text if the service ends with
-    that error. Values that are not known are Unknown."""
+    """Return the settings that MOONCAKE_... variables give, by key, or the text of an error with
+    which the service ends. Values that are not known are Unknown."""
     config: dict[str, Any] = {}
     for key, entry in KEYS.items():
         word = environment.get(entry.variable)
@@ -307,7 +306,8 @@ def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) 
 
 def _override(word: Word, key: str, text: str) -> tuple[Any, str]:
     """Return the value of one ``-D key=value`` as the C++ library reads it, and the problem with
-    it, or "". A value that is not known, or a size that is refused, is Unknown."""
+    it, or "". A value that is not known, or a size that is refused, is Unknown; a port that is
+    no number is -1."""
     if word.unresolved:
         return why_unresolved(word), ""
     if key in _SIZES:
@@ -324,7 +324,7 @@ def _override(word: Word, key: str, text: str) -> tuple[Any, str]:
 
 
 def _setup_refuses(values: Mapping[str, Any]) -> list[str]:
-    """Return the messages of all settings for which ``setup`` answers -600."""
+    """Return a message for each setting with which ``setup`` fails."""
     refused = []
     for key in _SIZES:
         size = values[key]

@@ -107,7 +107,8 @@ class Player:
         return {"error": error, "seconds": time.monotonic() - began, "measured": measured}
 
     def _load(self, order: dict[str, Any]) -> str:
-        """Import Mooncake's store; return the error, "" if it is loaded."""
+        """Import Mooncake's store; return the error, or "". folder of the order: None for
+        sys.path."""
         if order["folder"] is not None:
             sys.path.insert(0, order["folder"])
         try:
@@ -195,7 +196,8 @@ def play(orders: int, answers: int, more: str) -> None:
 
 
 def main() -> None:
-    """Replace this process by the order's program, or carry out orders until the input ends."""
+    """Replace this process by the order's program, or carry out orders until the input ends, and
+    exit. The exit code after an OSError is 127."""
     del sys.path[0]  # this file's own folder, which is no place to import from
     order = json.loads(sys.argv[1])
     try:

@@ -86,7 +86,10 @@ def member_of(
     needs: LaunchNeeds,
 ) -> Member:
     """Return a process as a member: with its RDMA devices, and the memory that it is predicted to
-    pin. facts: of the host; None without RDMA."""
+    pin.
+
+    need: of ``process``. arguments: a mooncake_client's flags, () for another program. facts: of
+    the host; None without RDMA. needs: of the launch."""
     named = () if need.rdma is None else need.rdma.devices
     release = release_of(needs.mooncake_version)
     names: tuple[str, ...] | Unknown = ()
@@ -124,8 +127,8 @@ _CODE = "-600"
 
 
 def refusal(region: Region, forking: Forking | None) -> str:
-    """Return why libibverbs refuses to register ``region``; "" if it does not, or if that is not
-    known. forking: None if libibverbs does not ask for whole huge pages."""
+    """Return why libibverbs refuses to register ``region``; "" if it registers the region, or if
+    that is not known. forking: None if libibverbs does not ask for whole huge pages."""
     end = "" if forking is None else bad_end(region, forking)
     if not isinstance(end, str) or not end:
         return ""
@@ -163,8 +166,7 @@ def refused_registration(
     """Predict whether Mooncake refuses to register a mapped host pool: its failure, and the reason.
 
     Returns ((), "") if it can be registered. part: 0, or 1 for the second half (V) of a pool that
-    is registered in two. whole_pools: Mooncake registers all of a pool, whatever half is handed
-    over."""
+    is registered in two. whole_pools: Mooncake registers the whole pool when it gets a half."""
     parts = list(regions_of(host_pool))
     why = refusal(parts[part], forking) if part < len(parts) else ""
     if part and whole_pools and host_pool.backing is Backing.MEMFD_HUGETLB:
@@ -228,7 +230,7 @@ def _process(process: MappedProcess, launch: Launch, scale: int) -> MappedProces
 
 
 def _client(client: StoreClient, scale: int, page_bytes: int, huge: bool) -> StoreClient:
-    """Return the store client scaled down, but not below the smallest segment that is accepted."""
+    """Return the store client scaled down; on regular pages, a segment keeps at least a slab."""
     segment = scaled_bytes(client.segment_bytes, scale, page_bytes)
     if not huge and client.segment_bytes >= SLAB_BYTES:
         segment = max(segment, SLAB_BYTES)  # a smaller one is refused
@@ -321,7 +323,8 @@ def plan_members(
 
 
 def _why_refused(written: LaunchSizing, scale: int) -> str:
-    """Return why the launch does not start, whatever it maps; "" if no reason is known."""
+    """Return why the launch does not start, whatever it maps; "" if no reason is known. SGLang's
+    refusals of sizes (``admissions``) are reasons only if ``scale`` is 1."""
     refused = first_failure(written.inputs.findings)
     if refused is not None:
         return refused.text

@@ -101,7 +101,7 @@ class Running:
     def ask(
         self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look
     ) -> ProgramReply:
-        """Send an order and return the reply. look: called meanwhile. Raises StoppedError."""
+        """Send an order and return the reply. look: called while waiting. Raises StoppedError."""
         self.order(order)
         return self.answer(limit_seconds, look)
 
@@ -112,7 +112,7 @@ class Running:
 
     def answer(self, limit_seconds: float, look: Look = _no_look) -> ProgramReply:
         """Return the reply to the oldest order without one, or how the process ended. look: called
-        again and again meanwhile. Raises StoppedError after ``limit_seconds``."""
+        again and again while waiting. Raises StoppedError after ``limit_seconds``."""
         began = time.monotonic()
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._answers], [], [], LOOK_SECONDS)
@@ -132,7 +132,7 @@ class Running:
         self, ready: Callable[[], bool], limit_seconds: float, look: Look = _no_look
     ) -> ProgramReply:
         """Wait until ``ready`` is true, and return a reply without error; or how the program ended.
-        look: called again and again meanwhile. Raises StoppedError after ``limit_seconds``."""
+        look: called again and again while waiting. Raises StoppedError after ``limit_seconds``."""
         began = time.monotonic()
         while True:
             if self._process.poll() is not None:
@@ -155,8 +155,8 @@ class Running:
         return ProgramReply(f"{name} (exit code {128 - code})", seconds, code)
 
     def last_lines(self) -> tuple[str, ...]:
-        """Return the lines of the log that best say why the process failed, at most four; () if the
-        log cannot be read."""
+        """Return at most four lines of the log that best say why the process failed; () if the log
+        cannot be read."""
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _LOG_BYTES))
@@ -175,8 +175,8 @@ class Running:
 
 
 def worst_lines(text: str) -> tuple[str, ...]:
-    """Pick the lines of a log that best say why a program ended: the last of glog's errors (E, F),
-    without these its warnings (W), without these any."""
+    """Pick the lines of a log that best say why a program ended: the last four errors of glog (E,
+    F); in a log without errors the last warnings (W), without warnings the last lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if is_error(line)]
     warned = [line for line in lines if line[:1] == "W" and line[1:5].isdigit()]
@@ -223,7 +223,8 @@ class Programs:
                 process.end()
 
     def begin(self) -> None:
-        """Start the master, and the members that load the library, at once: loading takes long."""
+        """Start the master, if a store client needs one, and each member but mooncake_client. All
+        load the library at the same time, as that takes long."""
         if any(member.process.clients for member in self._plan.members):
             self._start_master()
         for member in self._plan.members:
@@ -285,8 +286,8 @@ class Programs:
         """Start a member's mooncake_client, with the launch's flags and local addresses, and wait
         for it.
 
-        Returns a reply without error once it answers. look: called again and again meanwhile.
-        Raises StoppedError after the limit of a step."""
+        Returns a reply without error once it answers, or how it ended. look: called again and again
+        while waiting. Raises StoppedError after the limit of a step."""
         client = member.process.clients[0]
         address = f"127.0.0.1:{free_port()}"
         arguments = [*member.arguments, *self._address_flags(address)]
@@ -302,7 +303,8 @@ class Programs:
         return answer
 
     def ensure_client(self, member: Member) -> None:
-        """Start a ``mooncake_client`` without memory, unless one of the launch runs."""
+        """Start a ``mooncake_client`` without memory, unless one runs already. member: a dummy
+        client, whose protocol is used."""
         if self._client_address:
             return
         address = f"127.0.0.1:{free_port()}"

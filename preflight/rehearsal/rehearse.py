@@ -124,14 +124,14 @@ def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Preparati
 def answer_of(
     prepared: Preparation, done: RehearsalRun, warnings: Iterable[str] = ()
 ) -> RehearsalAnswer:
-    """Judge a rehearsal that has run; if it failed, the answer has the checks' findings too."""
+    """Judge a rehearsal that has run; if a step failed, the findings of the checks are added."""
     checked = _check_failures(prepared) if failed_step(done) else ()
     return judge(prepared.plan, done, warnings, checked)
 
 
 def _check_failures(prepared: Preparation) -> tuple[str, ...]:
-    """Return the failures that the checks on memlock and RDMA find in facts read before the run. ()
-    without RDMA. A failure that the plan itself predicts is left out."""
+    """Return the failures that the checks on memlock and RDMA find in facts read before the run; ()
+    without RDMA. If the plan predicts a refusal, the failure of FORK_SAFE is left out."""
     if prepared.facts is None or prepared.needs is None:
         return ()
     from checks.base.finding import Status
@@ -227,8 +227,7 @@ def describe_failure(done: StepResult) -> str:
 
 
 def _warnings(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
-    """Yield warnings: pages not given back, pages of others, fallbacks, a start by luck, a failed
-    put."""
+    """Yield warnings: pages left or taken by others, fallbacks, a start by luck, a failed put."""
     if run.left:
         listed = ", ".join(f"{n} of {format_page_size(size)}" for size, n in run.left.items())
         yield f"pages are not back after the rehearsal: {listed} (others took them, or keep them)"
@@ -289,7 +288,8 @@ def _predicted_error(step: RehearsalStep) -> str:
 
 
 def same_error(foretold: Allocation, failed: StepResult) -> bool:
-    """Tell whether a step failed as predicted: by a bus error, or with the same message."""
+    """Tell whether a step failed as predicted: by a bus error, or with the same message. For a step
+    that starts a program, no message is compared."""
     dies = foretold.on_shortage is OnShortage.BUS_ERROR
     if failed.ended == -signal.SIGBUS:
         return dies or foretold.may_die
@@ -299,7 +299,7 @@ def same_error(foretold: Allocation, failed: StepResult) -> bool:
 
 
 def predicted_pages(allocations: Iterable[Allocation]) -> dict[Spot, int]:
-    """Return the pages of each size: all under node None, and under a node those bound to it."""
+    """Return page counts by size: all pages for node None, and the bound pages for each node."""
     pages: Counter[Spot] = Counter()
     for spot, count in pages_by_spot(allocations).items():
         if count:
@@ -314,7 +314,8 @@ def _own_pages_agree(done: StepResult) -> bool:
 
 
 def _pages_differ(done: StepResult) -> Iterator[str]:
-    """Yield a sentence for each count of huge pages that differs; nothing without a prediction."""
+    """Yield a sentence for each count of huge pages that differs (on a node: is too low). Yields
+    nothing without a prediction."""
     if done.step.taken is None:
         return
     expected = predicted_pages(done.step.taken)
@@ -329,8 +330,8 @@ def _pages_differ(done: StepResult) -> Iterator[str]:
 
 
 def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
-    """Yield a sentence for each process with other pinned bytes than predicted. With a dummy
-    client, only the sum over all processes is compared."""
+    """Yield a sentence for each process whose pinned bytes are below the prediction, or above it by
+    more than ``more_bytes``. With a dummy client, only the sum over all processes is compared."""
     rows = [
         (each.member.name, each.member.pinned_bytes, each.member.more_bytes, each.pinned_bytes)
         for each in run.processes
@@ -350,8 +351,7 @@ _COLOURS = ("green", "yellow", "red", "magenta")  # by exit code of the status
 
 
 def answer_text(answer: RehearsalAnswer, color: str) -> str:
-    """Write the whole answer for a terminal, without a final newline. color: ``auto``, ``always``
-    or ``never``."""
+    """Write the answer for a terminal, without a final newline. color: auto, always or never."""
     paint = painter(color)
     head = paint(answer.status.upper(), _COLOURS[EXIT_CODES[answer.status]])
     parts = [f"{head}: {answer.reason}"]
@@ -399,8 +399,7 @@ def _regular_bytes(step: RehearsalStep) -> int:
 
 
 def pages_text(pages: Mapping[Spot, int]) -> str:
-    """Describe page counts, such as ``48 x 2 MiB (node 0: 20, node 1: 28)``; ``0`` if there are
-    none."""
+    """Describe page counts: ``48 x 2 MiB (node 0: 20, node 1: 28)``, or ``0`` without pages."""
     texts = []
     for spot, count in sorted(pages.items(), key=lambda item: item[0].page_size_bytes):
         if spot.node is not None or not count:
@@ -416,7 +415,8 @@ def pages_text(pages: Mapping[Spot, int]) -> str:
 
 
 def _time_text(done: StepResult) -> str:
-    """Describe how long the step took, with its populate rate and registration time if known."""
+    """Describe how long the step took, with the populate rate if 256 MiB of huge pages or more were
+    taken, and the registration time if known."""
     texts = [f"{done.seconds:.2f} s"]
     size = sum(s.page_size_bytes * n for s, n in done.pages.items() if s.node is None and n > 0)
     if done.populated_seconds and size >= GIB // 4:
@@ -476,7 +476,7 @@ def answer_object(answer: RehearsalAnswer) -> dict[str, Any]:
 
 
 def _plan_object(plan: RehearsalPlan) -> dict[str, Any]:
-    """Build the fields of the JSON answer that the plan alone decides."""
+    """Build the fields of the JSON answer that come from the plan."""
     library, keys = plan.library, ("wheel", "version", "interpreter", "folder")
     parts = library.distribution, library.version, library.python, plain(library.folder)
     return {

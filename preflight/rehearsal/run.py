@@ -37,7 +37,6 @@ _PUT_SECONDS = 10
 
 def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -> RehearsalRun:
     """Run the plan and return the results; all memory is given back, whatever error ends it.
-
     limit_seconds: of each step. tell: called with the name of each step. Raises RehearsalError and
     OSError."""
     folder = Path(tempfile.mkdtemp(prefix="mooncake-preflight-"))
@@ -53,7 +52,7 @@ def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -
 
 
 def _pages_left(root: Root, before: Mapping[Spot, int]) -> dict[int, int]:
-    """Return the pages that are not given back after a while, by size."""
+    """Return how many huge pages are not given back within 10 s, by page size in bytes."""
     until = time.monotonic() + _BACK_SECONDS
     while True:
         taken = taken_since(root, before).items()
@@ -186,8 +185,7 @@ class _Stage:
         raise StoppedError(text)
 
     def _put_and_get(self) -> Transfer:
-        """Put a value by the first process with a local buffer, and get it by the last such
-        process."""
+        """Put a value by the first process with a local buffer, and get it by the last one."""
         members = self._plan.members
         clients = [(member, each) for member in members for each in member.process.clients]
         able = [
@@ -303,7 +301,8 @@ class MemoryWatch:
 
 
 def _host_room(meminfo: Meminfo | Unknown) -> Room:
-    """Return the host's available memory, less the share left alone; below 0 if unreadable."""
+    """Return the host's available memory, less a tenth that is never taken; below 0 if
+    unreadable."""
     if isinstance(meminfo, Unknown):
         return Room(-1, f"memory cannot be read: {meminfo.reason}")
     sizes = meminfo.values
@@ -315,7 +314,7 @@ def _host_room(meminfo: Meminfo | Unknown) -> Room:
 
 
 def _node_room(numa: int, table: Meminfo, pools: Mapping[int, Pool]) -> Room:
-    """Return the room on a node: free memory and page cache, less the share left alone."""
+    """Return the room on a node: free memory and page cache, less a tenth that is never taken."""
     names = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
     free = sum(table.values.get(name, 0) for name in names)
     here = ((size, counts.nodes[numa]) for size, counts in pools.items() if numa in counts.nodes)
@@ -325,7 +324,7 @@ def _node_room(numa: int, table: Meminfo, pools: Mapping[int, Pool]) -> Room:
 
 
 def _cgroup_room(root: Root, headroom: MemoryHeadroom | Unknown) -> Room:
-    """Return the room below the cgroup's limit, less the share left alone; -1 if unreadable."""
+    """Return the room below the cgroup's limit, less a tenth of the limit; -1 if unreadable."""
     if isinstance(headroom, Unknown):
         return Room(-1, f"the cgroup's memory cannot be read: {headroom.reason}")
     limit = root.integer(headroom.source)

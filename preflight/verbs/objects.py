@@ -52,8 +52,7 @@ def open_device(name: str) -> OpenedDevice:
 
 @contextmanager
 def _as_verbs_error(call: str, device: str) -> Iterator[None]:
-    """Turn an error of pyverbs in the ``with`` block into a VerbsError with ``call`` and
-    ``device``."""
+    """Turn an error of pyverbs in the ``with`` block into VerbsError of ``call`` on ``device``."""
     from pyverbs.pyverbs_error import PyverbsError
 
     try:
@@ -99,8 +98,7 @@ class PyverbsDevice:
 
 
 class _Library:
-    """The loaded libibverbs for one device: ``make`` and ``do`` raise VerbsError if a call
-    fails."""
+    """The loaded libibverbs for one device; a call that fails raises VerbsError."""
 
     def __init__(self, device: str) -> None:
         """Load libibverbs and declare the types of its calls. Raises OSError if loading fails."""
