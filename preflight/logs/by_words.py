@@ -100,10 +100,9 @@ def rank_by_words(
 ) -> list[tuple[str, float]]:
     """Return (id, share) of the texts that have most of the query's words, the best first.
 
-    texts: the texts of each id, which gets the share of its best text. Of equal shares, the id
-    with the shortest text is first. A rare word weighs more than a common one. in_order: words in
-    sequence weigh more, as in a quoted line. An id with less than ``LEAST_SHARE``, or far less than
-    the best, is left out."""
+    texts: the texts of each id, which gets the share of its best text. Of equal shares, the id with
+    the shortest text is first. Rare words weigh more. in_order: words in sequence weigh more, as in
+    a quoted line. An id with less than ``LEAST_SHARE``, or far less than the best, is left out."""
     asked = _words(query)
     split = {id_: [_words(text) for text in each] for id_, each in texts.items()}
     in_texts = Counter(word for each in split.values() for word in {w for t in each for w in t})
@@ -174,7 +173,7 @@ def _weight(run: Sequence[str], weights: Mapping[str, float], in_order: bool) ->
 def _weight_in(
     asked: Sequence[str], text: Sequence[str], weights: Mapping[str, float], in_order: bool
 ) -> float:
-    """Return the weight of those ``asked`` words that ``text`` has; 0 if it has none."""
+    """Return the weight of the ``asked`` words that ``text`` has. in_order: as for ``_weight``."""
     if not in_order:
         return _weight([word for word in asked if word in text], weights, in_order)
     if not set(asked).intersection(text):

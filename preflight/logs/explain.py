@@ -296,8 +296,8 @@ def _mark_earlier(
     """Mark the explanations (``earlier``) that cannot explain the end of the process: of an earlier
     start, from before it was ready, or long before the end.
 
-    Without any line about a start or readiness, nothing is marked if that would leave no cause.
-    end_seconds: the last time in the log, None if not known."""
+    Warnings are not marked. Without any line about a start or readiness, nothing is marked if that
+    would leave no cause. end_seconds: the last time in the log, None if not known."""
     started, ready = hits.get("mark.started"), hits.get("mark.ready")
 
     def earlier(each: Explanation) -> str:
@@ -326,8 +326,7 @@ def explanations_text(
     """Write the answer for a terminal, without a final newline.
 
     The first cause of each process (three at most) is explained in full, eight further problems in
-    short; with ``verbose`` all are in full. here: what each check found on this host, by check
-    id."""
+    short; with ``verbose`` all are in full. here: the result of each check on this host, by id."""
     if len({each.place.file for each in reading.ends}) == 1:
         # Of one log the number of a line is enough.
         plain = [each._replace(file="") for each in reading.explanations]
@@ -378,7 +377,8 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
     """Return the paragraph on errors that no pattern knows, and on the last lines of their
     processes.
 
-    If a cause is known and not ``verbose``, only their number. [] if no error is unknown."""
+    If a cause is known, and ``verbose`` is False, the paragraph tells only the number of errors. []
+    if no error is unknown."""
     if not reading.unknown:
         return []
     if reading.causes and not verbose:
@@ -573,8 +573,7 @@ class Explanation(NamedTuple):
 
 def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanation:
     """Explain ``pattern``, which the log has, by the first of its cases whose conditions hold.
-    seen: all hits that a case may use. alone: cases that depend only on other lines are left
-    out."""
+    seen: all hits that a case may use. alone: leave out cases that depend only on other lines."""
     hit, case = seen[pattern.id], Case()
     values: Values = dict(hit.first)
     if pattern.compute:

@@ -76,7 +76,7 @@ Hits = Mapping[str, PatternHit]
 
 
 class Case(NamedTuple):
-    """What a log tells beyond a pattern's own words; the first whose conditions all hold counts.
+    """What a log tells beyond a pattern's own words; the first whose conditions all hold is used.
 
     Conditions on other lines, by id: seen (one of these is in the log); unseen (none is); after
     (one of these comes before this line); before (one of these comes after the last such line). By

@@ -167,8 +167,7 @@ class Search:
             self._unknown.popitem(last=False)
 
     def _end_of(self, block: str, line_of: Callable[[int], int]) -> None:
-        """Remember the last line with text, and the last time, by the last 200 lines of the
-        block."""
+        """Remember the last line with text, and the last time in the block's last 200 lines."""
         end, text = len(block), ""
         for _ in range(_MOST_BACK):
             start = block.rfind("\n", 0, max(end - 1, 0)) + 1
@@ -514,8 +513,7 @@ def parts(blocks: Iterable[str]) -> Iterator[Part]:
     """Yield (process, text, line numbers) for each process in each block, by its lines' prefix.
 
     The prefix is cut off; a line without prefix is of the process before. Processes beyond 200 are
-    named ``OTHERS``. A block without prefixes is yielded whole, with process "" and numbers
-    None."""
+    named ``OTHERS``. A block without prefixes is yielded whole, with process "" and None."""
     names: set[str] = set()
     line = 1
     for block in blocks:
@@ -545,7 +543,8 @@ def parts(blocks: Iterable[str]) -> Iterator[Part]:
 
 
 def _prefix(block: str) -> Any:
-    """Return the prefix of most lines in a block: an expression, "json", or None."""
+    """Return the prefix of most lines in a block: an expression or "json"; None if they have
+    none."""
     lines = [line for line in block[:20_000].split("\n")[:_LOOKED_AT] if line.strip()]
     least = _LEAST_SHARE * len(lines)
     for prefix in _PREFIXES:

@@ -48,7 +48,7 @@ def seconds_text(seconds: float) -> Quantity:
 
 
 def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
-    """Judge the rates and transports against what the launch expects."""
+    """Judge transports, NICs, registration, start times and tiers by what the launch expects."""
     judged = [*_transports(measured, wanted), *_nics(measured), *_registration(measured)]
     judged += _ready(measured, wanted)
     speed = measured.tokens_per_second

@@ -302,7 +302,7 @@ class Killing(Measuring):
 
 
 def _messages(log: str) -> tuple[str, ...]:
-    """Return the first errors of a log, without time and thread: one for each source line."""
+    """Return the first three errors of a log, without time and thread: one for each source line."""
     texts: dict[str, str] = {}
     for line in log.splitlines():
         if is_error(line):

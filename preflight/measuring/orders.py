@@ -271,8 +271,7 @@ def objects(player: Any, order: Json) -> Json:
     """Measure puts or gets (``op``) of objects of ``size`` bytes, ``together`` objects in each
     call, for ``seconds``, in ``most`` calls at most.
 
-    stored: how many objects were put before: puts use new keys, gets read old ones. Raises
-    OSError."""
+    stored: how many objects were put before; gets read these objects. Raises OSError."""
     size, together, op = order["size"], order["together"], order["op"]
     call = player._store.batch_put_from if op == "put" else player._store.batch_get_into
     fine = 0 if op == "put" else size

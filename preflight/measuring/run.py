@@ -335,7 +335,7 @@ class Measuring:
 
     def _store(self) -> MeasuredPart:
         """Measure setup, puts and gets in a store that is started here: a master and two clients.
-        Raises SkippedError if the objects are too large for --spend."""
+        Raises SkippedError without a library, or if the objects are too large for --spend."""
         plan = store_plan(self._wanted.object_bytes, self._spend_bytes)
         if plan is None:
             raise SkippedError("--spend is too little for a store of the launch's objects")
@@ -378,7 +378,8 @@ class Measuring:
 
     def _registration(self, tell: Callable[[str], None]) -> MeasuredPart:
         """Measure how fast each RDMA device registers memory; if asked for, also how much it can
-        register. Raises SkippedError without an RDMA device."""
+        register. Raises SkippedError without an RDMA device, or with neither library nor
+        ceiling."""
         names, rates = _rdma_devices(), []
         if not names:
             raise SkippedError("this host, or this container, has no RDMA device")

@@ -200,8 +200,7 @@ def _registered(
     """Compare the memory that a program has registered with what its processes need, by device.
 
     If the kernel does not tell registrations, pinned memory is compared. More than needed is a
-    warning only for mooncake_client and the store service. devices: the most that one process has
-    open."""
+    warning only for mooncake_client and the store service. devices: the most of one process."""
     finding, seen = Finding(REGISTERED, Status.PASS, subject), server.registered
     if isinstance(seen, Unknown):
         memories = [holding.memory for holding in server.holdings]
@@ -240,8 +239,8 @@ def _store_pool(
     master: RunningServer, servers: tuple[RunningServer, ...], metrics: Metrics | Unknown | None
 ) -> Iterator[Finding]:
     """Judge whether a master has the segments of all clients that run here, under different names,
-    and no other segments of this host. Nothing for other programs. Unknown without its metrics, or
-    if the size of a segment is unknown."""
+    and no other segments of this host. Unknown without its metrics, or if the size of a segment is
+    unknown. Nothing for other programs."""
     if master.program is not ProcessKind.MASTER or isinstance(master.needs, Unknown):
         return
     finding = Finding(POOL, Status.PASS, Subject(master.name, "process"))
@@ -296,7 +295,7 @@ def _joins(server: RunningServer, port: int | Unknown | None) -> bool:
 
 def _fixed_names(server: RunningServer) -> Iterator[str]:
     """Yield the HOST:PORT under which each store of a program is known to a metadata server. A
-    store with P2PHANDSHAKE has none, as it takes a free port."""
+    store has none with P2PHANDSHAKE, or without a port in its hostname."""
     processes = () if isinstance(server.sizing, Unknown) else server.sizing.inputs.processes
     for store in (store for process in processes for store in process.stores):
         named = isinstance(store.hostname, str) and ":" in store.hostname

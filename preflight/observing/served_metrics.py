@@ -79,8 +79,8 @@ def parse_metrics(text: str) -> Metrics:
 def served_metrics(server: RunningServer, live: bool) -> Metrics | Unknown | None:
     """Ask a program for its metrics, at the address that its command line names.
 
-    None if it serves none that are read here; Unknown if it does not answer, or cannot be asked.
-    live: the program runs on this host, and is not from a capture."""
+    None if no metrics are read of this program (``_serves``); Unknown if it does not answer, or
+    cannot be asked. live: the program runs on this host, and is not from a capture."""
     address = _address(server, live)
     if address is None or isinstance(address, Unknown):
         return address
@@ -261,8 +261,8 @@ def _l3(finding: Finding, metrics: Metrics, early: str) -> Finding:
 
 
 def _external(finding: Finding, metrics: Metrics) -> Finding:
-    """Judge whether vLLM's connector finds anything; skipped if it was never asked. Source:
-    vllm/v1/metrics/loggers.py."""
+    """Judge whether vLLM's connector finds tokens, as vLLM's own cache does; skipped if it was
+    never asked. Source: vllm/v1/metrics/loggers.py."""
     asked = metrics.amount("vllm:external_prefix_cache_queries_total")
     hits = metrics.amount("vllm:external_prefix_cache_hits_total")
     of_vllm = metrics.amount("vllm:prefix_cache_hits_total")

@@ -58,7 +58,7 @@ class RegistrationRefusal(NamedTuple):
     number: the errno of ``call``. held_bytes: registered with this device before. asked_bytes: the
     length that was refused, of one region or several joined. pinned_bytes: VmPin of the process.
     memlock_bytes: the soft memlock limit, None if unlimited or not known. lifted: CAP_IPC_LOCK is
-    in effect, so that limit does not count. cgroups: None if they cannot be read. keys_used,
+    in effect, so that limit does not apply. cgroups: None if they cannot be read. keys_used,
     most_keys: memory regions of all users, and the most that the device has. log: new lines of the
     kernel's log, None if it may not be read."""
 

@@ -69,7 +69,7 @@ class Layout(NamedTuple):
     buffer_bytes: int
 
     def spent_bytes(self, registered_bytes: int, soft: bool) -> int:
-        """Return the host's bytes that so much registered memory, over all devices, takes.
+        """Return the host memory in bytes that ``registered_bytes``, over all devices, takes.
 
         That is the buffer, the range's page tables, and what the kernel and the driver keep. soft:
         a device in software, which keeps a list of base pages whatever backs them."""

@@ -69,7 +69,7 @@ def registration_ceiling(
     budget_seconds: float,
     tell: Callable[[str], None],
 ) -> CeilingAnswer:
-    """Measure how much memory the devices let be registered, and hold a launch's need against it.
+    """Measure how much memory the devices let be registered, and compare that with a launch's need.
 
     needs: None without a launch. budget_seconds: limit for reading facts, and again for measuring.
     tell: gets each line of progress. Saves the results if ``sizes.save`` is set and nobody else

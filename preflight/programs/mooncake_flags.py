@@ -189,7 +189,7 @@ def as_integer(flag_type: str, value: str) -> int | None:
 
 
 def as_double(value: str) -> float | None:
-    """Return the number that strtod reads, also 0x1p-1, inf and nan; None if text is left over."""
+    """Return the number that strtod reads, also 0x1p-1, inf and nan; None for any other text."""
     text = value.strip()
     if not text or "_" in text or text != value.lstrip():
         return None
@@ -206,8 +206,7 @@ def with_config_file(
 
     The second value is None; if the file cannot be read, it is the reason, and the first value is
     ``arguments`` unchanged. A key that is no flag is skipped, as the master does: in Mooncake
-    0.3.13, by ``InitMasterConf`` and ``LoadConfigFromCmdline``
-    (``mooncake-store/src/master.cpp``)."""
+    0.3.13, by ``InitMasterConf`` (``mooncake-store/src/master.cpp``)."""
     path = value_of(arguments, "config_path")
     if path is None or not path.text:
         return arguments, None

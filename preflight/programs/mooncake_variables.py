@@ -74,7 +74,8 @@ class Number(NamedTuple):
 
 
 class Switch(NamedTuple):
-    """A variable that holds a truth value: which words count, and what any other word does."""
+    """A variable that holds a truth value: words for on, words for off, and the effect of
+    others."""
 
     name: str
     on: tuple[str, ...]
@@ -86,7 +87,7 @@ class Switch(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A variable that holds one of the words ``taken``; any other word counts as ``otherwise``."""
+    """A variable that holds one of the words ``taken``; any other is read as ``otherwise``."""
 
     name: str
     taken: tuple[str, ...]

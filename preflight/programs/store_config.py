@@ -104,8 +104,7 @@ def read_store_config(
     read_file: ReadFile,
     sglang_version: str | None = None,
 ) -> StoreConfig:
-    """Return the configuration of the Mooncake store that SGLang would use (``error``: if it
-    refuses).
+    """Return the configuration of the Mooncake store that SGLang would use, and SGLang's ``error``.
 
     extra_config: the setting of the storage backend's or the linker's extra config. read_file:
     returns a file's text, or Unknown. sglang_version: None for the newest known release. Raises
@@ -265,7 +264,7 @@ def _from_file(
 ) -> StoreConfig:
     """Return the configuration of the file that SGLANG_HICACHE_MOONCAKE_CONFIG_PATH names.
 
-    A file that SGLang cannot load is an error of the configuration. For one that cannot be read
+    A file that SGLang cannot load is an error of the configuration. For a file that cannot be read
     here, the source and all settings are Unknown."""
     unread = StoreConfig(Source.FILE, _unread_settings(Source.FILE), extra, (), (), None)
     failed = f"Failed to load config from {path.text}"

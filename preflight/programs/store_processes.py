@@ -36,7 +36,7 @@ _CLIENT_SWITCHES = ("enable_offload", "start_offload_rpc_server", "use_mmap_aren
 
 
 class StoreProcess(NamedTuple):
-    """One store process; ``client`` is Unknown if an open variable decides it.
+    """One store process; ``client`` is Unknown if it depends on a variable that is not set.
 
     offload: to SSD. offload_path: the folder for that, empty if the process names none. port: of
     the store service's HTTP server. file: the JSON file with the settings, or "". hostname: the

@@ -107,8 +107,7 @@ class Player:
         return {"error": error, "seconds": time.monotonic() - began, "measured": measured}
 
     def _load(self, order: dict[str, Any]) -> str:
-        """Import Mooncake's store; return the error, or "". folder of the order: None for
-        sys.path."""
+        """Import Mooncake's store, from the order's folder if any; return the error, or ""."""
         if order["folder"] is not None:
             sys.path.insert(0, order["folder"])
         try:
@@ -187,7 +186,8 @@ def bytes_of_key(order: dict[str, Any]) -> bytes:
 
 
 def play(orders: int, answers: int, more: str) -> None:
-    """Answer orders (lines of JSON) until the input ends. more: a file of further orders, or ""."""
+    """Answer orders (lines of JSON) until the input ends. orders, answers: file descriptors. more:
+    a Python file of further orders, or ""."""
     player = Player(runpy.run_path(more) if more else {})
     with os.fdopen(orders, encoding="utf-8") as lines:
         for line in lines:

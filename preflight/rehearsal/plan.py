@@ -387,7 +387,7 @@ def _group_by_number(mapped: ProcessReplay) -> _Groups:
 
 
 def _client_order(member: Member, client: StoreClient, action: str) -> dict[str, Any]:
-    """Return the order that sets up a client; addresses that are known only later are left out."""
+    """Return the order that sets up a client by ``action``, without addresses that come later."""
     if action == "program":
         return {"do": "program"}
     if action == "dummy":
@@ -407,8 +407,8 @@ def _client_order(member: Member, client: StoreClient, action: str) -> dict[str,
 def _registrations(
     member: Member, pools: Mapping[int, Sequence[Allocation]], whole_pools: bool
 ) -> Iterator[RehearsalStep]:
-    """Yield the steps in which SGLang's ``register_mem_pool_host`` registers host pools. A pool is
-    registered whole, or as two halves, K and V. pools: allocations by number of the pool."""
+    """Yield the steps in which SGLang's ``register_mem_pool_host`` registers host pools, whole or
+    in halves (K, V). pools: allocations by pool. whole_pools: as in ``refused_registration``."""
     for number, size in enumerate(member.process.host_pools_bytes):
         half = size // 2
         halves = member.process.split_pools

@@ -53,7 +53,7 @@ def rehearse(
     """Rehearse a launch on this host and return the answer; all memory is given back.
 
     python: the interpreter that has Mooncake; None for the running one. scale: divides every size.
-    step_seconds: the limit of each step. Raises UsageError."""
+    step_seconds: the limit of each step. Raises UsageError without a launch."""
     if not launch.words:
         raise UsageError("give the launch: a script, or a command after --")
     prepared = _prepare_launch(launch, python, scale)
@@ -288,8 +288,8 @@ def _predicted_error(step: RehearsalStep) -> str:
 
 
 def same_error(foretold: Allocation, failed: StepResult) -> bool:
-    """Tell whether a step failed as predicted: by a bus error, or with the same message. For a step
-    that starts a program, no message is compared."""
+    """Tell whether a step failed as predicted: by a bus error, or with the same message (which is
+    not compared for a program)."""
     dies = foretold.on_shortage is OnShortage.BUS_ERROR
     if failed.ended == -signal.SIGBUS:
         return dies or foretold.may_die
@@ -415,8 +415,8 @@ def pages_text(pages: Mapping[Spot, int]) -> str:
 
 
 def _time_text(done: StepResult) -> str:
-    """Describe how long the step took, with the populate rate if 256 MiB of huge pages or more were
-    taken, and the registration time if known."""
+    """Describe how long the step took; the populate rate, if 256 MiB of huge pages or more were
+    taken; and the registration time, if known."""
     texts = [f"{done.seconds:.2f} s"]
     size = sum(s.page_size_bytes * n for s, n in done.pages.items() if s.node is None and n > 0)
     if done.populated_seconds and size >= GIB // 4:
@@ -464,7 +464,7 @@ def _sum_text(sizes: Iterable[int | Unknown | None]) -> str:
 
 
 def answer_object(answer: RehearsalAnswer) -> dict[str, Any]:
-    """Return the answer as JSON data of ``schemas/rehearse-v1.schema.json``; None is not known."""
+    """Return the answer as JSON data of ``schemas/rehearse-v1.schema.json``; None if not known."""
     return {
         **fields(answer, "as_predicted", "differences", "warnings"),
         **dict.fromkeys(("library", "scale", "full_size", "notes")),

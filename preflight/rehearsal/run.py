@@ -37,7 +37,8 @@ _PUT_SECONDS = 10
 
 def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -> RehearsalRun:
     """Run the plan and return the results; all memory is given back, whatever error ends it.
-    limit_seconds: of each step. tell: called with the name of each step. Raises RehearsalError and
+
+    limit_seconds: of each step. tell: gets the name of each step. Raises RehearsalError,
     OSError."""
     folder = Path(tempfile.mkdtemp(prefix="mooncake-preflight-"))
     programs = Programs(plan, folder, limit_seconds)
@@ -288,7 +289,7 @@ class MemoryWatch:
         return next((row for row in rooms if row[0] > row[1].bytes), None)
 
     def _rooms(self) -> Iterator[Room]:
-        """Yield the room of the host, of each watched node and of the cgroup, if it has a limit."""
+        """Yield the room of the host, of each watched node and, if limited, of the cgroup."""
         yield _host_room(read_meminfo(self._root))
         if self._nodes:
             tables, pools = read_node_meminfo(self._root), _pools(self._root)
@@ -301,8 +302,7 @@ class MemoryWatch:
 
 
 def _host_room(meminfo: Meminfo | Unknown) -> Room:
-    """Return the host's available memory, less a tenth that is never taken; below 0 if
-    unreadable."""
+    """Return the host's available memory, less a tenth that is never taken; -1 if unreadable."""
     if isinstance(meminfo, Unknown):
         return Room(-1, f"memory cannot be read: {meminfo.reason}")
     sizes = meminfo.values
