@@ -66,7 +66,7 @@ def judge_host(
 
 
 def judge_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> list[Finding]:
-    """Run ``checks`` by the facts of ``seen``, at both bounds of the launch's needs."""
+    """Run ``checks`` on the facts of ``seen``, at both bounds, without the refused settings."""
     findings = judge(seen.facts, seen.needs, checks)
     sized = seen.launch
     if isinstance(sized, Sized) and sized.least_needs is not None:
@@ -75,7 +75,7 @@ def judge_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> list
 
 
 def merge_bounds(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> list[Finding]:
-    """Return the findings of both bounds as one list. at_most: of the upper one, in this order."""
+    """Return the findings of both bounds as one list, in the order of ``at_most`` (the upper)."""
     lower: dict[str, list[Finding]] = {}
     for finding in at_least:
         lower.setdefault(finding.check, []).append(finding)
@@ -88,8 +88,8 @@ def merge_bounds(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> lis
 
 
 def _merge_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Finding]:
-    """Merge the findings of one check at both bounds: a failure at one bound alone becomes unknown.
-    If the upper bound is unknown and the lower one fails, the failures of the lower one stand."""
+    """Merge the findings of one check at both bounds: a failure at only one bound becomes unknown.
+    If the upper bound is unknown and the lower bound fails, its failures are kept."""
     below = {finding.subject: finding for finding in lower}
     if _worst(upper) is Status.UNKNOWN and _worst(lower) is Status.FAIL:
         # The upper bound is not known, and the lower one is too much already.
@@ -115,7 +115,7 @@ def _worst(findings: Sequence[Finding]) -> Status:
 
 
 def _undecided(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:
-    """Return ``failed`` as unknown, since it fails at one bound alone. where: says at which."""
+    """Return ``failed`` as unknown: it fails at only one bound. where: says at which bound."""
     need = upper.need
     if lower is not None and lower.need and lower.need != need:
         need = f"{lower.need} to {need}"

@@ -137,7 +137,7 @@ def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _behind(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield a warning if one engine waits for another without end, and takes its port or GPU."""
+    """Yield a warning if an engine waits for one that never ends, and both take one port or GPU."""
     waiting = foreground_server(sizing.whole)
     if waiting is not None and waiting.shared_resources:
         first, second = waiting.first.command.origin, waiting.later[0].command.origin
@@ -148,8 +148,8 @@ def _behind(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _notes(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield a warning for each note of the sizing: misread, unused and assumed settings. Each of
-    these three checks passes if it has no note."""
+    """Yield a warning for each note of the sizing that no check of the host tells. Each of the
+    checks misread, unused and assumed passes if it has no finding and the sizes are known."""
     shown = sizing.shown
     noted = sizing.inputs.release_notes if shown is None else shown.inputs.notes
     shown_notes = [note for note in noted if note.id not in _HOST_NOTES]

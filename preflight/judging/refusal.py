@@ -55,10 +55,10 @@ def refusal_of(findings: Iterable[Finding]) -> PoolRefusal:
 
 def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
     """Return the sizing with ``withheld``: why the launch ends even if its pages are reserved, ""
-    if it does not.
+    if it does not end.
 
-    It ends if the host has too few GPUs, or if SGLang's own check of memory refuses a server. The
-    sizing is unchanged if no pages would be reserved, or the available pages were stated."""
+    A launch ends if the host has too few GPUs, or if SGLang's own check of memory refuses a server.
+    The sizing is unchanged if no pages would be reserved, or the available pages were stated."""
     from checks.gpu.judge import CHECKS
     from checks.hugetlb.targets import reserve_targets
     from checks.run.facts import read_facts
@@ -117,8 +117,8 @@ def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ())
 def _explained(
     finding: Finding, refused: Callable[[Setting], bool], advice: str, asks: str = ""
 ) -> Finding:
-    """Return the finding with ``advice`` and ``asks`` in place of its ``refused`` settings; as it
-    is without such a setting."""
+    """Return the finding with ``advice`` and ``asks`` in place of its ``refused`` settings;
+    unchanged if no setting is refused."""
     kept = tuple(setting for setting in finding.settings if not refused(setting))
     if kept == finding.settings:
         return finding

@@ -28,7 +28,7 @@ from preflight.sizing.launch_sizing import LaunchSizing
 
 
 class Unsure(NamedTuple):
-    """A value that stands for another: equal to the same value, and unknown against any other."""
+    """A value that is not certain: equal to the same value, and unknown against any other."""
 
     value: Any
     why: str
@@ -121,7 +121,7 @@ def matches(
 
 
 def compare_keys(first: StoreKeys, second: StoreKeys) -> KeyMatch:
-    """Compare the keys of two processes. A certain difference of names counts before a doubt."""
+    """Compare the keys of two processes. A known difference of names outranks a doubt."""
     apart, unsure = _differences(first.store, second.store)
     if apart:
         return KeyMatch(first, second, Meeting.APART, tuple(apart))
@@ -144,8 +144,8 @@ def compare_keys(first: StoreKeys, second: StoreKeys) -> KeyMatch:
 def _differences(
     first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return a sentence for each value that differs, then one for each that may differ. A missing
-    value counts as None."""
+    """Return a sentence for each value that differs, and one for each that may differ. A missing
+    value is taken as None."""
     differs, unsure = [], []
     for name in dict.fromkeys((*first, *second)):
         a, b = first.get(name), second.get(name)
@@ -257,7 +257,7 @@ def _sglang_keys(
 
 
 def _dcp_prefix(server: SglangServer, tp: Any, pp: Any, page: Any) -> Any:
-    """Return the prefix that decode context parallelism gives a key; 1 without it."""
+    """Return the prefix that decode context parallelism gives a key; 1 without it, or Unknown."""
     dcp = server.number("dcp_size") if "dcp_size" in server.arguments.settings else 1
     lost = [value for value in (dcp, tp, pp, page) if isinstance(value, Unknown)]
     if dcp == 1 or lost:
@@ -321,7 +321,7 @@ def _release(consumer: Consumer, product: str) -> Unsure:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value as a key may spell it: 16 and "16" are equal. None is LEFT, the engine's."""
+    """Return a value as a key may spell it: 16 and "16" are equal. None gives ``LEFT``."""
     if value is None:
         return LEFT
     return value if isinstance(value, Unknown) else str(value)

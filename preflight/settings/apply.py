@@ -315,9 +315,9 @@ class Steps(NamedTuple):
 def steps_of(
     plan: Plan, root: Root, writer: Writer, persist: bool = False, force: bool = False
 ) -> Steps:
-    """Return the changes that bring the host to the plan, and what apply leaves. A value that is
-    enough already has no step. persist: with drop-ins. force: replace files that are not ours; a
-    link that leads elsewhere is refused all the same."""
+    """Return the changes that bring the host to the plan, and the settings left to the user. A
+    value that is enough already has no step. persist: write drop-ins. force: replace files that are
+    not ours; a link that leads elsewhere is refused even then."""
     values = [*_pools(plan, root), *_settings(plan, root)]
     files: list[ApplyStep] = []
     refused: list[str] = []
@@ -401,7 +401,7 @@ def _with_earlier_rows(text: str, writer: Writer) -> str:
 
 
 def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, str]]:
-    """Yield each setting of the plan that is unmet and that apply leaves, with the way to it."""
+    """Yield each unmet setting of the plan that apply leaves, and how the user makes it."""
     done = {step.path for step in steps}
     pools = {target.file for target in plan.pools}
     for planned in plan.settings:
@@ -568,9 +568,9 @@ def _pages(text: str, step: ApplyStep) -> int:
 
 
 def settle_interrupted(journal: Journal, root: Root, writer: Writer) -> list[str]:
-    """Settle the entries of kernel values that a crash left open, so that undo finds them; return
-    a sentence for each. An entry gets the value that its file has now. It is dropped if that is the
-    value before, or if the host was rebooted since. Leftover parts of files are removed."""
+    """Settle the entries of kernel values that a crash left unfinished, so that undo finds them;
+    return a sentence for each. An entry gets the value that its file has now. It is dropped if that
+    is the value before, or if the host was rebooted since. Leftover parts of files are removed."""
     lines = []
     for entry in list(journal.entries):
         if entry.got is None and entry.kind == "file":

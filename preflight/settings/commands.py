@@ -112,7 +112,7 @@ _TAKES = {"pod": "in a new pod", "container": "in a new container", "host": "the
 
 
 def conditions_of(settings: Iterable[Setting], context: Context) -> tuple[str, ...]:
-    """Return all conditions, each once: ``as root``, ``in a new container``, ``then a reboot``."""
+    """Return how ``settings`` are made: ``as root``, ``in a new container``, ``then a reboot``."""
     conditions: list[str] = []
     for setting in settings:
         root = "as root" if _as_root(setting, context) else ""

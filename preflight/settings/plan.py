@@ -140,7 +140,7 @@ def plan(
 
 
 def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown) -> tuple[str, ...]:
-    """Return a sentence if the pools are larger than the host's memory."""
+    """Return a sentence if the pools are larger than the host's memory; () if not, or not known."""
     meminfo = hugetlb if isinstance(hugetlb, Unknown) else hugetlb.meminfo
     total = meminfo if isinstance(meminfo, Unknown) else meminfo.value("MemTotal")
     wanted = sum(target.pages * target.page_bytes for target in targets)

@@ -221,7 +221,7 @@ def pools(
 
 
 def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
-    """Yield the wishes of the launch for its host and container, beyond pools and environment."""
+    """Yield the wishes beyond pools and environment; without a launch, only vm.max_map_count."""
     memory = facts.topic("memory")
     count = memory if isinstance(memory, Unknown) else memory.max_map_count
     if isinstance(count, int):
@@ -255,7 +255,7 @@ def main_container(needs: LaunchNeeds) -> ContainerLimits | None:
 
 
 def of_container(needs: LaunchNeeds, container: ContainerLimits | None) -> LaunchNeeds:
-    """Return the needs of the processes in ``container``; all needs without one."""
+    """Return the needs of the processes in ``container``; all needs if ``container`` is None."""
     if container is None:
         return needs
     inside, elsewhere = [], set[str]()

@@ -99,7 +99,7 @@ class Writer:
             return None
 
     def may_write(self, entry_kind: str, path: str) -> bool:
-        """Return whether this user may write a kernel file, or into a file's folder."""
+        """Return whether this user may write a kernel file ("value"), or into a file's folder."""
         place = self.locate(path)
         if entry_kind == "value":
             return os.access(place, os.W_OK)
@@ -162,7 +162,7 @@ class Journal:
         self._lock = -1
 
     def __enter__(self) -> Journal:
-        """Lock and read the journal. Raises JournalError if it cannot."""
+        """Lock and read the journal. Raises JournalError if either fails."""
         import fcntl
 
         try:
@@ -291,7 +291,7 @@ def boot_id(root: Root) -> str:
 
 def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[Undone]:
     """Take back all entries from index ``since`` on, the last first, and forget those that are
-    settled. One that fails stops no other. Return a result for each entry, in that order."""
+    settled. An entry that fails does not stop the next. Return a result for each, in that order."""
     results = []
     boot = boot_id(root)
     for entry in reversed(journal.entries[since:]):
@@ -336,7 +336,7 @@ def _restore_value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undon
 
 
 def _still_ours(entry: Entry, current: str) -> bool:
-    """Return whether a value is ours, or on its way to ours if the change broke off."""
+    """Return whether apply set ``current``; a pool may be half grown if apply broke off."""
     if entry.got is not None:
         return current == entry.got
     if entry.path.endswith(_NR) and entry.before is not None:

@@ -62,7 +62,7 @@ def ranks_per_host(tp: int, pp: int, nnodes: int) -> int:
 
 def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
     """Return the memory that one pool is compared with; negative below SGLang's reserve. A headroom
-    that is Unknown does not count: SGLang warns and goes by the host's memory."""
+    that is Unknown is ignored: SGLang warns and goes by the host's memory."""
     free = memory.available_bytes
     if release.cgroup_headroom and isinstance(memory.headroom_bytes, int):
         free = min(free, memory.headroom_bytes)
@@ -74,7 +74,7 @@ def least_free_bytes(
     pools: Sequence[HostPool], ranks: int, release: SglangRelease
 ) -> tuple[int, str] | None:
     """Return the least free memory with which the gate admits each pool, and its formula as text.
-    None if no pool is checked. free // shares >= largest: free >= largest * shares."""
+    None if no pool is checked. ranks: how many share the host's memory."""
     requested = [each.requested_bytes for each in pools if each.requested_bytes is not None]
     if not requested:
         return None
@@ -93,10 +93,9 @@ def auto_budget_bytes(
 def gate_booked(
     pools: Sequence[HostPool], budget_bytes: int, release: SglangRelease
 ) -> tuple[GateAnswer, ...]:
-    """Return the gate's answers for pools that SGLang has sized by the host's memory.
-
-    The kind of their pages does not matter. No memory is read anew: each pool that is admitted is
-    taken off the budget (``host_memory_budget_scope``)."""
+    """Return the gate's answers for pools that SGLang has sized by the host's memory. Huge and
+    regular pages get the same answers. No memory is read anew: each pool that is admitted is taken
+    off the budget (``host_memory_budget_scope``)."""
 
     def booked(each: HostPool) -> int:
         return each.requested_bytes or 0

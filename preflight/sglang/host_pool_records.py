@@ -92,8 +92,8 @@ class HostPool(NamedTuple):
     tokens: its slots, in whole pages. bytes: the sum of its tensors. allocations_bytes: each tensor
     as allocated, in order. requested_bytes: the size that SGLang's admission gate compares, for the
     indexer one page less than allocated; None if no gate compares it. halves: the NICs register its
-    one tensor as two regions, K and V. page_objects: the store's objects for one page: K and V
-    apart, or one for both with latent attention."""
+    one tensor as two regions, K and V. page_objects: the store's objects for one page: two (K and
+    V), or one with latent attention."""
 
     kind: PoolKind
     tokens: int
@@ -201,7 +201,7 @@ class RowBytes(NamedTuple):
 
 
 def stage_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
-    """Return one rank's row in each pipeline stage. Raises UnknownFactError if one is not known."""
+    """Return one rank's bytes per token in each pipeline stage. Raises UnknownFactError."""
     geometry = known(request.geometry)
     return tuple(_row_bytes(request, geometry, stage) for stage in range(request.pp))
 

@@ -39,8 +39,8 @@ LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 
 @or_unknown
 def host_pools(request: PoolRequest) -> HostPools | HostBytes:
-    """Return the pools of one rank: exact, or bounds, or Unknown with the reason. Exact for
-    ``--hicache-size``, and for a ratio once ``device_tokens`` is known."""
+    """Return the pools of one rank in ``request.stage``: exact, or bounds (for an unknown or a
+    hybrid model). Unknown if SGLang refuses them, or for a ratio without ``device_tokens``."""
     geometry = request.geometry
     if isinstance(geometry, Unknown):
         return _without_geometry(request, geometry)
@@ -80,8 +80,8 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
 
 
 def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> None:
-    """Raise UnknownFactError if SGLang refuses such pools, or they are not computed here. draft:
-    begins the reason if they are a draft's, "" for the target's."""
+    """Raise UnknownFactError if SGLang refuses the pools of ``request``, or they are not computed
+    here. draft: begins the reason for a draft model's pools; "" for the target's."""
     release, layout = request.release, request.layout
     heads = geometry.heads
     why = error = ""
@@ -129,7 +129,7 @@ def _uniform_pools(request: PoolRequest, row: RowBytes, tokens: int) -> HostPool
 def _index_pool(
     request: PoolRequest, row: RowBytes, pages: int, pool_kind: PoolKind = PoolKind.INDEXER
 ) -> HostPool | None:
-    """Return the index pool beside a KV pool; None if the release or the model has none."""
+    """Return the index pool beside a KV pool of ``pages``; None if release or model has none."""
     place = request.release.indexer
     if not row.index_per_layer or not row.index_layers or place is Indexer.NONE:
         return None

@@ -76,7 +76,7 @@ def hashes_pairs(
 ) -> bool | Unknown:
     """Return whether the server's cache hashes pairs of tokens: with an EAGLE draft.
 
-    From 0.5.18 on models with linear attention hash single tokens all the same
+    From 0.5.18 on models with linear attention hash single tokens, with a draft too
     (unified_tree_core.py). What decode offload writes is hashed from single tokens in each release
     (decode_kvcache_offload_manager.py), and not meant here."""
     draft = server.value("speculative_algorithm")
@@ -211,7 +211,7 @@ class Ranks(NamedTuple):
 
 @or_unknown
 def server_ranks(server: SglangServer) -> Ranks:
-    """Return the ranks of ``server``; Unknown if a variable decides their number."""
+    """Return the ranks of ``server``; Unknown if one of its sizes is not known, or less than 1."""
     tp, pp = known(server.number("tp_size")), known(server.number("pp_size"))
     replicas, attention_dp = known(server.replicas), known(server.attention_dp)
     nodes = known(server.number("nnodes"))
@@ -262,8 +262,8 @@ class Metadata(NamedTuple):
 
 
 def pd_metadata(server: SglangServer, ranks: Ranks, drafts: Drafts) -> Metadata:
-    """Return the largest buffers of one rank for prefill or decode; an empty record for other
-    servers."""
+    """Return the largest buffers of one rank for prefill or decode. No bytes for other servers, nor
+    (then with a note) if ``--max-running-requests`` is unknown."""
     if server.mode not in ("prefill", "decode"):
         return Metadata()
     notes, lead = [], f"the PD metadata of {server.command.origin} is"

@@ -71,8 +71,7 @@ class WellKnownModel(NamedTuple):
 
 
 def well_known_model(model_path: str) -> WellKnownModel | Unknown:
-    """Return the model that a ``--model-path`` names by its last component, in any case.
-
+    """Return the table's model that the last part of a ``--model-path`` names; Unknown without one.
     ``Qwen/Qwen3-8B``, ``/models/DeepSeek-R1/``, ``qwen3-235b-a22b-instruct-2507-fp8`` and the hub
     cache's ``models--Qwen--Qwen3-8B/snapshots/...`` are found; a merely similar name is not."""
     table = _table()

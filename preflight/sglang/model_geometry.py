@@ -324,7 +324,7 @@ def _full_layers(count: int, other: LayerKind, full: Collection[object]) -> tupl
 def _sliding_layers(
     text: Mapping[str, object], architectures: tuple[str, ...], count: int
 ) -> tuple[LayerKind, ...]:
-    """Return the kind of each layer of a model with window layers."""
+    """Return the kind of each layer of a model with window layers. Raises ConfigError."""
     if "Llama4ForConditionalGeneration" in architectures:
         return _full_layers(count, LayerKind.SLIDING, range(4, count + 1, 4))
     pattern = text.get("hybrid_layer_pattern")
@@ -339,7 +339,7 @@ def _sliding_layers(
 
 
 def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple[LayerKind, ...]:
-    """Return each layer's kind by ``layer_types``; ``other``: the kind beside full attention."""
+    """Return each layer's kind. other: the kind beside full attention. Raises ConfigError."""
     if len(types) < count:
         raise ConfigError(f"layer_types names {len(types)} of {count} layers")
     allowed = {"full_attention": LayerKind.FULL, f"{other.value}_attention": other}

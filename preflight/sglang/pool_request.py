@@ -91,8 +91,9 @@ class DeviceRequest(NamedTuple):
 
 @or_unknown
 def default_mem_fraction(request: DeviceRequest) -> float:
-    """Return the default of ``--mem-fraction-static``, by the heuristics of 0.5.23 with graphs on.
-    Speculative decoding, DeepEP and a vision tower lower it further, which is not computed."""
+    """Return the default of ``--mem-fraction-static`` by the rules of 0.5.23, with graphs on;
+    Unknown for a release with other rules. Speculative decoding, DeepEP and a vision tower lower
+    the default further, which is not computed."""
     gpu_mib = known(request.gpu_bytes) / MIB
     pools = request.pools
     if not pools.release.mem_fraction_rules:
@@ -123,9 +124,8 @@ def default_mem_fraction(request: DeviceRequest) -> float:
 
 def device_tokens(request: DeviceRequest) -> Interval | Unknown:
     """Return the tokens of one rank's L1 pool: the least of all pipeline stages.
-
-    ``max_total_tokens`` bounds them from above. If the tokens that fit the GPU are not known, both
-    bounds are that number."""
+    ``max_total_tokens`` bounds the tokens from above. If the tokens that fit the GPU are not known,
+    both bounds are ``max_total_tokens``; Unknown if that is None too."""
     page = request.pools.page_tokens
     asked = request.max_total_tokens
     profiled = _profiled(request)
@@ -190,10 +190,9 @@ def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> i
 
 @or_unknown
 def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
-    """Return the GPU bytes of ``tokens`` tokens that a ratio of 1 mirrors on the host.
-
-    They are those of the widest pipeline stage: all stages take its ratio. Each pool of the GPU has
-    a page of padding (``mem_cache/hicache_auto_size.py``)."""
+    """Return the GPU bytes of ``tokens`` tokens that a ratio of 1 mirrors on the host. The bytes
+    are those of the widest pipeline stage, whose ratio all stages take. Each pool of the GPU has a
+    page of padding (``mem_cache/hicache_auto_size.py``)."""
     geometry = known(pools.geometry)
     if pools.dcp > 1:
         raise UnknownFactError(BY_GPU_WITH_DCP)
@@ -205,7 +204,7 @@ def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
 
 
 def _copy_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes, tokens: int) -> int:
-    """Return the host bytes that mirror the GPU's pools of one stage, with so many tokens."""
+    """Return the bytes that mirror ``tokens`` of one stage on the host. Raises UnknownFactError."""
     if row.layers.linear:
         raise UnknownFactError(Unknown("linear states are mirrored too, of unknown number"))
     page = pools.page_tokens
@@ -222,10 +221,9 @@ def _copy_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes, toke
 def decode_pool_ratio(
     release: SglangRelease, device_tokens: int, page_tokens: int, context_tokens: int | Unknown
 ) -> float | Unknown | None:
-    """Return the ratio of a decode server's pool for retracted requests.
-
-    None in a release without such a pool. It exists for MHA and sliding-window models alone, and
-    not with a prefix cache on the decode server, offloading or priority preemption."""
+    """Return the ratio of a decode server's pool for retracted requests. None in a release without
+    the pool. Only MHA and sliding-window models have the pool, and not with a prefix cache on the
+    decode server, offloading or priority preemption."""
     ratio = release.decode_ratio
     if ratio is None or not release.decode_fits_request:
         return ratio
@@ -297,7 +295,7 @@ class SizedServer(NamedTuple):
 
 @or_unknown
 def pool_request(sized: SizedServer) -> PoolRequest:
-    """Return the request for the pools of one server; Unknown if a deciding argument is unknown."""
+    """Return the request for a server's pools; Unknown if an argument is unknown or not sized."""
     server, ranks, hardware = sized.server, sized.ranks, sized.hardware
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     page, kv_type = server.value("page_size"), server.value("kv_cache_dtype")
@@ -351,7 +349,7 @@ def _refuse_sparse_dtype(sized: SizedServer, kv_type: str) -> None:
 
 def _cache_element(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
     """Return (bytes of one cache element, whether fp8 rows have no scales). Bytes of None take the
-    model's. kv_type: ``--kv-cache-dtype``. Raises UnknownFactError if an unknown GPU decides.
+    model's. kv_type: ``--kv-cache-dtype``. Raises UnknownFactError if the GPU must be known.
 
     For ``auto``, sparse attention takes fp8 on Blackwell and bfloat16 on every other GPU, whatever
     the checkpoint says (_dsa_kv_cache_dtype_default, since 0.5.3)."""
@@ -365,8 +363,8 @@ def _cache_element(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
 
 
 def _rows_without_scales(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
-    """Return whether fp8 rows have no scales, as calculate_mla_kv_cache_dim decides. Raises
-    UnknownFactError if the GPU decides and is not known."""
+    """Return whether fp8 rows have no scales, as in calculate_mla_kv_cache_dim. Raises
+    UnknownFactError if the answer depends on a GPU that is not known."""
     release = sized.release
     prefix = "nsa" if release.indexer_name == "NSA" else "dsa"
     backends = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]
@@ -390,7 +388,7 @@ def _rows_without_scales(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
 
 
 def layout_in_use(server: SglangServer, release: SglangRelease) -> Any:
-    """Return the layout after SGLang's own changes to it (arg_groups/hicache_hook.py)."""
+    """Return the layout (or Unknown) after SGLang's own changes (arg_groups/hicache_hook.py)."""
     layout, backend = server.value("hicache_mem_layout"), server.value("hicache_io_backend")
     if not server.arguments.given("hicache_mem_layout"):
         layout = release.default_layout
@@ -409,7 +407,7 @@ def ratio_tokens(sized: SizedServer, request: PoolRequest) -> Interval:
 
 
 def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
-    """Return the request for the pool on the GPU."""
+    """Return the request for the pool on the GPU. Raises UnknownFactError."""
     names = "mem_fraction_static max_total_tokens chunked_prefill_size max_running_requests".split()
     fraction, tokens, chunk, running = (known(sized.value(name)) for name in names)
     hardware, drafts = sized.hardware, sized.hardware.drafts
@@ -449,8 +447,8 @@ def default_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tupl
 
 
 def _retraction_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
-    """Return the bounds of the ratio of the pool for retracted requests. It holds at least one
-    request of the model's context, which is never longer than the GPU's pool."""
+    """Return the bounds of the ratio of the pool for retracted requests. The pool holds at least
+    one request of the model's context, which is never longer than the GPU's pool."""
     floor = sized.release.decode_ratio or 0.0
     most = max(floor, 1.0) if sized.release.decode_fits_request else floor
     context = sized.value("context_length")

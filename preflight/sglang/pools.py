@@ -138,8 +138,8 @@ def _keeps_retracted_requests(sized: SizedServer) -> bool:
 
 
 def _pools_for_purpose(sized: SizedServer) -> ServerMemory:
-    """Return the host pools for ``sized.purpose``. If the GPU decides and is not known, the bounds
-    cover every kind of GPU."""
+    """Return the host pools for ``sized.purpose``. If the pools depend on a GPU kind that is not
+    known, the bounds cover every kind of GPU."""
     geometry, gpu = sized.hardware.geometry, sized.hardware.gpu
     unfit = None if isinstance(geometry, Unknown) else _refused_model(sized, geometry)
     memory = _pools_by_size(sized) if unfit is None else _unsized(unfit)
@@ -167,7 +167,7 @@ def _over_all_gpus(sized: SizedServer, why: Unknown) -> ServerMemory:
 
 
 def _refused_model(sized: SizedServer, geometry: ModelGeometry) -> Refusal | None:
-    """Return SGLang's refusal of a decode server's pool for such a model, or None."""
+    """Return SGLang's refusal of a decode server's pool for this model; None without one."""
     linear = LayerKind.LINEAR in geometry.layers
     if sized.purpose is Purpose.OFFLOAD and (linear or LayerKind.SLIDING in geometry.layers):
         if sized.value("enable_unified_memory") is True and geometry.sliding is not None:
@@ -265,7 +265,7 @@ def _stage_bounds(pools: HostPools | HostBytes | Unknown, origin: str) -> Server
 
 
 def _between(least: ServerMemory, most: ServerMemory, why: str) -> ServerMemory:
-    """Return the bounds from the least of ``least`` to the most of ``most``; refused if both."""
+    """Return bounds from the least of ``least`` to the most of ``most``; refused if both are."""
     if isinstance(most.most_pools_bytes, Unknown):
         why = most.why
     # What only one end is refused for may not come to pass.
@@ -302,7 +302,7 @@ _BAD_FRACTION = Refusal(
 
 
 def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
-    """Return SGLang's refusal for lack of GPU memory; it tells if the weights are too large."""
+    """Return SGLang's refusal for lack of GPU memory, or that the weights are larger than a GPU."""
     weights, gpu_bytes = hardware.weights_bytes, hardware.gpu_bytes
     share = (weights if isinstance(weights, int) else hardware.least_weights_bytes) // ranks
     if isinstance(gpu_bytes, Unknown) or share < gpu_bytes:

@@ -33,7 +33,7 @@ _OF_STATED = ", on the host whose huge pages --available-hugetlb gives"
 
 
 class Recommendation(NamedTuple):
-    """One thing to do: a stable id, a sentence, and commands to copy (none if none helps)."""
+    """One thing to do: a stable id, a sentence, and commands to copy; () if no command helps."""
 
     id: str
     text: str
@@ -57,15 +57,15 @@ def recommend(sizing: Sizing) -> tuple[Recommendation, ...]:
 
 
 def pool_pages_needed(sizing: Sizing, page_size_bytes: int) -> int:
-    """Return the pages of one size that the host must have: the launch's, and those others hold."""
+    """Return the pages of one size that the host needs: the launch's plus other programs' pages."""
     need = pool_needs(sizing.verdict.needs).get(Spot(page_size_bytes, None), 0)
     _, others = now_and_held(sizing.host.hugetlb.pool(page_size_bytes), None)
     return need + others
 
 
 def numbers_to_set(sizing: Sizing) -> str:
-    """Return the settings that make the pools large enough for the launch as it is written, as one
-    text. It says so if there is nothing to set, or if this host cannot give the pages now."""
+    """Return the settings that make the pools large enough for the launch as written, as one text.
+    The text says so if nothing is to be set, or if this host cannot give the pages now."""
     targets = reserve_targets(sizing.host.hugetlb, sizing.verdict.needs)
     if not targets:
         return "nothing: the pools are large enough"
@@ -80,8 +80,8 @@ def numbers_to_set(sizing: Sizing) -> str:
 
 
 def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
-    """Return the advice to reserve pages, or why they cannot be had; [] if the launch takes no huge
-    pages. condition: begins the sentence."""
+    """Return the advice to reserve pages, or that the pools suffice; [] if the launch takes no huge
+    pages. If the pools cannot grow now, the advice says why. condition: begins the sentence."""
     if not sizing.need_bytes:
         return []
     targets = reserve_targets(sizing.host.hugetlb, sizing.verdict.needs)
@@ -104,7 +104,7 @@ def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
 
 
 def _why_refused(sizing: Sizing, targets: Mapping[Spot, Target]) -> str:
-    """Return why the pools cannot grow to ``targets`` now; "" if they can, or on another host."""
+    """Return why ``targets`` cannot be reserved now; "" if they can or another host is sized."""
     host = sizing.host
     if sizing.inputs.available_bytes is not None:
         return ""  # of this host's memory nothing follows for the one that is asked about
@@ -156,8 +156,9 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
 
 
 def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
-    """Return advice if SGLang's own check of MemAvailable would refuse L2, once ``added`` bytes
-    more are huge pages. [] for a launch that was read: its check is replayed elsewhere."""
+    """Return advice if SGLang's check of MemAvailable would refuse L2 once ``added`` bytes more are
+    huge pages. [] if L2 is not on this host's huge pages, or MemAvailable is unknown. [] for a
+    launch that was read: ``launch_sizing`` replays its check."""
     inputs, terms = sizing.inputs, sizing.inputs.terms
     available = sizing.host.memory_bytes("MemAvailable")
     # A launch's own is replayed exactly, see preflight.sizing.launch_sizing.
@@ -178,7 +179,7 @@ def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
 
 
 def _arena(sizing: Sizing) -> list[Recommendation]:
-    """Return the advice to drop the arena, if the launch takes fewer huge pages without it."""
+    """Return the advice to drop the arena; [] without one, or if that saves no huge pages."""
     mapped = [a for process in sizing.asked for a in process.allocations]
     arena = next((a for a in mapped if a.what is MemoryKind.ARENA), None)
     least = without_arena(sizing).needs

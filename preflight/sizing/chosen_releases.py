@@ -32,9 +32,9 @@ def choose_mooncake(
 ) -> tuple[MooncakeRelease, Input, tuple[Note, ...]]:
     """Return the release to size for, its version with the origin, and notes.
 
-    It is the release ``stated``, else the one installed, else the usual one. installed: on the
-    machine of a capture; None asks this machine. stated_in: the place in the launch that states it,
-    None for the command line. Raises UsageError for a stated version that cannot be read."""
+    The release is ``stated``, else the first one installed (if it can be read), else the usual one.
+    installed: on a captured machine; None asks this machine. stated_in: where the launch names
+    ``stated``; None for the command line. Raises UsageError if ``stated`` cannot be read."""
     text, origin, notes = stated, stated_in or "--mooncake-version", []
     assumed = False
     installed_here: tuple[tuple[str, str], ...] = ()
@@ -92,7 +92,7 @@ def installed_there(reading: "Reading", root: "Root") -> Installed | None:
 
 
 def installed_where(installed: Installed | None, searched: bool = False) -> str:
-    """Return where a version was looked for, as the end of an origin. searched: found nothing."""
+    """Return where a version was looked for: the end of an origin. searched: nothing was found."""
     if installed is not None:
         there = f"for {installed.interpreter}" if installed.interpreter else ""
         return f"installed {there or 'where the capture was made'}"
@@ -129,9 +129,9 @@ def _not_told(program: str, installed: Installed | None) -> str:
 def known_sglang(
     stated: str | None, installed: Installed | None = None, stated_in: str | None = None
 ) -> "tuple[SglangRelease, Input] | None":
-    """Return the release ``stated``, else the one installed, with its origin; None if a release is
-    to be assumed. The parameters are those of ``choose_mooncake``. Raises UsageError for a stated
-    version that cannot be read."""
+    """Return the release ``stated``, else the one installed, and its version with the origin. None
+    if both are missing, or the installed one is not known here. The parameters are those of
+    ``choose_mooncake``. Raises UsageError if ``stated`` cannot be read."""
     text = stated if stated is not None else _installed_sglang(installed)
     if text is None:
         return None
@@ -151,7 +151,7 @@ def choose_sglang(
     stated: str | None, installed: Installed | None = None, stated_in: str | None = None
 ) -> "tuple[SglangRelease, Input, tuple[Note, ...]]":
     """Return the release to size for, its version with the origin, and notes. The newest is assumed
-    if none is known. Parameters and UsageError are those of ``choose_mooncake``."""
+    if ``known_sglang`` gives None. Parameters and UsageError are those of ``choose_mooncake``."""
     from checks.releases import sglang
 
     known = known_sglang(stated, installed, stated_in)
@@ -181,8 +181,8 @@ def _installed_sglang(installed: Installed | None) -> str | None:
 
 
 def doubts(sglang: Input, mooncake: Input) -> tuple[str, str, str]:
-    """Return three reasons why the launch may run other releases: SGLang's is assumed or not known
-    yet, Mooncake's is assumed, Mooncake's is not known yet. "" for no doubt."""
+    """Return three reasons to doubt the releases, each "" without a doubt. SGLang's is assumed or
+    newer than known here; Mooncake's is assumed; Mooncake's is newer than known here."""
     from checks.releases.sglang import newer_than_known as newer_sglang
 
     ours, theirs = str(sglang.value), str(mooncake.value)

@@ -35,7 +35,7 @@ from preflight.sizing.sizing_inputs import MOST_RANKS, Input, RuleTerms, SizingI
 
 class Flags(NamedTuple):
     """What the command line says; None if it says nothing. Sizes in bytes. documented: the
-    documented rule is to answer, so that inputs which it takes are not refused."""
+    documented rule is asked for, so that inputs which that rule accepts are not refused."""
 
     tp_size: int
     hicache_bytes: int
@@ -65,7 +65,7 @@ def gather_flags(
     flags: Flags, environment: Mapping[str, str], root: Root, default_page_bytes: int | Unknown
 ) -> SizingInputs:
     """Return the launch that ``flags`` describe, completed from the environment and the host.
-    Raises UsageError on a value that no launch can have."""
+    Raises UsageError on a value that no launch can have. default_page_bytes: 2 MiB if Unknown."""
     shown: Shown = {}
     ranks = _ranks(flags, shown)
     release, shown["mooncake_version"], noted = choose_mooncake(flags.mooncake_version)
@@ -105,11 +105,11 @@ def gather_flags(
 def _halves_may_overlap(
     flags: Flags, release: MooncakeRelease, settings: StoreSettings, shown: Shown, notes: list[Note]
 ) -> Unknown | None:
-    """Return Unknown if SGLang registers K and V of L2 apart and Mooncake refuses V, which ends the
-    server; else None. If a release is not known, a note is added and None returned. SGLang's
-    version is added to ``shown``.
+    """Return Unknown if SGLang registers K and V of L2 separately and Mooncake refuses V, which
+    ends the server; else None. If a release is not known, add a note and return None.
 
-    The model decides too, and flags do not name it: ``preflight.rules.memory`` knows a launch's."""
+    SGLang's version is added to ``shown``. Models with MLA are not affected, but flags name no
+    model: ``preflight.rules.memory`` judges a launch whose model is known."""
     if flags.segment_scope == "process" or not flags.hicache_bytes or not settings.hugepages:
         return None
     known, mooncake = known_sglang(flags.sglang_version), shown["mooncake_version"]
@@ -175,8 +175,8 @@ def _protocol(
 def _settings(
     flags: Flags, variables: Mapping[str, str], release: MooncakeRelease, shown: Shown, notes: Notes
 ) -> StoreSettings:
-    """Return Mooncake's settings: of the flags, else of the environment, else the defaults. Each is
-    added to ``shown``. Huge pages are on unless a flag says no. Raises UsageError."""
+    """Return Mooncake's settings by the flags, else the environment, else the defaults; add them to
+    ``shown``. Huge pages are on unless a flag says no. Raises UsageError for a page size."""
     of_environment, noted = read_store_settings(variables, release)
     notes += noted
     origin = "assumed: MC_STORE_USE_HUGEPAGE is not set here; export it"

@@ -51,8 +51,8 @@ _HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
-    """Return the needs of a sized launch, as checks see them. Where L2 lies between two bounds, the
-    upper one counts."""
+    """Return the needs of a sized launch, as checks see them. If L2 lies between two bounds, the
+    upper one is taken."""
     source, shown, written = sizing.inputs, sizing.shown, sizing.reading.files
     replays = {} if shown is None else shown.asked_by_process
     members: list[ProcessNeeds] = []
@@ -110,7 +110,7 @@ def _regions_for_ranks(
     source: LaunchInputs, replays: Mapping[int, Sequence[ProcessReplay]]
 ) -> dict[int, tuple[Region, ...] | Unknown]:
     """Return the regions that each ``mooncake_client`` registers for ranks, by the client's process
-    number. Unknown if the pools of one such rank are not known."""
+    number. Unknown for a client if the pools of one of its ranks are not known."""
     regions: dict[int, tuple[Region, ...] | Unknown] = {}
     for number, client in registering_clients(source.processes, replays).items():
         memory = source.memory.get(number)
@@ -153,9 +153,9 @@ def _members(
     memory: ServerMemory | None,
     looks_up_devices: bool,
 ) -> Iterator[ProcessNeeds]:
-    """Yield the needs of each rank of a process; one record for the process if none was replayed.
-    memory: the pools of a rank, None if they are not known or there are none. looks_up_devices:
-    this SGLang looks up the devices of Mooncake's transfer engine when it starts."""
+    """Yield the needs of each rank of a process, or one record if no rank was replayed. memory: the
+    pools of a rank, None if they are not known or there are none. looks_up_devices: this SGLang
+    looks up the devices of Mooncake's transfer engine when it starts."""
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
     device = None if process.server is None else process.server.value("device")
@@ -243,7 +243,7 @@ def _segment_nodes(replay: ProcessReplay) -> tuple[int, ...]:
 
 
 def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
-    """Return the bytes of a segment on regular pages, by the node that ``mbind`` puts them on."""
+    """Return, by NUMA node, the bytes on regular pages of a segment that is split over nodes."""
     bytes_by_node: dict[int, int] = {}
     nodes = _segment_nodes(replay)
     for share in replay.allocations:
@@ -254,7 +254,7 @@ def _bound_bytes(replay: ProcessReplay) -> dict[int, int]:
 
 
 def _gpu(process: LaunchProcess, rank: int) -> int | None:
-    """Return the number of a rank's GPU; None if not known, or without a GPU."""
+    """Return the number of an SGLang rank's GPU; None if not known, or if the rank uses no GPU."""
     if process.server is None or process.server.value("device") in ("cpu", *_ACCELERATORS):
         return None
     first, step = process.server.value("base_gpu_id"), process.server.value("gpu_id_step")
@@ -264,8 +264,9 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
 
 
 def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
-    """Return the share of GPU memory that a rank takes; None if its GPU or share is not known. With
-    ``rank`` None: that of all ranks of vLLM or another engine, and None for SGLang."""
+    """Return the share of GPU memory that a rank takes. None if the rank's GPU is not known, or an
+    engine other than SGLang names no share. ``rank`` None: the share of all ranks of such an
+    engine; for SGLang None is returned."""
     environment = process.command.environment
     selections = [environment.get(name) for name in _HIDES_GPUS]
     if any(word is not None and word.unresolved for word in selections):

@@ -194,7 +194,8 @@ def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:
 
 
 def _terms(processes: tuple[LaunchProcess, ...], members: tuple[MappedProcess, ...]) -> RuleTerms:
-    """Return the launch in the documented rule's terms: ranks and largest sizes."""
+    """Return the launch in the documented rule's terms. tp_size: the ranks with host pools, or all
+    ``members`` if none has. Sizes are the largest; one SGLang server's segment is undivided."""
     hicache = max((sum(process.host_pools_bytes) for process in members), default=0)
     segments = [client.segment_bytes for process in members for client in process.clients]
     # A store's own process beside the ranks is none of them.
@@ -296,7 +297,7 @@ class LaunchSizing(NamedTuple):
         return tuple(lines)
 
     def exit_code_by(self, rule: str) -> int:
-        """Return the exit code, by our rule or by the documented one."""
+        """Return the exit code by ``rule``: "documented" (if something is sized) or "exact"."""
         if rule == "documented" and self.shown is not None:
             return self.shown.documented.exit_code
         return self.exit_code
@@ -342,8 +343,8 @@ def size_launch(
 def _admissions(
     inputs: LaunchInputs, sizing: Sizing | None, options: LaunchOptions
 ) -> tuple[Admission | Unknown, ...]:
-    """Return the answers of SGLang's own check, one for each server with a host pool or HiCache. ()
-    if another host is sized."""
+    """Return the answers of SGLang's own check, one for each server with a host pool or HiCache. An
+    answer is Unknown if the pools are not known. () if another host is sized."""
     if options.available_bytes is not None:
         return ()
     admissions: list[Admission | Unknown] = []
@@ -368,7 +369,7 @@ def _status(
     most: Sizing | None,
     admissions: tuple[Admission | Unknown, ...],
 ) -> tuple[str, str]:
-    """Return the status of both bounds together, and the reason."""
+    """Return the status of both bounds together, and the reason; "" if the status says all."""
     if (refused := first_failure(inputs.findings)) is not None:
         return "fails", refused.text
     for admission in admissions:
@@ -389,8 +390,8 @@ def _status(
 
 
 def _unknown_if_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, str]:
-    """Return status and reason, but "unknown" if an index or draft pool may come on top of a
-    server's ``--hicache-size``, because its model is not known. "fails" stays as it is."""
+    """Return status and reason, but "unknown" if an index or draft pool may come on top of
+    ``--hicache-size``, for a server whose model is not known. "fails" is never replaced."""
     for process in inputs.processes if status != "fails" else ():
         server, memory = process.server, inputs.memory.get(process.number)
         size = l2_gigabytes(server) if server is not None and server.hicache else 0

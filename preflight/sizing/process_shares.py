@@ -67,7 +67,7 @@ class SizedHost(NamedTuple):
 
 
 def hardware_of(server: SglangServer, host: SizedHost, memory: FreeMemory | Unknown) -> Hardware:
-    """Return the model, its drafts, the GPU and the host's memory, as far as known."""
+    """Return the model, its drafts, the GPU and ``memory`` (free to SGLang), as far as known."""
     elsewhere = host.options.available_bytes is not None
     gpu = gpu_memory(host.options.gpu_bytes, host.root, follows_gpu(server), elsewhere)
     root = None if elsewhere else host.root
@@ -81,7 +81,7 @@ _BEFORE_BLACKWELL, _BLACKWELL = range(0x13, 0x29), (0x29, 0x31)
 
 @or_unknown
 def _gpu_kind(root: Root) -> GpuKind | None:
-    """Return the kind of the host's GPUs; None if they are of several kinds, or one is unlisted."""
+    """Return the kind of the host's GPUs; None for several kinds, an unlisted GPU, or no GPU."""
     kinds: set[GpuKind | None] = set()
     for gpu in known(read_accelerators(root)):
         maker = ACCELERATOR_VENDORS.get(known(gpu.vendor))
@@ -119,10 +119,9 @@ def server_hardware(
     memory: FreeMemory | Unknown = _NOT_READ,
     root: Root | None = None,
 ) -> Hardware:
-    """Return the hardware that a server is sized for.
-
-    gpu_bytes: of the smallest GPU. memory: of the host, for a pool that SGLang sizes by it. root:
-    the host whose GPUs tell their kind; None leaves the kind unknown."""
+    """Return the hardware that a server is sized for. gpu_bytes: the memory of the smallest GPU.
+    memory: the host's, by which SGLang may size a pool. root: the host whose GPUs are asked for
+    their kind (only for a model with an index); None asks none."""
     model = models.target(server.value("model_path"))
     geometry = model.geometry
     drafts = server_drafts(server, model, release, models)
@@ -145,7 +144,7 @@ def gpu_memory(
     given_bytes: int | None, root: Root, ask_nvml: bool, elsewhere: bool
 ) -> int | Unknown:
     """Return the bytes of each GPU's memory: ``given_bytes``, else what NVML tells of every GPU.
-    Unknown if the GPUs differ. elsewhere: another host is sized, so that NVML is not asked."""
+    Unknown if GPUs differ, or with MIG. elsewhere: another host is sized, so NVML is not asked."""
     if given_bytes is not None:
         return given_bytes
     sizes: set[int | None] = set()
@@ -187,7 +186,8 @@ def share_of(
     memory: dict[int, ServerMemory],
 ) -> Share:
     """Return the mappings of the ranks of ``process``, bound to the NUMA nodes that numactl or its
-    container names. Add a server's pools to ``memory``. Unknown if a deciding number is unknown."""
+    container names. Add a server's pools to ``memory``. Unknown if a number that a size depends on
+    is unknown. Raises UsageError for too many ranks."""
     share = _unbound_share(process, hardware, host, memory)
     nodes = bound_nodes(process.command)
     if nodes is None or len(numa_nodes(host.root)) < 2:
@@ -209,7 +209,7 @@ def share_of(
 
 
 def named_nodes(command: Command) -> Iterator[NamedNodes]:
-    """Yield the NUMA nodes that wrappers or the container bind a command to."""
+    """Yield the NUMA nodes that numactl, or the container's cpuset, names for a command."""
     if command.container is not None and (mems := command.container.cpuset_mems):
         with suppress(ValueError):
             yield NamedNodes(f"--cpuset-mems={mems}", frozenset(parse_node_list(mems)), True)
@@ -218,7 +218,7 @@ def named_nodes(command: Command) -> Iterator[NamedNodes]:
 
 
 def _numactl_nodes(command: Command) -> Iterator[tuple[str, frozenset[int], str]]:
-    """Yield each option of numactl that names nodes: its name, the nodes, and both as written."""
+    """Yield each numactl option that names nodes by number: its name, the nodes, and its text."""
     for wrapper in command.wrappers:
         if wrapper and wrapper[0].rpartition("/")[2] == "numactl":
             for match in _NODES.finditer(" ".join(wrapper)):
@@ -230,8 +230,9 @@ def _numactl_nodes(command: Command) -> Iterator[tuple[str, frozenset[int], str]
 def bound_nodes(command: Command) -> frozenset[int] | None:
     """Return the only NUMA nodes for a command's memory, or None for all.
 
-    ``numactl --membind`` and the container's ``--cpuset-mems`` name them; of both, those in common.
-    ``--interleave`` and ``--preferred`` take pages of other nodes too."""
+    The nodes are those that ``numactl --membind`` and the container's ``--cpuset-mems`` name. If
+    both name nodes, those in common (None without any). ``--interleave`` and ``--preferred`` take
+    pages of other nodes too."""
     nodes: frozenset[int] | None = None
     for named in named_nodes(command):
         if named.memory_alone:
@@ -246,7 +247,7 @@ def _unbound_share(
     memory: dict[int, ServerMemory],
 ) -> Share:
     """Return the mappings of a server, a consumer or a store, bound to no node by numactl yet.
-    Other programs have an empty share. Raises UnknownFactError."""
+    Other programs have an empty share. Raises UnknownFactError and UsageError."""
     if process.server is not None and hardware is not None:
         return _server_share(process, process.server, hardware, host, memory)
     if process.consumer is not None:
@@ -264,8 +265,8 @@ def _unbound_share(
 
 def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost) -> Share:
     """Return the mappings of another engine's workers: their store clients and the engine's own
-    pools. The share has no ranks if the engine has neither. Raises UnknownFactError, and UsageError
-    for too many ranks."""
+    pools. The share has no ranks if the engine has no client, pool or transfer. Raises
+    UnknownFactError, and UsageError for too many ranks."""
     ranks = known(consumer.ranks)
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks on one host: {MOST_RANKS} at most")

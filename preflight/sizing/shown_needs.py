@@ -64,7 +64,7 @@ def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str
 
 
 def _hugetlb(sizing: Sizing) -> Iterator[Need]:
-    """Yield the pages needed at each spot, with the formula by kind of process."""
+    """Yield the pages needed at each spot; the formula puts equal processes together."""
     for spot, pages in sizing.verdict.needs.items():
         where = spot.where.removeprefix(" on ") or "any node"
         # Equal processes together: 8 x (14306 L2 host pool + 8 local buffer).
@@ -134,7 +134,7 @@ def locked_bytes(allocation: Allocation) -> int:
 
 
 def _disk(process: LaunchProcess) -> Iterator[Need]:
-    """Yield the disk space that SSD offload may fill: Mooncake's limit, 2 TiB unless set."""
+    """Yield the disk space that SSD offload may fill, if it is on: its limit, 2 TiB unless set."""
     offload = offload_of(process)
     if offload is not None:
         limit = Input(offload.limit_bytes, offload.limit_origin)
@@ -143,7 +143,7 @@ def _disk(process: LaunchProcess) -> Iterator[Need]:
 
 
 def _devices(process: LaunchProcess) -> Iterator[Need]:
-    """Yield the RDMA devices of the first rank; a map of devices may give other ranks others."""
+    """Yield the RDMA devices of the first rank; a device map may give other ranks other devices."""
     use = store_devices(process, 0)
     if use is not None and use.devices != ():
         names = use.devices if isinstance(use.devices, Unknown) else ",".join(use.devices)

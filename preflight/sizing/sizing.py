@@ -160,7 +160,7 @@ def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
 
 def _stated_host(inputs: SizingInputs, host: HostMemory) -> HostMemory:
     """Return the host with an empty pool of the store's page size if --available-hugetlb states
-    another host's huge pages; else the host as it is."""
+    another host's huge pages; else ``host`` unchanged."""
     page = inputs.settings.hugepage_bytes
     if inputs.available_bytes is None:
         return host
@@ -176,14 +176,14 @@ def without_arena(sizing: Sizing) -> FitVerdict:
 
 
 def unused_requests(inputs: SizingInputs, asked: tuple[ProcessReplay, ...]) -> tuple[Note, ...]:
-    """Return notes on memory that is asked for and never used. Ranks alike are told once."""
+    """Return notes on memory that is asked for and never used. Equal notes are told once."""
     release, version = inputs.launch.release, f"Mooncake {inputs.shown['mooncake_version'].value}"
     notes = (note for process in asked for note in _unused_by(process, release, version))
     return tuple(dict.fromkeys(notes))
 
 
 def _unused_by(process: ProcessReplay, mooncake: MooncakeRelease, version: str) -> list[Note]:
-    """Return notes on requests of one process that Mooncake does not use."""
+    """Return notes on what one process asks for in vain: an arena, or huge pages for a mapping."""
     notes: list[Note] = []
     settings, allocations = process.process.settings, process.allocations
     created = any(allocation.what is MemoryKind.ARENA for allocation in allocations)

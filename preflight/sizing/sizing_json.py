@@ -44,7 +44,7 @@ def sizing_object(sizing: Sizing, rule: str) -> Json:
 
 
 def launch_object(sizing: LaunchSizing, rule: str) -> Json:
-    """Return a launch's answer for JSON: its upper bound, and the launch."""
+    """Return a launch's answer for JSON: the shown sizing (else an error), and the launch."""
     shown = sizing.shown
     if shown is None:
         answer = error_object(sizing.exit_code, sizing.reason)
@@ -76,7 +76,7 @@ def launch_object(sizing: LaunchSizing, rule: str) -> Json:
 
 
 def _l2(process: LaunchProcess, memory: ServerMemory) -> Json:
-    """Return the L2 pools of a rank for JSON."""
+    """Return the L2 pools of a rank for JSON; most_bytes is None if not known."""
     most = memory.most_pools_bytes
     return {
         "origin": str(process.command.origin),
@@ -99,7 +99,7 @@ def _needs(sizing: LaunchSizing) -> Json | None:
 
 
 def _admission(admission: Admission | Unknown) -> Json:
-    """Return SGLang's own answer about memory for JSON."""
+    """Return SGLang's own answer about memory for JSON; "admitted" is None if it is not known."""
     if isinstance(admission, Unknown):
         text = admission.reason
         return {"origin": None, "admitted": None, "message": text, "hugepages": None}
@@ -137,7 +137,7 @@ def error_object(exit_code: int, message: str) -> Json:
 
 
 def _pools(sizing: Sizing) -> list[Json]:
-    """Return need and stock of each page size for JSON, in all and by NUMA node."""
+    """Return need and stock of each page size for JSON: in all, by NUMA node, and by node set."""
     needs = sizing.verdict.needs
     sizes = {spot.page_size_bytes for spot in needs} | {sizing.inputs.settings.hugepage_bytes}
     return [
@@ -160,7 +160,7 @@ def _pools(sizing: Sizing) -> list[Json]:
 
 
 def _counts(sizing: Sizing, spot: Spot) -> Json:
-    """Return the pages needed, taken and available at one spot."""
+    """Return the pages needed, taken, and at least available, at one spot; None if not known."""
     have = sizing.stock.get(spot, Unknown("not read"))
     why = None
     if isinstance(have, Unknown):

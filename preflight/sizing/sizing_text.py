@@ -52,8 +52,8 @@ SHORTAGES = {
 
 
 def _reading_text(sizing: LaunchSizing) -> str:
-    """Return how the launch was read: the host that is sized, the parts that were not read, and the
-    notes. A note of several places is told once, with their number."""
+    """Return how the launch was read: the host that is sized, the parts that were not read, and
+    notes (except on conditions and on commands not started). Equal notes are told once."""
     places: dict[tuple[str, str], list[Origin]] = {}
     for note in sizing.reading.notes:
         if note.id not in ("condition", "not-started"):  # those that count are told above
@@ -96,7 +96,7 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
 
 
 def _without_huge_pages(regular_bytes: tuple[int, int]) -> str:
-    """Return the answer about a launch that fits without huge pages."""
+    """Return the answer about a launch that fits without huge pages. regular_bytes: least, most."""
     if not regular_bytes[1]:
         return "it keeps no KV cache in this host's memory, and takes no huge pages"
     least, most = map(format_bytes, regular_bytes)
@@ -113,7 +113,7 @@ def sizing_text(
     next_step: str = "",
     left_out: str = "",
 ) -> str:
-    """Return the whole answer. verdict: replaces that of the huge pages if something else decides.
+    """Return the whole answer. verdict: replaces the verdict on huge pages; "" keeps that.
     next_step: shown only if the pages suffice. left_out: the parts that are in no number."""
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
@@ -236,7 +236,7 @@ def _where(spot: Spot) -> str:
 
 
 def _processes(sizing: Sizing) -> str:
-    """Return a table of the allocations of each process, alike ones together."""
+    """Return the tables of what processes map; processes with equal allocations share one table."""
     groups: dict[tuple[Allocation, ...], list[ProcessReplay]] = {}
     for process in sizing.asked:
         groups.setdefault(process.allocations, []).append(process)

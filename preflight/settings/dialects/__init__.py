@@ -66,7 +66,7 @@ def render(plan: Plan, name: str, names: ArtefactNames) -> Rendering:
 
 
 def missing(plan: Plan, name: str) -> tuple[str, ...]:
-    """Return the gaps of the plan that the dialect cannot do without."""
+    """Return the unknown facts, as sentences, without which the dialect is not rendered."""
     form = FORMATS[name]
     gaps = tuple(f"{gap.topic}: {gap.reason}" for gap in plan.gaps if gap.topic in form.topics)
     if form.takes_pages != "now" or not plan.grows:

@@ -99,7 +99,7 @@ def _shared_memory(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _devices(plan: Plan) -> tuple[list[str], list[str]]:
-    """Return the device files that can be named, and notes: behind a colon stands another path."""
+    """Return the device files whose names have no colon, and a note on each other one."""
     names = [setting.name for setting in plan.of(Kind.DEVICE)]
     message = "is left out: docker takes what is behind its colon for a place in the container"
     notes = [f"the device {visible(name)} {message}" for name in names if ":" in name]
@@ -243,7 +243,7 @@ def _quantity(size_bytes: int) -> str:
 
 
 def _security_context(plan: Plan) -> dict[str, Any]:
-    """Return the capabilities and the seccomp profile; a list replaces the manifest's."""
+    """Return the capabilities, those of the manifest included, and the seccomp profile."""
     context: dict[str, Any] = {}
     added = [setting.name for setting in plan.of(Kind.CAPABILITY)]
     if added:  # the list replaces the manifest's own

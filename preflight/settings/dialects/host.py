@@ -144,7 +144,7 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
 
 def _with_earlier(plan: Plan) -> list[PoolTarget]:
     """Return the pools that the unit writes. A pool that the installed unit sets too has the larger
-    number of pages, and one that only that unit sets is kept."""
+    number of pages. A pool that only the installed unit sets is kept."""
     pools = {(target.page_bytes, target.node): target for target in plan.pools}
     for writer in plan.writers:
         size, pages = writer.page_size_bytes, writer.pages
@@ -158,8 +158,8 @@ def _with_earlier(plan: Plan) -> list[PoolTarget]:
 
 
 def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return the words of the kernel command line that reserve the pools, the largest pages first.
-    The default page size stays as it is now."""
+    """Return the words of the kernel command line that reserve the pools, and those that it
+    reserves now, the largest pages first. The default page size stays the same."""
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))
     arguments = []
@@ -185,7 +185,7 @@ def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
 
 def _counts(plan: Plan, size: int, at_boot: tuple[PoolWriter, ...]) -> str:
     """Return the text of ``hugepages=`` for pages of ``size`` bytes: a number, or NODE:PAGES if the
-    plan is by node. It is never less than the pool has now, or than ``at_boot`` sets (the present
+    plan is by node. No number is less than the pool has now, or than ``at_boot`` sets (the present
     command line)."""
     targets = [target for target in plan.pools if target.page_bytes == size]
     mine = {target.node: target.kept_pages for target in targets}
@@ -211,7 +211,8 @@ def ulimits(plan: Plan) -> dict[str, str]:
 
 
 def host_limits(plan: Plan) -> dict[str, str]:
-    """Return the launch's limits, for a login or a unit; not a container's unread number."""
+    """Return the launch's limits, for a login or a unit. A container's limit is left out if its
+    present value is not known, unless the plan wants ``unlimited``."""
     limits = (limit for limit in plan.of(Kind.ULIMIT) if not limit.unit)
     return {
         limit.name: limit.wanted

@@ -25,7 +25,7 @@ DIALECTS = {
 
 
 def text(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return the whole plan, without a final newline."""
+    """Return the whole plan, without changes that grow pools if the pages cannot be had now."""
     held_back = plan.impossible and plan.grows
     changes = [setting for setting in plan.settings if setting.change]
     changes = [change for change in changes if not (held_back and grows_pool(change.setting))]
