@@ -1,7 +1,7 @@
 """One launch held against one host, as data: what check, plan and apply all start from.
 
-A launch whose pools are known only between two bounds is judged at both. What fails at the upper
-bound alone may start and may not: that is unknown, not a failure. What fails at both is one.
+A launch whose pools are known only between two bounds is judged at both. A failure at only the
+upper bound becomes unknown, as the launch may start. A failure at both bounds stays a failure.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,9 +49,9 @@ def judge_host(
     """Judge a launch on a host by ``checks``: read their topics and ``more_topics``, run them, and
     judge the launch itself. Raises UsageError.
 
-    root: a path, or a host that is open already, whose facts are not read twice. Without a launch,
-    checks that need one are left out. slow: called with the topics that are still being read after
-    a while."""
+    root: a path, or a ``Host`` that was opened before, whose facts are not read twice. Without a
+    launch, checks that need one are left out. slow: called with the topics that are still being
+    read after a while."""
     host = open_host(root, timeout_seconds) if isinstance(root, str) else root
     read = size_within(launch, host, timeout_seconds)
     sized = None if isinstance(read, Unknown) else read
@@ -132,8 +132,8 @@ def _on_host(finding: Finding, facts: Facts) -> Finding:
 
 
 def _judge_launch(launch: Sized | Unknown | None) -> list[Finding]:
-    """Judge the launch itself; [] without one. A launch that was not read, and a defect of these
-    checks, is one unknown finding."""
+    """Judge the launch itself; [] without a launch. A launch that was not read, or an error in the
+    checks, gives one unknown finding."""
     if launch is None:
         return []
     from preflight.judging.launch_checks import launch_findings

@@ -181,8 +181,8 @@ def _gate(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _admission(admission: Admission) -> Finding:
-    """Judge whether SGLang's check of host memory admits one server. Refused at once is a failure;
-    refused only after other ranks have their pools is a warning."""
+    """Judge whether SGLang's check of host memory admits one server. A refusal at once is a
+    failure; a refusal only after other ranks have their pools is a warning."""
     error = admission.refused or admission.late
     need, pages = "", admission.pages
     if pages is not None:
@@ -255,8 +255,8 @@ def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | Unknown) -> Finding:
-    """Judge how many keys a server can put into the store. segments: bytes of all store clients of
-    the launch."""
+    """Judge how many keys a server can put into the store. memory: None if not known. segments:
+    bytes of all store clients of the launch."""
     server = process.server
     subject = str(process.command.origin)
     page = server.value("page_size") if server is not None else None

@@ -92,7 +92,7 @@ class KeyMatch(NamedTuple):
 
 def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
     """Return the keys of every process of a launch that stores KV cache, one for each of its
-    stores."""
+    stores. Stores of engines other than SGLang, vLLM and LMCache are left out."""
     shown = sizing.shown
     version = shown.inputs.shown.get("sglang_version") if shown is not None else None
     release = "" if version is None else str(version.value)
@@ -114,7 +114,7 @@ def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
 def matches(
     ours: Sequence[StoreKeys], others: Sequence[StoreKeys] | None = None
 ) -> Iterator[KeyMatch]:
-    """Compare every two processes of a launch, or each with every process of another launch."""
+    """Compare every two processes of ``ours``, or each of ``ours`` with each of ``others``."""
     pairs = combinations(ours, 2) if others is None else ((a, b) for a in ours for b in others)
     for first, second in pairs:
         yield compare_keys(first, second)

@@ -181,7 +181,7 @@ def _make_and_report(
 
 def undo_changes(machine: Machine, consent: Consent, account: Account | None = None) -> int:
     """Show the changes of the journal, ask, and put all back; return the exit code. Raises
-    UsageError if nobody can be asked."""
+    UsageError if nobody can be asked. account: filled in."""
     account = account or Account([], [], [], [], [])
     try:
         with Journal(machine.state) as journal:
@@ -228,7 +228,7 @@ def _confirmed(consent: Consent, question: str, account: Account) -> bool:
 
 
 def _show(steps: Steps, plan: Plan, persist: bool, consent: Consent) -> None:
-    """Print the difference, the settings left to the user, and those that do not last."""
+    """Print the difference, the settings left to the user, and those that a reboot undoes."""
     if steps.steps:
         say(difference(steps.steps), err=consent.as_json)
         say("", err=consent.as_json)
@@ -467,8 +467,8 @@ class StepError(Exception):
 def carry_out(
     steps: tuple[ApplyStep, ...], journal: Journal, writer: Writer, root: Root
 ) -> ApplyOutcome:
-    """Make each change with its entry in the journal, and read kernel files back. If one fails or
-    is interrupted, all are taken back; an interruption is raised again."""
+    """Make each change with its entry in the journal, and read kernel files back. If a change fails
+    or is interrupted, all changes are taken back; an interruption is raised again."""
     start, boot = len(journal.entries), boot_id(root)
     lines: list[str] = []
     try:
@@ -488,8 +488,8 @@ def carry_out(
 def _make(
     step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
 ) -> tuple[str, ...]:
-    """Make one change, with its entry in the journal, and return a line that tells it. Raises
-    StepError, JournalError or OSError."""
+    """Make one change, with its entry in the journal, and return a line that reports it. Raises
+    StepError, JournalError or OSError. boot: the id of this boot."""
     if step.kind == "value":
         return _set_value(step, journal, writer, root, boot)
     is_file = step.kind == "file"
@@ -509,8 +509,8 @@ def _make(
 def _set_value(
     step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
 ) -> tuple[str, ...]:
-    """Write a kernel file, read it back, and return a line that tells it. Raises StepError if it
-    cannot be read or does not have the value. A pool may have more pages than wanted."""
+    """Write a kernel file, read it back, and return a line that reports it. Raises StepError if the
+    file cannot be read or has another value. A pool may have more pages than wanted."""
     current = root.word(step.path)
     if isinstance(current, Unknown):
         raise StepError(f"{current.reason}: it could be read when the plan was made")

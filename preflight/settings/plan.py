@@ -81,8 +81,7 @@ def plan(
     unread: Iterable[Gap] = (),
 ) -> Plan:
     """Return all settings for a launch on a host. needs: of the launch, None without one. kept:
-    values of our own sysctl drop-in, which the plan never lowers. unread: gaps that the plan tells
-    too."""
+    values of our own sysctl drop-in, which the plan never lowers. unread: gaps to add."""
     findings, context = tuple(findings), context_of(facts)
     hugetlb: HugetlbFacts | Unknown = facts.topic("hugetlb")
     targets, pool_wishes, gaps = pools(needs, hugetlb)
@@ -192,7 +191,7 @@ def _merge(wishes: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]
 
 def safer(setting_kind: Kind, name: str, first: str, second: str) -> tuple[str, bool]:
     """Return the value that serves both wishes, and True; ``(first, False)`` if none is known.
-    Lists are joined. Of two amounts it is the larger, but the smaller for the settings of
+    Lists are joined. Of two amounts the larger is taken, but the smaller for the settings of
     ``_LESS``."""
     if first == second:
         return first, True
@@ -323,7 +322,7 @@ _LASTING: dict[Kind, tuple[bool, str]] = {
 
 def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
     """Return the description of the launch's main container: an object of Kubernetes with the
-    container's name, or a Compose service. An empty Workload without such a description."""
+    container's name, or a Compose service. An empty Workload without a description."""
     container = main_container(needs)
     if container is None:
         return Workload()

@@ -77,7 +77,7 @@ class Planned(NamedTuple):
 
 class PoolTarget(NamedTuple):
     """A HugeTLB pool, or the share of one NUMA node. pages: the number to set, with the pages that
-    others hold. now_pages: None if the pool was not read."""
+    other programs hold. now_pages: None if the pool was not read."""
 
     page_bytes: int
     node: int | None
@@ -318,8 +318,7 @@ def _added(container: ContainerLimits | None, name: str) -> str:
 def _devices(
     needs: LaunchNeeds, facts: Facts, container: ContainerLimits | None
 ) -> Iterator[Wish | Gap]:
-    """Yield the device files of the NICs that the launch uses. A gap tells that the NICs are not
-    known."""
+    """Yield the device files of the NICs that the launch uses; a gap if the NICs are not known."""
     rdma: RdmaFacts | Unknown = facts.topic("rdma")
     if isinstance(rdma, Unknown):
         yield Gap("devices", rdma.reason)

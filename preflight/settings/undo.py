@@ -38,8 +38,8 @@ class Writer:
             os.close(handle)
 
     def file(self, path: str, content: str, mode: int = 0o644, folder_mode: int = 0o755) -> None:
-        """Write a file completely, or leave it as it was. Its folder is made if missing, and the
-        owner of an existing file stays."""
+        """Write a file completely, or leave it as it was. Its folder is made (with ``folder_mode``)
+        if missing, and the owner of an existing file stays."""
         place = self.locate(path)
         folder = os.path.dirname(place)
         os.makedirs(folder, folder_mode, exist_ok=True)
@@ -314,7 +314,7 @@ def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[U
 
 def _restore_value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
     """Put a kernel file's value back, unless a reboot has undone it or somebody else has changed it
-    since."""
+    since. boot: the id of this boot, "" if unknown."""
     path, before = entry.path, entry.before
     if boot and entry.boot and boot != entry.boot:
         return Undone(f"{path}: a reboot has undone it since", True, True)

@@ -62,7 +62,7 @@ def ranks_per_host(tp: int, pp: int, nnodes: int) -> int:
 
 def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
     """Return the memory that one pool is compared with; negative below SGLang's reserve. A headroom
-    that is Unknown is ignored: SGLang warns and goes by the host's memory."""
+    that is Unknown is ignored: SGLang warns and goes by the host's memory. ranks: on the host."""
     free = memory.available_bytes
     if release.cgroup_headroom and isinstance(memory.headroom_bytes, int):
         free = min(free, memory.headroom_bytes)
@@ -134,8 +134,8 @@ def _answers(
     takes: Callable[[HostPool], int],
 ) -> tuple[GateAnswer, ...]:
     """Return the gate's answer for each pool, in their order, up to the first refusal. free: called
-    with the bytes taken so far, tells what the next pool is compared with. takes: the bytes that a
-    pool takes."""
+    with the bytes taken so far, returns the bytes that the next pool is compared with. takes: the
+    bytes that a pool takes."""
     answers, taken = [], 0
     for each in pools:
         if each.requested_bytes is not None:
@@ -186,12 +186,12 @@ def feasible_hugepages(
     current_pages: int,
     least_pages: int,
 ) -> FeasiblePages:
-    """Return the numbers of huge pages with which these pools start, all on huge pages.
+    """Return the numbers of huge pages with which a server starts, all its pools on huge pages.
 
-    ranks_pools: the pools of each rank. ranks: the number that shares the host's memory. memory: as
-    read while ``current_pages`` of that size are reserved; each page more takes its size from
-    MemAvailable. least_pages: what the whole host needs of that size. The cgroup's headroom does
-    not change with the pool, for reserved pages are not charged to a memory cgroup."""
+    ranks_pools: the pools of each rank. ranks: how many share the host's memory. memory: as read
+    while ``current_pages`` of that size are reserved; each further page takes its size from
+    MemAvailable. least_pages: those that the whole host needs. The cgroup's headroom does not
+    change with the pool, for reserved pages are not charged to a memory cgroup."""
     asked = least_free_bytes([each for pools in ranks_pools for each in pools], ranks, release)
     if asked is None:
         return FeasiblePages(page_size_bytes, least_pages, None, "no pool is checked at start")

@@ -65,7 +65,7 @@ def _stop(why: str) -> NoReturn:
 
 
 def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
-    """Return bounds from --hicache-size alone, for a model of unknown geometry (``why``). Raises
+    """Return bounds from ``--hicache-size``, for a model of unknown geometry (``why``). Raises
     UnknownFactError without a size."""
     if request.size_gb <= 0:
         raise UnknownFactError(why)
@@ -167,7 +167,7 @@ def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) 
 
 
 def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
-    """Return the pages of the draft's pool: those of the target's, as the release rounds them."""
+    """Return the pages of the draft's pool: as many as the target's, rounded by the release."""
     if request.release.draft is DraftPool.EXACT:
         return target_pages
     if request.device_tokens is None:
@@ -178,7 +178,7 @@ def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
 
 def _hybrid_pools(request: PoolRequest, rows: tuple[RowBytes, ...]) -> HostPools | HostBytes:
     """Return full-attention and sliding-window pools, exact once the device's tokens are known.
-    With linear attention, whose states follow the request slots, return bounds. Raises
+    With linear attention, whose states depend on the request slots, return bounds. Raises
     UnknownFactError."""
     release, row = request.release, rows[request.stage]
     layers, kinds = row.layers, release.hybrid_size
@@ -271,7 +271,7 @@ def _sliding_pools(
 
 
 def _refuse_below_device(request: PoolRequest, pages: int, device_tokens: int | None) -> None:
-    """Raise UnknownFactError if this release refuses a host pool no larger than the GPU's."""
+    """Raise UnknownFactError if this release refuses a host pool of at most ``device_tokens``."""
     slots = pages * request.physical_page_tokens
     if device_tokens is None or not request.release.must_exceed_device or slots > device_tokens:
         return

@@ -47,7 +47,7 @@ EAGLE_DRAFTS = frozenset(("EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"))
 
 
 def segment_per_rank(size: int, ranks: Ranks, release: SglangRelease) -> int:
-    """Return the share of ``global_segment_size`` that one rank contributes."""
+    """Return the share of ``global_segment_size`` (``size`` bytes) that one rank contributes."""
     if release.segment_divisor is SegmentDivisor.ONE:
         return size
     group = ranks.tp // ranks.attention_dp
@@ -74,7 +74,7 @@ def l2_gigabytes(server: SglangServer) -> int:
 def hashes_pairs(
     server: SglangServer, release: SglangRelease, geometry: ModelGeometry | Unknown
 ) -> bool | Unknown:
-    """Return whether the server's cache hashes pairs of tokens: with an EAGLE draft.
+    """Return whether the server's cache hashes pairs of tokens (with an EAGLE draft), or Unknown.
 
     From 0.5.18 on models with linear attention hash single tokens, with a draft too
     (unified_tree_core.py). What decode offload writes is hashed from single tokens in each release
@@ -252,9 +252,8 @@ _SLOTS_PER_REQUEST = 2
 
 class Metadata(NamedTuple):
     """The buffers of one rank through which prefill hands a request's metadata to decode, at most.
-
     Plain memory, registered with the NICs like the cache itself (``MetadataBuffers`` of
-    disaggregation/utils.py, alike in 0.5.9 to 0.5.23). notes: where a part is not known."""
+    disaggregation/utils.py, alike in 0.5.9 to 0.5.23). notes: parts that are not known."""
 
     bytes: int = 0
     registered: bool = False

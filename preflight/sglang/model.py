@@ -190,7 +190,7 @@ class Models:
 
 def checkpoint_bytes(folder: str) -> int | Unknown:
     """Return the bytes of a local checkpoint's weights: the total that its index names, else the
-    size of its files. Unknown without weights."""
+    size of its .safetensors and .bin files. Unknown without weights."""
     index = os.path.join(folder, "model.safetensors.index.json")
     try:
         with open(index, encoding="utf-8") as file:
@@ -288,7 +288,7 @@ def _head_drafts(
 ) -> Drafts:
     """Return the drafts of multi-token prediction, whose head is in the checkpoint. Since 0.5.18 a
     one-layer pool for each runner is packed into the target's pool; before, the head has a separate
-    pool."""
+    pool. name: the algorithm."""
     if release.packed_drafts:
         runners = 1
         if server.value("enable_multi_layer_eagle") is True:

@@ -189,7 +189,7 @@ def text_config(config: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _sliding_heads(text: Mapping[str, object]) -> Heads:
-    """Return the heads of the window layers: from fields for these layers, else as all layers."""
+    """Return the heads of the window layers: from fields for window layers, else for all layers."""
     head_dim = positive(text, "swa_head_dim") if text.get("swa_head_dim") else _head_dim(text)
     v_head_dim = positive(text, "swa_v_head_dim") if text.get("swa_v_head_dim") else head_dim
     key, other = "swa_num_key_value_heads", text.get("attention_other_setting")
@@ -203,7 +203,7 @@ def _sliding_heads(text: Mapping[str, object]) -> Heads:
 
 
 def _head_dim(text: Mapping[str, object]) -> int:
-    """Return the width of a head: as written, else hidden_size divided by the attention heads."""
+    """Return a head's width: as written, else hidden_size / attention heads. Raises ConfigError."""
     if text.get("head_dim") is not None:
         return positive(text, "head_dim")
     width = positive(text, "hidden_size") // positive(text, "num_attention_heads")
@@ -243,7 +243,7 @@ def _shares_index(text: Mapping[str, object], layer: int) -> bool:
 
 
 def _linear(text: Mapping[str, object], architectures: tuple[str, ...]) -> LinearState | Unknown:
-    """Return the state of the linear layers; Unknown if it is not derivable."""
+    """Return the linear layers' state; Unknown if not derivable. Raises ConfigError for a field."""
     # The one shape that SGLang's qwen3_next.py and its kin share (Mamba2StateShape.create).
     if text.get("linear_key_head_dim") is None:
         return Unknown(f"{architectures[0]}: the state of its linear layers is not derivable")
@@ -324,7 +324,7 @@ def _full_layers(count: int, other: LayerKind, full: Collection[object]) -> tupl
 def _sliding_layers(
     text: Mapping[str, object], architectures: tuple[str, ...], count: int
 ) -> tuple[LayerKind, ...]:
-    """Return the kind of each layer of a model with window layers. Raises ConfigError."""
+    """Return the kind of each of ``count`` layers, some with a window. Raises ConfigError."""
     if "Llama4ForConditionalGeneration" in architectures:
         return _full_layers(count, LayerKind.SLIDING, range(4, count + 1, 4))
     pattern = text.get("hybrid_layer_pattern")
@@ -339,7 +339,7 @@ def _sliding_layers(
 
 
 def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple[LayerKind, ...]:
-    """Return each layer's kind. other: the kind beside full attention. Raises ConfigError."""
+    """Return each layer's kind, full or ``other``, by ``types``. Raises ConfigError."""
     if len(types) < count:
         raise ConfigError(f"layer_types names {len(types)} of {count} layers")
     allowed = {"full_attention": LayerKind.FULL, f"{other.value}_attention": other}
@@ -350,7 +350,7 @@ def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple
 
 
 def positive(text: Mapping[str, object], key: str, most: int = MOST_WIDTH) -> int:
-    """Return the field ``key``, a whole number from 1 to ``most``. Raises ConfigError."""
+    """Return the config's field ``key``, a whole number from 1 to ``most``. Raises ConfigError."""
     value = text.get(key)
     if value is None:
         raise ConfigError(f"has no {key}")

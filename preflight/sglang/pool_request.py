@@ -142,7 +142,7 @@ def device_tokens(request: DeviceRequest) -> Interval | Unknown:
 
 @or_unknown
 def _profiled(request: DeviceRequest) -> Interval:
-    """Return the number of tokens that fit the GPU, between the bounds of the estimate."""
+    """Return the tokens that fit the GPU, between the bounds of the estimate, or Unknown."""
     pools = request.pools
     geometry, gpu_bytes = known(pools.geometry), known(request.gpu_bytes)
     fraction = request.mem_fraction or default_mem_fraction(request)
@@ -158,7 +158,7 @@ def _profiled(request: DeviceRequest) -> Interval:
 def _budget(
     request: DeviceRequest, gpu_bytes: int, fraction: float | Unknown
 ) -> tuple[int, int, str]:
-    """Return the least and most bytes left for the KV cache, and why."""
+    """Return the least and most bytes left for the KV cache, and why. fraction: of the GPU."""
     if isinstance(fraction, Unknown):
         return 0, gpu_bytes, f"at most the whole GPU, for {fraction.reason}"
     weights, ranks = request.weights_bytes, request.pools.tp * request.pools.pp
@@ -192,7 +192,7 @@ def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> i
 def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
     """Return the GPU bytes of ``tokens`` tokens that a ratio of 1 mirrors on the host. The bytes
     are those of the widest pipeline stage, whose ratio all stages take. Each pool of the GPU has a
-    page of padding (``mem_cache/hicache_auto_size.py``)."""
+    page of padding (``mem_cache/hicache_auto_size.py``). Unknown for linear layers."""
     geometry = known(pools.geometry)
     if pools.dcp > 1:
         raise UnknownFactError(BY_GPU_WITH_DCP)
@@ -223,7 +223,7 @@ def decode_pool_ratio(
 ) -> float | Unknown | None:
     """Return the ratio of a decode server's pool for retracted requests. None in a release without
     the pool. Only MHA and sliding-window models have the pool, and not with a prefix cache on the
-    decode server, offloading or priority preemption."""
+    decode server, offloading or priority preemption. Unknown if ``context_tokens`` is."""
     ratio = release.decode_ratio
     if ratio is None or not release.decode_fits_request:
         return ratio
@@ -448,7 +448,7 @@ def default_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tupl
 
 def _retraction_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
     """Return the bounds of the ratio of the pool for retracted requests. The pool holds at least
-    one request of the model's context, which is never longer than the GPU's pool."""
+    one request of the model's context, which is never longer than the GPU's pool of ``tokens``."""
     floor = sized.release.decode_ratio or 0.0
     most = max(floor, 1.0) if sized.release.decode_fits_request else floor
     context = sized.value("context_length")

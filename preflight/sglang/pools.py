@@ -221,7 +221,7 @@ def _bounds(sized: SizedServer, request: PoolRequest, origin: str) -> ServerMemo
 
 
 def _widest_stage(sized: SizedServer, request: PoolRequest, origin: str) -> ServerMemory:
-    """Return the least and the most bytes of one rank over all pipeline stages."""
+    """Return the bounds of one rank's bytes over all pipeline stages. origin: as in ``_bounds``."""
     stages = []
     for stage in range(request.pp):
         draft = request.draft if stage == request.pp - 1 else None
@@ -252,7 +252,7 @@ def _most_bytes(memory: ServerMemory) -> float:
 
 
 def _stage_bounds(pools: HostPools | HostBytes | Unknown, origin: str) -> ServerMemory:
-    """Return the pools of one pipeline stage as bounds."""
+    """Return the pools of one pipeline stage as bounds. origin: what the size follows from."""
     lead = f"{origin}: " if origin else ""
     if isinstance(pools, HostPools):
         sizes = pools.allocations_bytes
@@ -302,7 +302,7 @@ _BAD_FRACTION = Refusal(
 
 
 def _no_gpu_memory(hardware: Hardware, ranks: int) -> Refusal:
-    """Return SGLang's refusal for lack of GPU memory, or that the weights are larger than a GPU."""
+    """Return SGLang's refusal for lack of GPU memory, or that weights / ``ranks`` exceed a GPU."""
     weights, gpu_bytes = hardware.weights_bytes, hardware.gpu_bytes
     share = (weights if isinstance(weights, int) else hardware.least_weights_bytes) // ranks
     if isinstance(gpu_bytes, Unknown) or share < gpu_bytes:

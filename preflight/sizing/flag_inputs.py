@@ -156,8 +156,8 @@ def _ranks(flags: Flags, shown: Shown) -> int:
 def _protocol(
     flags: Flags, environment: Mapping[str, str], shown: Shown, notes: list[Note]
 ) -> Protocol:
-    """Return the transport of the flag, of the variable, or SGLang's default, and add it to
-    ``shown``. A variable that names no transport is a note."""
+    """Return the transport of the flag, of MOONCAKE_PROTOCOL, or SGLang's default, and add it to
+    ``shown``. A variable that names no transport adds a note."""
     named = environment.get("MOONCAKE_PROTOCOL")
     if flags.protocol:
         protocol, origin = Protocol(flags.protocol), "--protocol"
@@ -225,7 +225,7 @@ def _refuse_page_size(size: int, release: MooncakeRelease) -> None:
 def _placed_ranks(
     flags: Flags, environment: Mapping[str, str], ranks: int, nic_nodes: tuple[int, ...], root: Root
 ) -> RankPlacement:
-    """Return the NUMA node of each rank: as the flag names it, else as SGLang binds the rank."""
+    """Return the NUMA node of each of ``ranks``: as the flag names it, else as SGLang binds it."""
     if flags.rank_nodes is not None:
         return given_ranks(ranks, flags.rank_nodes)
     if flags.segment_scope == "process":

@@ -227,8 +227,8 @@ def _members(
 
 
 def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> int:
-    """Return the least bytes that a server puts into /dev/shm, counted for its first rank. 0 for
-    other ranks, and for other programs."""
+    """Return the least bytes that a server writes to /dev/shm, all for its first rank. 0 for other
+    ranks and programs, and if the ranks are not known."""
     ranks = None if process.server is None else server_ranks(process.server)
     if rank or ranks is None or isinstance(ranks, Unknown):
         return 0
@@ -265,8 +265,8 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
 
 def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
     """Return the share of GPU memory that a rank takes. None if the rank's GPU is not known, or an
-    engine other than SGLang names no share. ``rank`` None: the share of all ranks of such an
-    engine; for SGLang None is returned."""
+    engine other than SGLang names no share. ``rank`` None: the share of all ranks of that engine;
+    None for SGLang."""
     environment = process.command.environment
     selections = [environment.get(name) for name in _HIDES_GPUS]
     if any(word is not None and word.unresolved for word in selections):

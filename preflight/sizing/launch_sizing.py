@@ -100,8 +100,8 @@ def gather_launch(
     default_page_bytes: int | Unknown,
 ) -> LaunchInputs:
     """Return all inputs by which a launch is judged: its mappings at both bounds of L2, the rules'
-    findings, and the releases. source: the launch's name. Raises UsageError; NoLaunchError if the
-    launch starts no program that is judged here."""
+    findings, and the releases. source: the launch's name. default_page_bytes: 2 MiB if Unknown.
+    Raises UsageError; NoLaunchError if the launch starts no program that is judged here."""
     mooncake, version, notes = choose_mooncake(
         options.mooncake_version, options.installed, options.origins.get("mooncake_version")
     )
@@ -233,7 +233,7 @@ _STORE_DECIDING = ("global_segment_size", "protocol", "device_name", "enable_ssd
 
 
 def _shown_settings(servers: Iterable[SglangServer]) -> dict[str, Input]:
-    """Return the settings that each server's memory follows from, with their origins."""
+    """Return the settings on which each server's memory depends, with their origins."""
     shown: dict[str, Input] = {}
     for server in servers:
         settings = {name: server.arguments.settings[name] for name in _DECIDING}
@@ -310,9 +310,9 @@ class LaunchSizing(NamedTuple):
 def size_launch(
     reading: Reading, source: str, options: LaunchOptions, root: Root, read_file: ReadFile
 ) -> LaunchSizing:
-    """Size a launch: understand its commands, take those of one host, and judge them against the
-    host below ``root``. source: the launch's name. read_file: reads the files that its commands
-    name. Raises UsageError."""
+    """Size a launch: understand its commands, and judge the processes of one host against the host
+    below ``root``. source: the launch's name. read_file: reads the files that its commands name.
+    Raises UsageError."""
     host = read_host(root)
     older = written_too_old(options, reading)
     options = with_image(with_written_versions(options, reading), reading, root)
@@ -390,8 +390,8 @@ def _status(
 
 
 def _unknown_if_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, str]:
-    """Return status and reason, but "unknown" if an index or draft pool may come on top of
-    ``--hicache-size``, for a server whose model is not known. "fails" is never replaced."""
+    """Return status and reason. The status is "unknown" if an index or draft pool may come on top
+    of ``--hicache-size``, for a server of an unknown model. "fails" is never replaced."""
     for process in inputs.processes if status != "fails" else ():
         server, memory = process.server, inputs.memory.get(process.number)
         size = l2_gigabytes(server) if server is not None and server.hicache else 0
@@ -404,7 +404,7 @@ def _unknown_if_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[st
 
 class Admission(NamedTuple):
     """One server's answer. refused: the message that it would print, for certain. late: what the
-    slowest rank would print, should the others have taken their pools by then. pages: the numbers
+    slowest rank would print if the other ranks have taken their pools by then. pages: the numbers
     of huge pages with which the server starts; None without pools on huge pages."""
 
     origin: str

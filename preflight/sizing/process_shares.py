@@ -81,7 +81,7 @@ _BEFORE_BLACKWELL, _BLACKWELL = range(0x13, 0x29), (0x29, 0x31)
 
 @or_unknown
 def _gpu_kind(root: Root) -> GpuKind | None:
-    """Return the kind of the host's GPUs; None for several kinds, an unlisted GPU, or no GPU."""
+    """Return the kind of the GPUs; None if several, not listed, or no GPU; Unknown if not read."""
     kinds: set[GpuKind | None] = set()
     for gpu in known(read_accelerators(root)):
         maker = ACCELERATOR_VENDORS.get(known(gpu.vendor))
@@ -187,7 +187,7 @@ def share_of(
 ) -> Share:
     """Return the mappings of the ranks of ``process``, bound to the NUMA nodes that numactl or its
     container names. Add a server's pools to ``memory``. Unknown if a number that a size depends on
-    is unknown. Raises UsageError for too many ranks."""
+    is unknown. Raises UsageError for too many ranks. hardware: None if no SGLang server."""
     share = _unbound_share(process, hardware, host, memory)
     nodes = bound_nodes(process.command)
     if nodes is None or len(numa_nodes(host.root)) < 2:
@@ -228,11 +228,9 @@ def _numactl_nodes(command: Command) -> Iterator[tuple[str, frozenset[int], str]
 
 
 def bound_nodes(command: Command) -> frozenset[int] | None:
-    """Return the only NUMA nodes for a command's memory, or None for all.
-
-    The nodes are those that ``numactl --membind`` and the container's ``--cpuset-mems`` name. If
-    both name nodes, those in common (None without any). ``--interleave`` and ``--preferred`` take
-    pages of other nodes too."""
+    """Return the only NUMA nodes for a command's memory, or None for all. The nodes are those of
+    ``numactl --membind`` and the container's ``--cpuset-mems``, or the nodes common to both.
+    ``--interleave`` and ``--preferred`` take pages of other nodes too."""
     nodes: frozenset[int] | None = None
     for named in named_nodes(command):
         if named.memory_alone:
@@ -247,7 +245,8 @@ def _unbound_share(
     memory: dict[int, ServerMemory],
 ) -> Share:
     """Return the mappings of a server, a consumer or a store, bound to no node by numactl yet.
-    Other programs have an empty share. Raises UnknownFactError and UsageError."""
+    Other programs have an empty share. Raises UnknownFactError, and UsageError for too many
+    ranks."""
     if process.server is not None and hardware is not None:
         return _server_share(process, process.server, hardware, host, memory)
     if process.consumer is not None:
@@ -357,7 +356,7 @@ def _rank_placement(
     clients: list[StoreClient | None],
 ) -> RankPlacement:
     """Return the NUMA node of each rank: as --rank-numa-nodes states, else as SGLang binds it
-    within the CPUs that numactl leaves."""
+    within the CPUs that numactl leaves. clients: the store client of each rank."""
     stated = host.options.rank_nodes
     if stated is not None:
         return given_ranks(ranks.here, stated)

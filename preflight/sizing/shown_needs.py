@@ -40,8 +40,8 @@ _FILES = {"offload": "SSD offload folder", "config": "configuration"}
 
 
 def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
-    """Return the needs of a launch by kind: memory, ports, files, disk, devices, services. Huge
-    pages are summed over all processes; every other need names its owner."""
+    """Return the needs of a launch by kind: memory, ports, files, disk, devices, services (but no
+    advertised addresses). Huge pages are summed up; every other need names its owner."""
     return {
         "hugetlb": list(_hugetlb(sizing)),
         "regular": _sums(sizing, "regular memory", Backing.REGULAR),

@@ -81,9 +81,9 @@ class HostMemory(NamedTuple):
 
 
 class Sizing(NamedTuple):
-    """The answer: what is asked for, what would be taken, and the verdict under both rules.
-    asked: the replay as if huge pages never ran short. taken: the replay with this host's pages.
-    withheld: why no pages are to be reserved, as the launch ends all the same; else ""."""
+    """The answer: what is asked for, what would be taken, and the verdict under both rules. asked:
+    the replay as if huge pages never ran short. taken: the replay with this host's pages. withheld:
+    why no pages are to be reserved, as the launch ends even with pages; else ""."""
 
     inputs: SizingInputs
     host: HostMemory
@@ -227,7 +227,7 @@ def _refuse_missing_page_size(inputs: SizingInputs, hugetlb: HugeTlb) -> None:
 def _stock(
     inputs: SizingInputs, host: HostMemory, root: Root, needs: Mapping[Spot, int]
 ) -> dict[Spot, Stock | Unknown]:
-    """Return the pages available at each spot: read, or stated for another host."""
+    """Return the pages available at each spot: read (else Unknown), or stated for another host."""
     page = inputs.settings.hugepage_bytes
     spots = {*needs, Spot(page, None)}
     stock = read_stock(root, host.hugetlb, host.memory_bytes("MemAvailable"), spots)
@@ -281,7 +281,7 @@ def _why_it_fails(taken: tuple[ProcessReplay, ...] | None) -> str:
 
 def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:
     """Return the answer of mooncake-hicache-sizing, the helper of Mooncake's documentation, for the
-    same inputs: it counts the whole HugeTLB pool, whoever holds its pages."""
+    same inputs. The helper takes the whole HugeTLB pool as free, whoever holds its pages."""
     available = inputs.available_bytes
     if available is None:
         # The helper reads nr_hugepages from sysfs.

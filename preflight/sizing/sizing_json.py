@@ -44,7 +44,7 @@ def sizing_object(sizing: Sizing, rule: str) -> Json:
 
 
 def launch_object(sizing: LaunchSizing, rule: str) -> Json:
-    """Return a launch's answer for JSON: the shown sizing (else an error), and the launch."""
+    """Return a launch's answer for JSON: the sizing by ``rule`` (else an error), and the launch."""
     shown = sizing.shown
     if shown is None:
         answer = error_object(sizing.exit_code, sizing.reason)

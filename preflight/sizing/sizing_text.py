@@ -53,7 +53,7 @@ SHORTAGES = {
 
 def _reading_text(sizing: LaunchSizing) -> str:
     """Return how the launch was read: the host that is sized, the parts that were not read, and
-    notes (except on conditions and on commands not started). Equal notes are told once."""
+    notes. Notes on conditions and on commands not started are left out; equal notes are one."""
     places: dict[tuple[str, str], list[Origin]] = {}
     for note in sizing.reading.notes:
         if note.id not in ("condition", "not-started"):  # those that count are told above
@@ -113,8 +113,9 @@ def sizing_text(
     next_step: str = "",
     left_out: str = "",
 ) -> str:
-    """Return the whole answer. verdict: replaces the verdict on huge pages; "" keeps that.
-    next_step: shown only if the pages suffice. left_out: the parts that are in no number."""
+    """Return the whole answer by ``rule`` (documented or exact). verdict: replaces that on huge
+    pages; "" keeps it. next_step: shown only if the pages suffice. left_out: parts that are in no
+    number."""
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
     notes = [*sizing.unused, *sizing.inputs.notes]
@@ -175,7 +176,7 @@ def _admissions(sizing: LaunchSizing) -> str:
 
 
 def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> str:
-    """Return every need with its formula, and once each input that the needs follow from, with its
+    """Return every need with its formula, then once each input that the needs depend on, with its
     origin. needs: by kind. shown: the inputs of the whole launch."""
     lines = ["Needs of this host, each with its formula"]
     inputs: dict[str, Input] = {}
@@ -343,7 +344,7 @@ def _inputs(sizing: Sizing) -> str:
 
 
 def _shown(name: str, value: object) -> str:
-    """Return an input's value for a person."""
+    """Return an input's value for a person; with a ``name`` in ``_bytes``, in larger units too."""
     if isinstance(value, int) and name.endswith("_bytes"):
         return f"{value} ({format_bytes(value)})"
     if isinstance(value, list):
@@ -399,8 +400,8 @@ def _reasons(sizing: Sizing) -> list[str]:
 
 
 def _verdicts(sizing: Sizing) -> str:
-    """Return a sentence if the documented rule and the exact need disagree; "" if they agree or it
-    cannot be told."""
+    """Return a sentence if the documented rule and the exact need disagree; "" if they agree or one
+    gives no verdict."""
     passes = sizing.documented.status != "insufficient_for_baseline"
     sees_pool = sizing.documented.available_bytes is not None
     short = next((s for s in sizing.verdict.shortages if not s.spot.nodes), None)

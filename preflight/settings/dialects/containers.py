@@ -15,7 +15,7 @@ from preflight.settings.records import Plan
 
 
 def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
-    """Return (variables to set, with their values; names to remove; notes on those that are left
+    """Return (variables to set, with their values; names to remove; notes on variables left
     out)."""
     kept: dict[str, str] = {}
     removed: list[str] = []

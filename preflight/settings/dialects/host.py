@@ -99,7 +99,7 @@ def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
 
 def overruled(plan: Plan) -> list[str]:
     """Return a note on each file or script that is read later than our drop-in and may set the
-    default pool to less."""
+    default pool to less. [] if the drop-in does not set that pool."""
     pages, _ = _default_pool(plan)
     if pages is None:
         return []
