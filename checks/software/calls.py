@@ -112,7 +112,8 @@ def parts(package: str) -> list[str]:
 
 
 def program(path: str) -> dict[str, str]:
-    """Read a file on PATH: its ``_identity``, or a script's interpreter; else {}. Runs nothing."""
+    """Say what a file on PATH is, without running it: ``build_id`` and ``release`` ("" if not
+    found) of a compiled program, ``script`` (the interpreter's path) of a script, {} of others."""
     elf = read_elf(path)
     if elf is not None:
         return _identity(path, elf)

@@ -123,8 +123,9 @@ def _have(engine: Environment) -> str:
 
 @CHECKS.check("software.mooncake-duplicate")
 def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
-    """Judge whether only one Mooncake is installed, with the files that its wheel brought. Judge
-    too whether the mooncake_master on PATH is of the same release."""
+    """Judge whether only one Mooncake is installed, and whether its files are still those of its
+    wheel: not changed, not overwritten by another wheel, not shadowed by another folder. Judge too
+    whether the mooncake_master on PATH is of the same release."""
     engine = known(software.engine)
     if engine is None:
         yield skip("neither SGLang nor Mooncake is installed here")

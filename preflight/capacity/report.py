@@ -384,7 +384,8 @@ def _columns(rounds: Sequence[Round], width: int) -> list[int]:
 
 
 def _axis(rounds: Sequence[Round], size: int) -> list[str]:
-    """Return the line below the plot, with as many round numbers as there is room for."""
+    """Return the two lines below the plot: its lower edge, and as many round numbers as fit. size:
+    the width of the plot, in columns."""
     row = [" "] * (size + 8)
     free = 0
     for column, each in zip(_columns(rounds, size), rounds, strict=True):

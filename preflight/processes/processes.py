@@ -409,12 +409,12 @@ def _arguments(
 def _without_dynamo_flags(
     argv: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> tuple[tuple[Word, ...], Unknown | None]:
-    """Return the words that ``dynamo.sglang`` hands on to SGLang, and None, or an Unknown if the
-    disagg config, a file, has more words.
+    """Return the words that ``dynamo.sglang`` hands on to SGLang; and an Unknown if a disagg config
+    is in use, a file that holds more words and is not read here, else None.
 
-    Flags that SGLang does not have are left out with their values: Dynamo's own (ai-dynamo 1.6.1:
-    --namespace, --endpoint, --dyn-...), and misspelled ones, which end the worker. Dynamo's values
-    of SGLang's flags become SGLang's (sglang/args.py)."""
+    Left out, with their values: flags that SGLang does not have, which are Dynamo's own (ai-dynamo
+    1.6.1: --namespace, --endpoint, --dyn-...) or misspelled, which ends the worker. A value that
+    only Dynamo knows is replaced by the one that Dynamo hands to SGLang (sglang/args.py)."""
     names = ("--disagg-config", "--disagg-config-key")
     flags = [name for name in names if any(word.flag == name for word in argv)]
     set_ = [name for name in environment if name.startswith("DYN_SGL_DISAGG_CONFIG")]

@@ -60,8 +60,10 @@ def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 
 @RULES.server("arguments-refused")
 def arguments_refused(server: SglangServer) -> Iterator[Match]:
-    """Yield a finding for the parser's error, and one for all words that it does not recognize, if
-    these surely stop the server. A "..." of an example is reported in place of the other words."""
+    """Yield a finding for the parser's error, and one for the words that the parser does not
+    recognize. Only what surely stops the server counts: if the release is assumed, what every
+    release refuses. A "..." that an example left in the launch is reported in place of those
+    words."""
     arguments = server.arguments
     if arguments.error and (arguments.exact or _all_releases_refuse(arguments.argv)):
         where = arguments.refused[0].origin if arguments.refused else None

@@ -56,7 +56,8 @@ _STATUSES = list(Status)
 
 
 def plan_of(launch_words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
-    """Return the plan of a launch on a host. Raises UsageError if either cannot be read."""
+    """Return the plan of a launch on a host, or of the host alone without a launch. Raises
+    UsageError if either cannot be read; a launch that is late leaves a gap for every topic."""
     from preflight.judging.judge_host import judge_host
 
     seen = judge_host(launch_words, root, timeout_seconds, list(every_check()))

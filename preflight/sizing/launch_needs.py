@@ -126,8 +126,9 @@ def _regions_for_ranks(
 
 
 def _admitting_limit_bytes(process: LaunchProcess, source: LaunchInputs) -> int:
-    """Return the memory that the process's cgroup must leave for SGLang's own check to admit the
-    pools. 0 if the check does not read the cgroup, or the pools are not known."""
+    """Return how much memory has to be free within the cgroup's limit for SGLang's admission gate
+    to pass. 0 if the gate does not read the cgroup or checks no pool, if SGLang sizes the pools
+    itself, and if the pools are not known."""
     memory, server = source.memory.get(process.number), process.server
     ranks = None if server is None else server_ranks(server)
     if memory is None or ranks is None or isinstance(ranks, Unknown):
