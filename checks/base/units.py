@@ -31,7 +31,8 @@ class Quantity(str):
 
 
 def or_more(amount: str) -> str:
-    """Return ``"8.22 GiB or more"``; an amount that says so already is returned unchanged."""
+    """Return an amount as ``"8.22 GiB or more"``. A ``Quantity`` that is marked ``least`` says so
+    already, and is returned unchanged; plain text always gets the words."""
     if not isinstance(amount, Quantity):
         return f"{amount} or more"
     if amount.least:

@@ -193,7 +193,8 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: PageNeed) -> Finding:
 
 
 def _consequence(spot: Spot) -> str:
-    """Say what a missing page does: to a whole pool's mapping, or to a node's share."""
+    """Tell what happens if pages of ``spot`` are missing, as the end of a sentence. It differs
+    for the whole pool (no node) and for one node."""
     if spot.node is None:
         return "mapping fails, and the process ends after it has loaded the model"
     return (

@@ -62,7 +62,8 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
         return port_problem(nic, use.environment)
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
-        """Make the finding about one device's ports. lost: why the device is not used, or None."""
+        """Describe a device's ports in a finding that passes; ``judge_devices`` sets its status.
+        lost: why the launch loses the device, which adds the advice; None if it does not."""
         ports = () if isinstance(nic.ports, Unknown) else nic.ports
         folder = f"{RDMA_DEVICES}/{nic.name}/ports"
         states = [f"port {p.number} {_word(p.state)} ({_word(p.physical_state)})" for p in ports]

@@ -350,7 +350,8 @@ def has_host_gids(process: ProcessNeeds) -> bool:
 def gid_choice(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
-    """Return the GID that Mooncake takes on the port that it opens; Unknown without such a port."""
+    """Return which GID Mooncake takes on the port that it opens; ``gid`` of the choice is None if
+    none will do. Unknown without such a port, or if the port could not be read."""
     number = port_of(environment)
     port = known(nic.port(number))
     if port is None:

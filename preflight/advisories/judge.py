@@ -131,11 +131,10 @@ def _verdict(record: Advisory, subject: AdvisorySubject) -> Verdict:
 def advisory_findings(seen: JudgedHost) -> list[Finding]:
     """Judge every record for a launch on a host; [] without a launch that is sized.
 
-    Each process that a record affects, or may affect, is a finding. A finding that passes has the
-    number of records that affect no process. A finding that is skipped has the number of records
-    whose event may arise only while the launch runs. For each unknown release or word of the
-    launch, another has the number of records that depend on it. Records that another check covers
-    are left out."""
+    A finding is made for each process that a record affects, or may affect. The other records are
+    counted: those that affect no process in one that passes; in one that is skipped, those whose
+    event may arise only while the launch runs; in one more that is skipped for each unknown release
+    or word, those that depend on it. Records that another check covers are left out."""
     if not isinstance(seen.launch, Sized):
         return []
     findings: list[Finding] = []

@@ -69,8 +69,9 @@ def names_set(formula: str) -> dict[str, bool]:
 
 
 def _evaluate_part(text: str, value: Value, assign: Assign | None) -> int:
-    """Return the result of one part of a formula, after its assignment. Raises ArithmeticError if
-    the part is not understood."""
+    """Work out what stands between two commas of a formula, and do its assignment; ``i++`` returns
+    the old value. Raises ArithmeticError, or SyntaxError and others of ``ast.parse``, if it is not
+    understood, or assigns and ``assign`` is None."""
     match = _SETS.fullmatch(text)
     if match is None or not names_set(text):
         if names_set(text):

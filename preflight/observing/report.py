@@ -52,7 +52,8 @@ class Observation(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The verdict in a sentence: that of the first of the worst findings."""
+        """The verdict in a sentence: the first of the worst findings; if all pass, how many
+        programs hold what was predicted; without findings, that no program of a launch runs."""
         if not self.rows:
             return "no program of a launch runs here: SGLang, Mooncake, vLLM, LMCache, Dynamo"
         worst = [row.finding for row in self.rows if row.finding.status is self.verdict]

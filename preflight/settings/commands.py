@@ -318,7 +318,8 @@ def _shm(setting: Setting, context: Context) -> Lines:
 
 
 def _device(setting: Setting, context: Context) -> Lines:
-    """Return the line that passes a device file on to a container, or opens it to every user."""
+    """Return the line that gives access to a device file: passed on to a container, else the
+    setting's own command, else opened to every user. A comment if the file does not exist."""
     path, container_kind = setting.name, _of_the_container(setting, context)
     pod = f"in the pod: {path} comes with its device plugin's resource"
     place, service = context._replace(container=container_kind), f"devices: ['{path}:{path}']"

@@ -265,9 +265,9 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
 
 
 def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
-    """Return the share of GPU memory that a rank takes. None if the rank's GPU is not known, or an
-    engine other than SGLang names no share. ``rank`` None: the share of all ranks of that engine;
-    None for SGLang."""
+    """Return the share of GPU memory that a rank takes; None if its GPU is not known, or an engine
+    other than SGLang names no share. rank: None asks for all ranks together; for SGLang the answer
+    is then None."""
     environment = process.command.environment
     selections = [environment.get(name) for name in _HIDES_GPUS]
     if any(word is not None and word.unresolved for word in selections):

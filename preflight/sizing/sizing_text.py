@@ -267,7 +267,8 @@ def _table(
 
 
 def _names(processes: list[ProcessReplay]) -> str:
-    """Return one name for processes that map alike: that of the first to that of the last."""
+    """Return a heading for processes that map alike: the name of a single one, else ``first to
+    last: each`` (``first, last: each`` for the same rank of two servers)."""
     first, last = processes[0].process.name, processes[-1].process.name
     if len(processes) == 1:
         return first

@@ -94,9 +94,11 @@ def fleet_findings(
 def _one_address(
     check: str, what: str, addresses: Mapping[str, tuple[str, ...]], follows: str, owners: Owners
 ) -> Iterator[OnNodes]:
-    """Judge a service that all nodes must name alike; fewer than two nodes are not judged. check:
-    the id. what: the service in words. addresses: of the service, by node. follows: the result of
-    different addresses, for the text."""
+    """Yield findings on nodes that name another address of a service than the others do. Nothing if
+    fewer than two nodes name the service.
+
+    check: the id. what: the service in words. addresses: node -> the addresses that it names.
+    follows: what goes wrong then, in words. owners: tells which node an address belongs to."""
     named = ((name, each) for name, each in addresses.items() if each)
     processes = {name: tuple(sorted(map(owners.of, each))) for name, each in named}
     written = {name: ", ".join(each) for name, each in addresses.items()}

@@ -148,8 +148,9 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable
 
 
 def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
-    """Yield each report in ``content``, a broken one as Unusable; one Unusable if no report begins
-    in the text."""
+    """Yield each report in a text, a broken one as Unusable; one Unusable if no report begins in
+    the text. source: the text's name, for messages. content: the text in UTF-8, no longer
+    packed."""
     text = content.decode("utf-8-sig", "replace")
     any_report = False
     for task in _tasks(text) if _LABELLED.search(text) else (text,):
