@@ -87,7 +87,8 @@ def _nics(measured: MeasuredRun) -> Iterator[Finding]:
     """Judge the NICs, which were measured one at a time: each needs half of its link's speed, or
     half of the median of the other NICs if that is more.
 
-    Unknown if a transfer was not done in time. A failed transfer over all NICs is judged, too."""
+    Unknown if two transfers were not done in time, but for a NIC whose others needed less than half
+    of that time. A failed transfer over all NICs is judged, too."""
     part = measured.part("transfer")
     each = {single.nic: single.bytes_per_second for single in part.rates if single.nic}
     for rate in (single for single in part.rates if single.nic):
@@ -98,7 +99,10 @@ def _nics(measured: MeasuredRun) -> Iterator[Finding]:
         finding = Finding(NIC, Status.PASS, rate.nic, rate_text(have), rate_text(need))
         whose = "the other NICs'" if beside > rate.link_bytes_per_second else "its link's"
         why = next((note for note in part.notes if note.startswith(f"{rate.nic}: ")), "")
-        if LATE in why:  # a busy machine, or a rail that answers nobody
+        if LATE in why and 2 * rate.size_bytes < _NIC_SHARE * beside * rate.seconds:
+            each_moves = format_bytes(int(beside * rate.seconds))
+            finding = finding.warned(f"{why}, in which another NIC moves {each_moves}")
+        elif LATE in why:  # a busy machine, or a rail that answers nobody
             finding = finding.unknown(f"{why}: give --budget more")
         elif why or have < need:
             finding = finding.warned(why or f"it is slower than half of {whose} speed")

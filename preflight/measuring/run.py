@@ -260,6 +260,7 @@ class Measuring:
                     here, opened, where = self._connect(address, peer, devices=name)
                     if name not in opened.devices:
                         raise MeasureError(f"the engine did not open it: {opened.error}")
+                    rate = rate._replace(seconds=most)  # if the transfer is not done by then
                     self._ask(here, "hello", most, peer=where)
                     seconds = slice_seconds(self._left_seconds, len(alone) - number)
                     rate = self._measure_transfer(here, "write", size, seconds, most)

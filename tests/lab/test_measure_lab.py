@@ -55,12 +55,3 @@ def test_rails_that_do_not_reach_each_other_are_found(guests: Guests) -> None:
     _, findings = answer_of(guests, "rails apart")
     assert findings["measure.nic all NICs at once"].startswith(("warn", "unknown"))
     assert findings["measure.nic rxe0"].startswith("pass")
-
-
-def test_a_nic_that_tc_slows_is_found(guests: Guests) -> None:
-    _, findings = answer_of(guests, "bridged")
-    assert findings["measure.nic fast"].startswith("pass")
-    assert findings["measure.nic slow"].startswith("pass")
-    part, findings = answer_of(guests, "slowed")
-    assert findings["measure.nic fast"].startswith("pass")
-    assert findings["measure.nic slow"].startswith("warn: it is slower than half"), part

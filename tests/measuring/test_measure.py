@@ -305,6 +305,7 @@ def test_what_follows_of_times_and_hits_is_said() -> None:
 
 
 GB = 1e9
+LATE_NIC = Rate("write", "by b alone", 16 * MIB, 0, 0.0, 0, nic="b")
 NICS: tuple[tuple[tuple[Rate, ...], tuple[str, ...], list[Status]], ...] = (
     ((rate("write", 9 * GB, "a", 12.5 * GB),), (), [Status.PASS]),
     ((rate("write", 6 * GB, "a", 12.5 * GB),), (), [Status.WARN]),
@@ -313,8 +314,13 @@ NICS: tuple[tuple[tuple[Rate, ...], tuple[str, ...], list[Status]], ...] = (
     ((rate("write", GB, "a"), rate("write", 0.4 * GB, "b")), (), [Status.PASS, Status.WARN]),
     ((rate("write", GB, "a"), rate("write", 0, "b")), ("b: returns -1",),
      [Status.PASS, Status.WARN]),
-    ((rate("write", GB, "a"), rate("write", 0, "b")), ("b: it took more than 8 s",),
+    # 32 MiB take the other 0.03 s.
+    ((rate("write", GB, "a"), LATE_NIC._replace(seconds=8.0)), ("b: it took more than 8 s",),
+     [Status.PASS, Status.WARN]),
+    ((rate("write", GB, "a"), LATE_NIC._replace(seconds=0.06)), ("b: it took more than 0.06 s",),
      [Status.PASS, Status.UNKNOWN]),
+    ((LATE_NIC._replace(seconds=8.0, link_bytes_per_second=GB),), ("b: it took more than 8 s",),
+     [Status.UNKNOWN]),
 )  # fmt: skip
 
 
