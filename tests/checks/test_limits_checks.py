@@ -13,15 +13,7 @@ from checks.base.unknown import Unknown
 from checks.limits.facts import ADDRESS_SPACE, DATA_SIZE, FILE_SIZE, SIZE_ROWS, read_limits
 from checks.limits.runtimes import Daemon, Limit, UnitLimit
 from tests.builders.synthetic_system import limits_file
-from tests.checks.limit_hosts import (
-    IPC_LOCK,
-    NO_RUNTIMES,
-    launch,
-    limits,
-    rank,
-    system,
-    tree,
-)
+from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, system, tree
 from tests.checks.test_limits_memlock import ROOT, UNREADABLE, docker, one, unit
 from tests.tables import each_row
 

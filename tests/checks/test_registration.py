@@ -40,16 +40,7 @@ from checks.run.runner import judge
 from preflight.inputs.host_source import open_host, size_and_needs
 from preflight.inputs.launch_words import LaunchWords
 from tests.builders.synthetic import build_host, erdma_host
-from tests.checks.rdma_hosts import (
-    GIB,
-    MIB,
-    RXE0,
-    FakeHost,
-    found,
-    launch,
-    process,
-    with_settings,
-)
+from tests.checks.rdma_hosts import GIB, MIB, RXE0, FakeHost, found, launch, process, with_settings
 from tests.paths import ROOT
 from tests.tables import each_row
 

@@ -66,23 +66,6 @@ def rates_of(answer: Answer, name: str) -> dict[tuple[str, int], float]:
     return {(one["op"], one["size_bytes"]): one["bytes_per_second"] for one in part["rates"]}
 
 
-# So often at least and at most are two things measured, one right after the other.
-ROUNDS = range(3, 16)
-MOST_ROUNDS = 25
-
-
-def ratio_of_bests(ours: Callable[[], float], theirs: Callable[[], float], share: float) -> float:
-    """Measure both in turn until their bests are within ``share``: nobody disturbs those."""
-    best = [0.0, 0.0]
-    for number in range(MOST_ROUNDS):
-        sides = (0, ours), (1, theirs)
-        for side, measured in sides if number % 2 else reversed(sides):
-            best[side] = max(best[side], measured())
-        if number + 1 >= ROUNDS.start and abs(best[0] / best[1] - 1) <= share:
-            break
-    return best[0] / best[1]
-
-
 def library_of(wheel: Wheel) -> Library:
     return Library(sys.executable, str(wheel.folder), "mooncake-transfer-engine", wheel.version)
 
@@ -160,6 +143,13 @@ def loaded_child(wheel: Wheel, stack: ExitStack, folder: Path, **environment: st
     stack.callback(child.end)
     assert child.ask({"do": "load", "folder": str(wheel.folder)}, 60).error == ""
     return child
+
+
+def same_unit(pair: Pair) -> bool:
+    """A wrong unit is a factor of 8 or more (bits for bytes), and what else the machine does is
+    less. How close they come is a measurement: benchmarks/measure.py."""
+    both = [(pair[0](), pair[1]()) for _ in range(3)]
+    return 1 / 6 < max(ours for ours, _ in both) / max(theirs for _, theirs in both) < 6
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from tests.real.measures import (
     measure,
     processes_of,
     rates_of,
-    ratio_of_bests,
     ready_pair,
+    same_unit,
     storage_pair,
     store_pairs,
     transfer_pair,
@@ -34,33 +34,22 @@ from tests.real.test_rehearse_real import pages_in_use
 pytestmark = pytest.mark.real
 
 MIB = 1 << 20
-# How much a ratio may differ from 1: a wrong unit is a factor of 8 or more (bits for bytes), and
-# what else the machine does is less. How close they come is a measurement: docs/measure.md.
-SHARE = 5.0
 
 
 @pytest.mark.parametrize("op", ["read", "write"])
 def test_transfers_are_as_fast_as_the_wheels_own_benchmark(
-    op: str, wheel_0_3_13: Wheel, tmp_path: Path, record_property: Callable[[str, object], None]
+    op: str, wheel_0_3_13: Wheel, tmp_path: Path
 ) -> None:
-    with transfer_pair(wheel_0_3_13, op, 16 * MIB, tmp_path) as (ours, theirs):
-        ratio = ratio_of_bests(ours, theirs, SHARE)
-    record_property("ratio", ratio)
-    assert 1 / (1 + SHARE) <= ratio <= 1 + SHARE
+    with transfer_pair(wheel_0_3_13, op, 16 * MIB, tmp_path) as pair:
+        assert same_unit(pair)
 
 
 def test_put_and_get_are_as_fast_as_in_a_plain_loop(
-    wheel_0_3_13: Wheel,
-    stores: Callable[[Wheel], Store],
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
+    wheel_0_3_13: Wheel, stores: Callable[[Wheel], Store], tmp_path: Path
 ) -> None:
-    """One object at a time, of the same segment; the one first and the other in turn."""
     master = stores(wheel_0_3_13).address
     with store_pairs(wheel_0_3_13, master, 256 << 10, 100, tmp_path) as pairs:
-        ratios = [ratio_of_bests(*pairs[op], SHARE) for op in ("put", "get")]
-    record_property("ratios", ratios)
-    assert all(1 / (1 + SHARE) <= ratio <= 1 + SHARE for ratio in ratios)
+        assert all(map(same_unit, pairs.values()))
 
 
 def test_a_launch_is_measured_in_its_sizes(
@@ -101,11 +90,7 @@ def test_a_launch_is_measured_in_its_sizes(
 
 
 def test_the_time_to_ready_is_predicted_from_a_tenth(
-    wheel_0_3_13: Wheel,
-    huge_pages: HugePages,
-    stores: Callable[[Wheel], Store],
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
+    wheel_0_3_13: Wheel, huge_pages: HugePages, stores: Callable[[Wheel], Store], tmp_path: Path
 ) -> None:
     """On pages that were touched before: those that a virtual machine's pool never touched come at
     a tenth of the speed."""
@@ -115,20 +100,14 @@ def test_the_time_to_ready_is_predicted_from_a_tenth(
         pytest.skip(refused)
     predicted, started = ready_pair(wheel_0_3_13, stores(wheel_0_3_13).address, size, tmp_path)
     started()
-    ratio = ratio_of_bests(lambda: 1 / predicted(), lambda: 1 / started(), SHARE)
-    record_property("ratio", ratio)
-    assert 1 / (1 + SHARE) <= ratio <= 1 + SHARE
+    assert same_unit((lambda: 1 / predicted(), lambda: 1 / started()))
     assert pages_in_use() == 0
 
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="needs fio")
-def test_the_folder_is_as_fast_as_fio_finds_it(
-    tmp_path: Path, record_property: Callable[[str, object], None]
-) -> None:
+def test_the_folder_is_as_fast_as_fio_finds_it(tmp_path: Path) -> None:
     """A file for each MiB, written with fdatasync and read, O_DIRECT both."""
-    ratios = [ratio_of_bests(*storage_pair(op, tmp_path), SHARE) for op in ("write", "read")]
-    record_property("ratios", ratios)
-    assert all(1 / (1 + SHARE) <= ratio <= 1 + SHARE for ratio in ratios)
+    assert all(same_unit(storage_pair(op, tmp_path)) for op in ("write", "read"))
 
 
 def test_memory_needs_no_library(tmp_path: Path) -> None:

@@ -17,11 +17,7 @@ import pytest
 
 from checks.base.root import Root
 from checks.releases.mooncake import mooncake_release
-from preflight.programs.memory_records import (
-    Launch,
-    MappedProcess,
-    OwnAllocator,
-)
+from preflight.programs.memory_records import Launch, MappedProcess, OwnAllocator
 from preflight.programs.store_environment import read_store_settings
 from preflight.rehearsal import run as rehearsal_run
 from preflight.rehearsal.plan import plan_members
