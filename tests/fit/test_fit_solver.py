@@ -463,8 +463,7 @@ def test_a_containers_limit_that_the_launch_writes_stops_no_size(tmp_path: Path)
 
 
 def test_pages_that_a_boot_loses_are_no_containers_limit(tmp_path: Path) -> None:
-    """Of 1 GiB pages that were set by hand no command keeps them for the next boot: what to do is
-    said beside, and nothing of a container is."""
+    """No command keeps 1 GiB pages for the next boot: nothing is said of a container either."""
     script = f"export MC_STORE_HUGEPAGE_SIZE=1GB\n{SERVICE}"
     result = fit(tmp_path, case("pool", script, pools={2 * MIB: 0, GIB: 50}))
     lost = [each for each in result.answer.beside if each.check == "hugetlb.after-reboot"]

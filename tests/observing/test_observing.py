@@ -181,8 +181,7 @@ def test_a_process_that_is_none_is_refused(tmp_path: Path) -> None:
             running_servers(Root(str(tmp_path)), (pid,))
 
 
-# More commands than are read of one text.
-LONG_SHELL = "bash\0-c\0" + "mooncake_client\n" * 10_050
+LONG_SHELL = "bash\0-c\0" + "mooncake_client\n" * 10_050  # more commands than are read
 
 
 @pytest.mark.parametrize(
