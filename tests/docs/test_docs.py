@@ -16,7 +16,7 @@ from preflight.launches.source import notices
 from preflight.logs.patterns import read_patterns
 from tests.paths import ROOT
 
-CALL = re.compile(r"\b(SourceNote|Note|Recommendation|note|noted|only)\(")
+CALL = re.compile(r"\b(SourceNote|Note|Recommendation|note|only_note|only)\(")
 ID = re.compile(r"-?[a-z]+\d?(?:-[a-z]+)*")
 
 
