@@ -275,7 +275,8 @@ def _mark_note(text: str, path: str, reading: Reading) -> SourceNote:
     """Return a note on how bash reads a script that begins with a byte order mark."""
     lost = any(command.origin == Origin(path, 1) for command in reading.commands)
     result = "does not find the program of this line" if lost else "loses this line"
-    result += ", and the kernel refuses to run it without a shell in front" * text.startswith("#!")
+    if text.startswith("#!"):
+        result += ", and the kernel refuses to run it without a shell in front"
     why = "the file begins with a byte order mark (U+FEFF), which bash takes for a part of the "
     why += f"first word: it {result}. It is read here as meant; save it as UTF-8 without the mark"
     return SourceNote("program-behind-mark" if lost else "byte-order-mark", why, Origin(path, 1))

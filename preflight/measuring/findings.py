@@ -100,8 +100,9 @@ def _nics(measured: MeasuredRun) -> Iterator[Finding]:
         whose = "the other NICs'" if beside > rate.link_bytes_per_second else "its link's"
         why = next((note for note in part.notes if note.startswith(f"{rate.nic}: ")), "")
         if LATE in why and 2 * rate.size_bytes < _NIC_SHARE * beside * rate.seconds:
-            each_moves = format_bytes(int(beside * rate.seconds))
-            finding = finding.warned(f"{why}, in which another NIC moves {each_moves}")
+            moved = format_bytes(int(beside * rate.seconds))
+            asked = format_bytes(2 * rate.size_bytes)
+            finding = finding.warned(f"{why} for {asked}, in which another NIC moves {moved}")
         elif LATE in why:  # a busy machine, or a rail that answers nobody
             finding = finding.unknown(f"{why}: give --budget more")
         elif why or have < need:

@@ -122,9 +122,10 @@ def sizing_text(
     noted = [line for note in notes for line in _wrapped(f"  - {note.text} [{note.id}]", 2)]
     # Without HiCache and Mooncake there is nothing to put into a table.
     empty = rule != "documented" and not any(process.allocations for process in sizing.asked)
+    suffices = sizing.status in ("fits", "falls_back")
     return _parts(
         lead if rule == "documented" else "",
-        _head(sizing, paint, verdict, next_step * (sizing.status in ("fits", "falls_back"))),
+        _head(sizing, paint, verdict, next_step if suffices else ""),
         left_out,
         *([] if empty else [_processes(sizing), _pools(sizing), _documented(sizing)]),
         _inputs(sizing),
