@@ -13,7 +13,7 @@ OWN = ("checks", "preflight")
 DEFECT = 70
 INTERRUPTED = 130
 # What protocols make of having no verdict; the others take the exit code as it is. A test holds
-# these to preflight.check.report, which may be what cannot be imported.
+# these to preflight.verdict.report, which may be what cannot be imported.
 NO_VERDICT = {
     "nagios": (3, "MOONCAKE UNKNOWN - "),
     "npd": (3, "error: "),

@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from preflight.cli.observe import observe_host
-from preflight.inputs.launch_words import LaunchWords
+from preflight.command_inputs.launch_words import LaunchWords
 
 ROUNDS, WINDOW_SECONDS = 30, 0.25
 MAPPINGS, TOUCHED_BYTES = 2000, 256 << 20

@@ -23,7 +23,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from preflight.probes.measure import OpenDevice, Order, measure, memory_available_bytes, search
+from preflight.benchmark.probes.measure import (
+    OpenDevice,
+    Order,
+    measure,
+    memory_available_bytes,
+    search,
+)
 from tests.lab.guest import run_in_guest
 from tests.lab.probe_runner import prepare
 

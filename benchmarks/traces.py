@@ -20,8 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from preflight.traces.curve import CurveCounter, optimum
-from preflight.traces.formats import chained, open_trace
+from preflight.cache_sizing.traces.curve import CurveCounter, optimum
+from preflight.cache_sizing.traces.formats import chained, open_trace
 
 SIZES = [500, 1000, 2000, 4000, 8000, 12_000, 16_000, 32_000, 64_000, 128_000]
 ROUNDS = 5

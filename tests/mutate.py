@@ -246,7 +246,7 @@ def answer(draw: random.Random, folder: Path) -> Words:
 
 @cache
 def traces() -> tuple[str, ...]:
-    from tests.traces.test_formats import MOONCAKE, QWEN, RECEIVED, SIMULATOR, STORED
+    from tests.cache_sizing.traces.test_formats import MOONCAKE, QWEN, RECEIVED, SIMULATOR, STORED
 
     parts: list[Any] = [RECEIVED, STORED, {"token_ids": list(range(150))}]
     parts.append({"messages": [{"role": "user", "content": "x" * 600}]})

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from preflight.check.report import fold
+from preflight.verdict.report import fold
 
 Json = dict[str, Any]
 

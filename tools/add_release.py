@@ -4,13 +4,13 @@
     tools/add_release.py mooncake 0.3.15
     tools/add_release.py sglang 0.5.24
 
-Fetches the wheel, writes the release's flags and its names of variables into preflight/data and the
-build ids of its programs into checks/software, prints what differs from the newest one before it
-(flags, names of variables, definitions that the model follows), error messages that the tables of
-logs do not know, and which of the changes that upstream had open are in it, and runs the tests that
-hold the model against the real release; those of Mooncake set vm.nr_hugepages, as root. What is
-printed as changed has to be read; a fact that it changes is a row in checks/releases. With that row
-written, the same command runs the tests again.
+Fetches the wheel, writes the release's flags and its names of variables into
+preflight/engines/tables and the build ids of its programs into checks/software, prints what differs
+from the newest one before it (flags, names of variables, definitions that the model follows), error
+messages that the tables of logs do not know, and which of the changes that upstream had open are in
+it, and runs the tests that hold the model against the real release; those of Mooncake set
+vm.nr_hugepages, as root. What is printed as changed has to be read; a fact that it changes is a row
+in checks/releases. With that row written, the same command runs the tests again.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ def add_sglang(release: str) -> None:
 
 
 def say_messages(program: str, folder: Path) -> None:
-    """Say which error messages need a row in preflight/logs, or one in tools/log_messages.toml."""
+    """Say which error messages need a row in preflight/server_logs, or one in
+    tools/log_messages.toml."""
     new = (
         f"{name}: {text}"
         for why, name, text in log_messages.decided(program, folder)
@@ -129,9 +130,9 @@ def say_messages(program: str, folder: Path) -> None:
 
 
 def say_without_row(names: Mapping[str, Iterable[str]]) -> None:
-    """Say which names preflight/data/launch_names.txt does not have: each needs a row."""
+    """Say which names preflight/engines/tables/launch_names.txt does not have: each needs a row."""
     lines = (f"{kind} {name}" for kind, found in names.items() for name in without_row(kind, found))
-    say("Without a row in preflight/data/launch_names.txt", lines)
+    say("Without a row in preflight/engines/tables/launch_names.txt", lines)
 
 
 def say_open_changes(program: str, folder: Path) -> None:
@@ -206,7 +207,7 @@ def conformance(program: str, release: str) -> int:
     """Run the tests of the real release; return pytest's exit code."""
     tests = {
         "mooncake": ["tests/real/test_conformance.py", "-k", f"each_row and {release}"],
-        "sglang": ["tests/sglang/test_conformance.py", "-k", f"asked and {release}"],
+        "sglang": ["tests/engines/sglang/test_conformance.py", "-k", f"asked and {release}"],
     }
     asked = {"MOONCAKE_PREFLIGHT_RELEASE": release, f"MOONCAKE_PREFLIGHT_{program.upper()}": "1"}
     allowed = {"MOONCAKE_PREFLIGHT_REAL": "1"} if program == "mooncake" else {}

@@ -30,7 +30,10 @@ def on_files(files: Any, config: Any) -> Any:
     }
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
-    wanted = [*(ROOT / "docs").glob("*.md"), *(ROOT / "preflight" / "rules").glob("*.md")]
+    wanted = [
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "preflight" / "launch_problems" / "rules").glob("*.md"),
+    ]
     wanted += (ROOT / "checks").glob("*/*.md")
     for page in wanted:
         for name in {*linked(page), page.relative_to(ROOT).as_posix()}:
@@ -73,7 +76,7 @@ def in_repository(name: str) -> str:
 
 def log_lines() -> str:
     """Return every known line of a log, as ``explain --index`` prints it."""
-    from preflight.logs.by_words import index_rows
+    from preflight.server_logs.by_words import index_rows
 
     rows = (
         f"### `{one_line(row.excerpt)}`\n\n{row.printer}, {row.stage.word}. "
@@ -86,8 +89,8 @@ def log_lines() -> str:
 
 def checks() -> str:
     """Return every check, with what it asks."""
-    from preflight.check.catalogue import catalogue
     from preflight.cli.explain import list_rows
+    from preflight.verdict.catalogue import catalogue
 
     rows = (row for row in list_rows(catalogue()) if row["of"] != "rule")
     lines = (f"| `{row['check']}` | {row['of']} | {cell(row['asks'])} |" for row in rows)
@@ -96,7 +99,7 @@ def checks() -> str:
 
 def rules() -> str:
     """Return every rule about launches, with words in which it holds and those that mend it."""
-    from preflight.rules.launch_rules import RULES
+    from preflight.launch_problems.rules.launch_rules import RULES
 
     lines = (
         f"| `{rule.id}` | {rule.severity.name.lower()} | {cell(rule.finds)} | "

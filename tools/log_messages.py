@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Say which error messages of a release the tables of preflight/logs know, and which are new.
+"""Say which error messages of a release the tables of preflight/server_logs know, and which are
+new.
 
     tools/log_messages.py mooncake 0.3.13.post1     the wheel: strings of its objects, its Python
     tools/log_messages.py sglang 0.5.23             the modules of HiCache, L3, PD and arguments
@@ -109,7 +110,7 @@ class Tables:
     """What the tables know."""
 
     def __init__(self) -> None:
-        from preflight.logs.patterns import read_patterns
+        from preflight.server_logs.patterns import read_patterns
 
         self.patterns = read_patterns()
         self.parts = "\n".join(
@@ -119,7 +120,7 @@ class Tables:
 
     def knows(self, text: str, compiled: bool) -> bool:
         """Return whether a row finds a message; of a compiled one a part has to be in a row."""
-        from preflight.logs.search import Search
+        from preflight.server_logs.search import Search
 
         search = Search()
         search.add(f"{text}\n{text.replace(GAP, '12')}\n")

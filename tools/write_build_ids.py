@@ -2,7 +2,9 @@
 """Write which GNU build ids Mooncake's programs have in the wheels of each release.
 
     tools/write_build_ids.py 0.3.15    adds a release to checks/software/build_ids.txt
-    tools/write_build_ids.py --all     adds every release of preflight/data/mooncake_flags.txt
+    tools/write_build_ids.py --all     adds every release of the table of flags
+
+Releases are those of preflight/engines/tables/mooncake_flags.txt.
 
 One wheel of each distribution is fetched and not kept. The programs are the same file in the wheels
 of all Python versions (compared: 0.3.13.post1, 3.10 to 3.12). Modules are not: they would be one

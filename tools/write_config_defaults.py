@@ -3,9 +3,9 @@
 
     .cache/sglang/environment/bin/python tools/write_config_defaults.py
 
-Fills preflight/data/config_defaults.json from the configuration classes of the transformers that
-it is run with, which SGLang reads models by. A class that derives a field from others has no
-default of its own, and so no entry.
+Fills preflight/engines/tables/config_defaults.json from the configuration classes of the
+transformers that it is run with, which SGLang reads models by. A class that derives a field from
+others has no default of its own, and so no entry.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-TABLE = Path(__file__).parents[1] / "preflight" / "data" / "config_defaults.json"
+TABLE = Path(__file__).parents[1] / "preflight" / "engines" / "tables" / "config_defaults.json"
 FIELDS = ("num_key_value_heads", "head_dim")
 # Two models of the class: what is the same in both is the class's own.
 ONE = {"num_attention_heads": 16, "hidden_size": 16 * 64}

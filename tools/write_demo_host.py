@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
-DEMO = ROOT / "checks" / "capture" / "demo" / "h800.tar.gz"
+DEMO = ROOT / "checks" / "host_snapshot" / "demo" / "h800.tar.gz"
 LAUNCH = """\
 #!/bin/bash
 # Qwen3-32B on one host of eight GPUs, HiCache with Mooncake as its third tier.

@@ -5,9 +5,9 @@
 
 Names are taken from the wheels: of SGLang's Python sources those that stand as a text or that its
 class of settings declares, of Mooncake's programs and libraries those that stand as a string of
-their own. What preflight/data/known_environment.txt has stays, for older releases read it: a name
-that the newest SGLang no longer reads has the last release behind it that does. The wheels are
-fetched once and kept below .cache.
+their own. What preflight/engines/tables/known_environment.txt has stays, for older releases read
+it: a name that the newest SGLang no longer reads has the last release behind it that does. The
+wheels are fetched once and kept below .cache.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from sglang_wheels import unpacked
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 from checks.releases.sglang import parse_version  # noqa: E402
-from preflight.programs.sglang_argument_tables import known_releases  # noqa: E402
+from preflight.engines.programs.sglang_argument_tables import known_releases  # noqa: E402
 
-TABLE = ROOT / "preflight" / "data" / "known_environment.txt"
+TABLE = ROOT / "preflight" / "engines" / "tables" / "known_environment.txt"
 _NAME = r"(?:MC|MOONCAKE|SGLANG)_[A-Z0-9_]*[A-Z0-9]"
 _IN_PYTHON = re.compile(rf"""["'](?P<text>{_NAME})["']|^\s+(?P<setting>{_NAME}) = Env""", re.M)
 _IN_BINARY = re.compile(rf"\0({_NAME})(?=\0)".encode())

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Write the table of Mooncake's flags, as the programs of each release list them themselves.
 
-    tools/write_mooncake_flags.py 0.3.15    adds a release to preflight/data/mooncake_flags.txt
+    tools/write_mooncake_flags.py 0.3.15    adds a release
     tools/write_mooncake_flags.py --all     makes the table anew, of its releases
+
+The table is preflight/engines/tables/mooncake_flags.txt.
 
 The wheels, and the CUDA runtime that some of them link, are fetched once and kept below
 .cache/mooncake; a driver that is not there is stood in for (gcc). What else a release changed is a
@@ -20,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TABLE = ROOT / "preflight" / "data" / "mooncake_flags.txt"
+TABLE = ROOT / "preflight" / "engines" / "tables" / "mooncake_flags.txt"
 CACHE = ROOT / ".cache" / "mooncake"
 PROGRAMS = ("mooncake_master", "mooncake_client")
 HEAD = """\

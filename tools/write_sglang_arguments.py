@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Write the table of SGLang's arguments, from the parser that each release builds.
 
-    tools/write_sglang_arguments.py 0.5.24    adds a release to preflight/data/sglang_arguments.json
+    tools/write_sglang_arguments.py 0.5.24    adds a release
     tools/write_sglang_arguments.py --all     makes the table anew, of its releases
 
+The table is preflight/engines/tables/sglang_arguments.json.
+
 The wheels and a Python with CPU torch, which their parsers need, are fetched once and kept below
-.cache/sglang. Afterwards MOONCAKE_PREFLIGHT_SGLANG=1 pytest tests/sglang/test_conformance.py holds
-this project's reading of several lines for every argument against each release's own parser. What
-else a release changed is a row of checks/releases/sglang.py.
+.cache/sglang. Afterwards MOONCAKE_PREFLIGHT_SGLANG=1 pytest
+tests/engines/sglang/test_conformance.py holds this project's reading of several lines for every
+argument against each release's own parser. What else a release changed is a row of
+checks/releases/sglang.py.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any
 from sglang_wheels import environment, unpacked
 
 ROOT = Path(__file__).parents[1]
-TABLE = ROOT / "preflight" / "data" / "sglang_arguments.json"
+TABLE = ROOT / "preflight" / "engines" / "tables" / "sglang_arguments.json"
 Rows = list[dict[str, Any]]
 
 

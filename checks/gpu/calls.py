@@ -107,7 +107,7 @@ def cuda_attributes() -> list[dict[str, int | None]]:
     None, in CUDA's order. Raises OSError if CUDA gives no answer."""
     import ctypes  # noqa: F401  # before the child is there: see memory_policy
 
-    from checks.base.root import in_child
+    from checks.framework.root import in_child
 
     answer: list[dict[str, int | None]] = in_child(_cuda_attributes, CUDA_LIMIT_SECONDS)
     return answer

@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
-from checks.base.needs import LaunchNeeds
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.needs import LaunchNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.pci.facts import PciFunction, read_accelerators
 
 DRIVER_VERSION = "/proc/driver/nvidia/version"

@@ -1,7 +1,7 @@
 """Which GPU, NICs and NUMA nodes of this host a process of the launch uses."""
 
-from checks.base.needs import GPU_RESOURCES, GivenGpus, LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.framework.needs import GPU_RESOURCES, GivenGpus, LaunchNeeds, ProcessNeeds
+from checks.framework.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import GpuFacts
 from checks.pci.facts import PciFunction
 from checks.rdma.facts import RdmaFacts

@@ -7,8 +7,8 @@ through peer memory or dma-buf.
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 
-from checks.base.check import CheckSet, any_launch, the_launch
-from checks.base.finding import (
+from checks.framework.check import CheckSet, any_launch, the_launch
+from checks.framework.finding import (
     Evidence,
     Finding,
     Kind,
@@ -22,11 +22,17 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.fold import fold, fold_alike, fold_names
-from checks.base.needs import GPU_RESOURCES, GivenGpus, LaunchNeeds, ProcessNeeds, running_with_last
-from checks.base.units import GIB, Quantity, format_bytes
-from checks.base.unknown import Unknown, known, or_unknown
-from checks.base.written_numbers import leading_integer
+from checks.framework.fold import fold, fold_alike, fold_names
+from checks.framework.needs import (
+    GPU_RESOURCES,
+    GivenGpus,
+    LaunchNeeds,
+    ProcessNeeds,
+    running_with_last,
+)
+from checks.framework.units import GIB, Quantity, format_bytes
+from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.written_numbers import leading_integer
 from checks.gpu.facts import DRIVER_VERSION, IMEX_CHANNELS, MEMORY_PEERS, GpuFacts, NvmlGpu
 from checks.gpu.hardware_use import (
     container_gpu_addresses,

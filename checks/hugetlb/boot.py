@@ -13,10 +13,10 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.units import GIB, KIB, MIB
-from checks.base.unknown import Unknown
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.units import GIB, KIB, MIB
+from checks.framework.unknown import Unknown
 from checks.limits.runtimes import conf_files
 
 RUN = "/run/sysctl.d"

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from operator import add
 
-from checks.base.needs import LaunchNeeds
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.framework.needs import LaunchNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown, known, or_unknown
 from checks.hugetlb.boot import (
     RUN,
     SYSCTL_FOLDERS,

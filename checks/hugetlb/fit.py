@@ -10,9 +10,9 @@ first rank's arena fits and starves it); such a pool is judged ``FAILS``.
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
-from checks.base.pages import Pages, Spot, Usage
-from checks.base.record import NamedTuple
-from checks.base.unknown import Unknown
+from checks.framework.pages import Pages, Spot, Usage
+from checks.framework.record import NamedTuple
+from checks.framework.unknown import Unknown
 
 # A bound process is granted a mapping on the pages of its own node, wherever its shares then lie.
 HEADROOM = "while a split segment is mapped"

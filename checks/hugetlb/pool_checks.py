@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from checks.base.cgroup_mounts import no_limit
-from checks.base.check import CheckSet, the_launch
-from checks.base.finding import (
+from checks.framework.cgroup_mounts import no_limit
+from checks.framework.check import CheckSet, the_launch
+from checks.framework.finding import (
     Consequence,
     Evidence,
     Finding,
@@ -19,9 +19,9 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.needs import LaunchNeeds, sizes_to_lower
-from checks.base.pages import Pages, Spot
-from checks.base.units import (
+from checks.framework.needs import LaunchNeeds, sizes_to_lower
+from checks.framework.pages import Pages, Spot
+from checks.framework.units import (
     GIB,
     KIB,
     MIB,
@@ -32,7 +32,7 @@ from checks.base.units import (
     format_page_size,
     round_up,
 )
-from checks.base.unknown import Unknown, known, unread
+from checks.framework.unknown import Unknown, known, unread
 from checks.hugetlb.boot import (
     choose_sysctl_file,
     is_sysctl_file,

@@ -7,12 +7,12 @@ Documentation/mm/hugetlbfs_reserv.rst (available = free - reserved).
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from checks.base.finding import Evidence
-from checks.base.pages import Pages
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.units import GIB, KIB
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.framework.finding import Evidence
+from checks.framework.pages import Pages
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.units import GIB, KIB
+from checks.framework.unknown import Unknown, known, or_unknown
 from checks.numa.nodes import (
     NODES,
     NUMA_STATUS,

@@ -8,12 +8,12 @@ Source: Documentation/admin-guide/cgroup-v2.rst (HugeTLB), cgroup-v1/hugetlb.rst
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from checks.base.cgroup_mounts import cgroup_limit, own_mount
-from checks.base.pages import Spot
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.units import kernel_size
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.framework.cgroup_mounts import cgroup_limit, own_mount
+from checks.framework.pages import Spot
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.units import kernel_size
+from checks.framework.unknown import Unknown, known, or_unknown
 from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import HugeTlb, Pool
 

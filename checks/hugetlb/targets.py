@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from checks.base.finding import Kind, Setting
-from checks.base.pages import Pages, Spot
-from checks.base.record import NamedTuple
-from checks.base.units import KIB, format_bytes, format_page_size
-from checks.base.unknown import Unknown
+from checks.framework.finding import Kind, Setting
+from checks.framework.pages import Pages, Spot
+from checks.framework.record import NamedTuple
+from checks.framework.units import KIB, format_bytes, format_page_size
+from checks.framework.unknown import Unknown
 from checks.hugetlb.pools import POOLS, HugeTlb, Pool
 from checks.numa.nodes import NODES
 

@@ -9,12 +9,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from checks.base.cgroup_mounts import cgroup_limit, own_mount
-from checks.base.needs import CAPABILITIES, LaunchNeeds
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
-from checks.base.written_numbers import kernel_count
+from checks.framework.cgroup_mounts import cgroup_limit, own_mount
+from checks.framework.needs import CAPABILITIES, LaunchNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.written_numbers import kernel_count
 from checks.limits.runtimes import (
     Daemon,
     Limit,

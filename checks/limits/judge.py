@@ -4,8 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from checks.base.check import CheckSet, the_launch
-from checks.base.finding import (
+from checks.framework.check import CheckSet, the_launch
+from checks.framework.finding import (
     Consequence,
     Evidence,
     Finding,
@@ -18,12 +18,19 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.fold import fold
-from checks.base.needs import UNLIMITED, ContainerLimits, LaunchNeeds, ProcessNeeds, RunAs, is_root
-from checks.base.pages import MemoryKind
-from checks.base.record import NamedTuple
-from checks.base.units import GIB, KIB, Quantity, counted, format_bytes
-from checks.base.unknown import RUN_INSIDE, Unknown
+from checks.framework.fold import fold
+from checks.framework.needs import (
+    UNLIMITED,
+    ContainerLimits,
+    LaunchNeeds,
+    ProcessNeeds,
+    RunAs,
+    is_root,
+)
+from checks.framework.pages import MemoryKind
+from checks.framework.record import NamedTuple
+from checks.framework.units import GIB, KIB, Quantity, counted, format_bytes
+from checks.framework.unknown import RUN_INSIDE, Unknown
 from checks.limits.facts import (
     ADDRESS_SPACE,
     CPU_SECONDS,

@@ -1,7 +1,7 @@
 """Who runs a process and what that user may; what setrlimit(2) leaves of a launch's own limits."""
 
-from checks.base.finding import Consequence, Finding
-from checks.base.needs import (
+from checks.framework.finding import Consequence, Finding
+from checks.framework.needs import (
     CAPABILITIES,
     Bound,
     ContainerLimits,
@@ -10,8 +10,8 @@ from checks.base.needs import (
     SetLimit,
     is_root,
 )
-from checks.base.record import NamedTuple
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.framework.record import NamedTuple
+from checks.framework.unknown import Unknown, known, or_unknown
 from checks.limits.facts import LimitFacts
 from checks.limits.runtimes import Limit
 from checks.system.facts import SystemFacts

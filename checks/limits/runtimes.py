@@ -9,12 +9,12 @@ Sources: systemd.exec(5), systemd.unit(5), systemd-system.conf(5), limits.conf(5
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from checks.base.docker_config import DOCKER_CONFIG, docker_text, read_docker_config
-from checks.base.needs import LIMIT_NAMES, is_root
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.units import KIB, MIB
-from checks.base.unknown import Unknown, UnknownFactError, known, none_if_absent, or_unknown
+from checks.framework.docker_config import DOCKER_CONFIG, docker_text, read_docker_config
+from checks.framework.needs import LIMIT_NAMES, is_root
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.units import KIB, MIB
+from checks.framework.unknown import Unknown, UnknownFactError, known, none_if_absent, or_unknown
 
 # Where units and their drop-ins lie, the strongest folder first.
 UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/lib/systemd/system")

@@ -8,10 +8,10 @@ counted into the same ``pinned_vm``, but held against the limit in another sum, 
 rings (``user->locked_vm``): what it pins first, RDMA no longer has.
 """
 
-from checks.base.check import the_launch
-from checks.base.docker_config import DOCKER_CONFIG
-from checks.base.finding import Evidence
-from checks.base.needs import (
+from checks.framework.check import the_launch
+from checks.framework.docker_config import DOCKER_CONFIG
+from checks.framework.finding import Evidence
+from checks.framework.needs import (
     UNLIMITED,
     Bound,
     ContainerLimits,
@@ -21,9 +21,9 @@ from checks.base.needs import (
     SetLimit,
     is_root,
 )
-from checks.base.record import NamedTuple
-from checks.base.units import MIB, Quantity, format_bytes, round_up
-from checks.base.unknown import RUN_INSIDE, Unknown, known, or_unknown
+from checks.framework.record import NamedTuple
+from checks.framework.units import MIB, Quantity, format_bytes, round_up
+from checks.framework.unknown import RUN_INSIDE, Unknown, known, or_unknown
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, UID_MAP, LimitFacts
 from checks.limits.launch_limits import added_capabilities, has_capability, start_limit
 from checks.limits.runtimes import PAM_FOLDER, Limit, daemon_of, runtime_units

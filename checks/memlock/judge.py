@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.check import CheckSet, any_launch, the_launch
-from checks.base.docker_config import DOCKER_CONFIG
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
-from checks.base.fold import fold
-from checks.base.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
-from checks.base.units import format_bytes, format_need, or_more
-from checks.base.unknown import RUN_INSIDE, Unknown, known, or_unknown, unread
+from checks.framework.check import CheckSet, any_launch, the_launch
+from checks.framework.docker_config import DOCKER_CONFIG
+from checks.framework.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
+from checks.framework.fold import fold
+from checks.framework.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
+from checks.framework.units import format_bytes, format_need, or_more
+from checks.framework.unknown import RUN_INSIDE, Unknown, known, or_unknown, unread
 from checks.limits.facts import IPC_LOCK_BIT, UID_MAP, LimitFacts
 from checks.limits.launch_limits import not_started
 from checks.limits.runtimes import Limit, UnitLimit, daemon_of

@@ -9,12 +9,12 @@ cgroup-v1/memory.rst.
 
 import os
 
-from checks.base.cgroup_mounts import MOUNTS, cgroup_limit, own_mount
-from checks.base.needs import LaunchNeeds
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
-from checks.base.written_numbers import kernel_count
+from checks.framework.cgroup_mounts import MOUNTS, cgroup_limit, own_mount
+from checks.framework.needs import LaunchNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.written_numbers import kernel_count
 from checks.numa.nodes import Meminfo, read_meminfo
 
 

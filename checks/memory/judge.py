@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from checks.base.cgroup_mounts import no_limit
-from checks.base.check import CheckSet, any_launch, the_launch
-from checks.base.finding import (
+from checks.framework.cgroup_mounts import no_limit
+from checks.framework.check import CheckSet, any_launch, the_launch
+from checks.framework.finding import (
     Consequence,
     Evidence,
     Finding,
@@ -18,9 +18,9 @@ from checks.base.finding import (
     command,
     passed,
 )
-from checks.base.needs import LaunchNeeds, ProcessNeeds, sizes_to_lower
-from checks.base.units import GIB, MIB, counted, format_bytes, format_need, format_page_size
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.framework.needs import LaunchNeeds, ProcessNeeds, sizes_to_lower
+from checks.framework.units import GIB, MIB, counted, format_bytes, format_need, format_page_size
+from checks.framework.unknown import Unknown, known, or_unknown
 from checks.memory.facts import MAX_MAP_COUNT, OVERCOMMIT, READ_ONLY, SHM, MemoryFacts
 from checks.numa.nodes import Meminfo
 

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from checks.base.root import LIMIT_SECONDS
+from checks.framework.root import LIMIT_SECONDS
 from checks.rdma.calls import NETLINK_ROUTE, netlink_attributes, netlink_dump
 
 

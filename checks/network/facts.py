@@ -13,10 +13,10 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import Any
 
-from checks.base.needs import LaunchNeeds, Service
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.needs import LaunchNeeds, Service
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
 
 PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from checks.base.check import CheckSet, the_launch
-from checks.base.finding import (
+from checks.framework.check import CheckSet, the_launch
+from checks.framework.finding import (
     Consequence,
     Evidence,
     Finding,
@@ -16,8 +16,8 @@ from checks.base.finding import (
     passed,
     skip,
 )
-from checks.base.needs import BoundPort, LaunchNeeds, Service
-from checks.base.unknown import Unknown, known, must_be_read
+from checks.framework.needs import BoundPort, LaunchNeeds, Service
+from checks.framework.unknown import Unknown, known, must_be_read
 from checks.network.facts import (
     ABSENT_KEY,
     LARGEST_PORT,

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from checks.base.needs import LaunchNeeds
-from checks.base.record import NamedTuple
-from checks.base.root import MOST_ERRNO, Root, in_child
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.framework.needs import LaunchNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.root import MOST_ERRNO, Root, in_child
+from checks.framework.unknown import Unknown, known, or_unknown
 from checks.numa.nodes import (
     NODES,
     Meminfo,

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from checks.base.cgroup_mounts import CGROUP_MOUNT, MEMBERSHIPS
-from checks.base.device_nodes import GPUS
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.units import KIB
-from checks.base.unknown import Unknown, known, or_unknown
-from checks.base.written_numbers import kernel_count
+from checks.framework.cgroup_mounts import CGROUP_MOUNT, MEMBERSHIPS
+from checks.framework.device_nodes import GPUS
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.units import KIB
+from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.written_numbers import kernel_count
 
 NODES = "/sys/devices/system/node"
 NUMA_STATUS = f"{GPUS}/*/numa_status"

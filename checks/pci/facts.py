@@ -5,12 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from itertools import takewhile
 
-from checks.base.device_nodes import NVIDIA, PCI_DEVICES, RDMA_DEVICES, driver_gpus, pci_addresses
-from checks.base.needs import LaunchNeeds
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
-from checks.base.root import Root
-from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.device_nodes import (
+    NVIDIA,
+    PCI_DEVICES,
+    RDMA_DEVICES,
+    driver_gpus,
+    pci_addresses,
+)
+from checks.framework.needs import LaunchNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.numa.nodes import numa_nodes
 
 # PCI Express Base Specification: extended capabilities begin at 0x100; each starts with 16 bits of

@@ -9,10 +9,10 @@ discoverCpuTopology, discoverCudaTopology and selectDevice; memory_location.cpp.
 from collections.abc import Sequence
 from typing import Any
 
-from checks.base.needs import ProcessNeeds, RdmaUse
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.framework.needs import ProcessNeeds, RdmaUse
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown, known, or_unknown
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import visible_gpus
 from checks.numa.facts import NumaFacts

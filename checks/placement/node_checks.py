@@ -7,9 +7,9 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from checks.base.check import CheckSet, any_launch, the_launch
-from checks.base.device_nodes import RDMA_DEVICES
-from checks.base.finding import (
+from checks.framework.check import CheckSet, any_launch, the_launch
+from checks.framework.device_nodes import RDMA_DEVICES
+from checks.framework.finding import (
     Evidence,
     Finding,
     Kind,
@@ -20,10 +20,10 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.units import Quantity, format_bytes
-from checks.base.unknown import Unknown, known, must_be_read, or_unknown
+from checks.framework.fold import fold
+from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.units import Quantity, format_bytes
+from checks.framework.unknown import Unknown, known, must_be_read, or_unknown
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import (
     gpu_function,

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from checks.base.check import CheckSet, any_launch
-from checks.base.device_nodes import PCI_DEVICES
-from checks.base.finding import (
+from checks.framework.check import CheckSet, any_launch
+from checks.framework.device_nodes import PCI_DEVICES
+from checks.framework.finding import (
     Evidence,
     Finding,
     Kind,
@@ -16,10 +16,10 @@ from checks.base.finding import (
     passed,
     skip,
 )
-from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds
-from checks.base.record import NamedTuple
-from checks.base.unknown import Unknown, must_be_read
+from checks.framework.fold import fold
+from checks.framework.needs import LaunchNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.unknown import Unknown, must_be_read
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import gpu_function, gpu_processes, nics_in_use
 from checks.pci.facts import PciFacts, PciFunction, bridges_between

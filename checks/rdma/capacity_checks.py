@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from checks.base.check import CheckSet, any_launch
-from checks.base.finding import (
+from checks.framework.check import CheckSet, any_launch
+from checks.framework.finding import (
     Consequence,
     Evidence,
     Finding,
@@ -19,11 +19,18 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds
-from checks.base.pages import Region
-from checks.base.units import MIB, counted, format_bytes, format_need, format_page_size, or_more
-from checks.base.unknown import Unknown, known
+from checks.framework.fold import fold
+from checks.framework.needs import LaunchNeeds
+from checks.framework.pages import Region
+from checks.framework.units import (
+    MIB,
+    counted,
+    format_bytes,
+    format_need,
+    format_page_size,
+    or_more,
+)
+from checks.framework.unknown import Unknown, known
 from checks.rdma.device_table import BASE_PAGE_BYTES, DEVICE_TABLE, MEMORY_KEYS, DeviceRow, Measured
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.per_device import (

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.check import CheckSet, any_launch
-from checks.base.device_nodes import PCI_DEVICES, RDMA_DEVICES
-from checks.base.finding import (
+from checks.framework.check import CheckSet, any_launch
+from checks.framework.device_nodes import PCI_DEVICES, RDMA_DEVICES
+from checks.framework.finding import (
     Consequence,
     Evidence,
     Finding,
@@ -21,9 +21,9 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.fold import fold_names, join_names
-from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
-from checks.base.unknown import Unknown, known
+from checks.framework.fold import fold_names, join_names
+from checks.framework.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.framework.unknown import Unknown, known
 from checks.rdma.facts import ERDMA_MODE, Nic, RdmaFacts
 from checks.rdma.per_device import NO_RDMA, ends_at_start, judge_nics, rdma_launch
 from checks.rdma.use import EFA, Cause, ChosenBy, Transport, Use, reach_problem, uses

@@ -10,10 +10,10 @@ from errno import ENOMEM
 from functools import cache
 from typing import Any
 
-from checks.base.device_nodes import RDMA_DEVICES
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.device_nodes import RDMA_DEVICES
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 
 # Linux's smallest page, by which drivers and users count a table's entries.
 BASE_PAGE_BYTES = 4096

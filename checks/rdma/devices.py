@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from checks.base.device_nodes import RDMA_DEVICES
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
-from checks.base.written_numbers import leading_integer
+from checks.framework.device_nodes import RDMA_DEVICES
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.written_numbers import leading_integer
 from checks.releases.mooncake import MooncakeRelease
 
 IB, ROCE_1, ROCE_2 = "IB", "RoCE v1", "RoCE v2"

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 
-from checks.base.device_nodes import PCI_DEVICES, RDMA_DEVICES, device_names, device_numa_node
-from checks.base.docker_config import docker_text, read_docker_config
-from checks.base.needs import LaunchNeeds
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
-from checks.base.written_numbers import leading_integer
+from checks.framework.device_nodes import PCI_DEVICES, RDMA_DEVICES, device_names, device_numa_node
+from checks.framework.docker_config import docker_text, read_docker_config
+from checks.framework.needs import LaunchNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.written_numbers import leading_integer
 from checks.numa.nodes import parse_cpu_list, read_list
 from checks.rdma.device_table import Measured, read_measured
 from checks.rdma.devices import Netdev, Port, numbered_word, read_netdevs, read_ports

@@ -10,13 +10,13 @@ rdma-core 44 and Mooncake 0.3.13.post1 and 0.3.14.
 
 from collections.abc import Iterable, Mapping
 
-from checks.base.check import CheckSet
-from checks.base.finding import Consequence, Evidence, Finding, Kind, Setting, passed
-from checks.base.needs import LaunchNeeds
-from checks.base.pages import MemoryKind, Region
-from checks.base.record import NamedTuple
-from checks.base.units import GIB, format_page_size
-from checks.base.unknown import Unknown
+from checks.framework.check import CheckSet
+from checks.framework.finding import Consequence, Evidence, Finding, Kind, Setting, passed
+from checks.framework.needs import LaunchNeeds
+from checks.framework.pages import MemoryKind, Region
+from checks.framework.record import NamedTuple
+from checks.framework.units import GIB, format_page_size
+from checks.framework.unknown import Unknown
 from checks.rdma.device_table import BASE_PAGE_BYTES
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.per_device import judge_regions, rdma_launch

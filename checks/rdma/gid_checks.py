@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.base.check import CheckSet, any_launch
-from checks.base.device_nodes import RDMA_DEVICES
-from checks.base.finding import Evidence, Finding, Kind, Setting, Status, or_unjudged, passed
-from checks.base.needs import LaunchNeeds
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.framework.check import CheckSet, any_launch
+from checks.framework.device_nodes import RDMA_DEVICES
+from checks.framework.finding import Evidence, Finding, Kind, Setting, Status, or_unjudged, passed
+from checks.framework.needs import LaunchNeeds
+from checks.framework.unknown import Unknown, known, or_unknown
 from checks.rdma.device_checks import names_setting
 from checks.rdma.devices import EMPTY_TABLE, IB, ROCE_2, Gid, GidChoice, Port, asked_index
 from checks.rdma.facts import Nic, RdmaFacts

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from checks.base.check import the_launch
-from checks.base.finding import Consequence, Finding, Status, UnjudgedError, skip, unknown
-from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds
-from checks.base.pages import Region
-from checks.base.unknown import Unknown, known
+from checks.framework.check import the_launch
+from checks.framework.finding import Consequence, Finding, Status, UnjudgedError, skip, unknown
+from checks.framework.fold import fold
+from checks.framework.needs import LaunchNeeds
+from checks.framework.pages import Region
+from checks.framework.unknown import Unknown, known
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.use import Cause, DevicesInUse, Lost, Transport, Use, uses
 

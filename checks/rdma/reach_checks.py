@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from errno import EACCES, ENXIO, EPERM
 
-from checks.base.check import CheckSet, any_launch
-from checks.base.device_nodes import RDMA_DEVICES
-from checks.base.finding import (
+from checks.framework.check import CheckSet, any_launch
+from checks.framework.device_nodes import RDMA_DEVICES
+from checks.framework.finding import (
     Evidence,
     Finding,
     Kind,
@@ -18,10 +18,10 @@ from checks.base.finding import (
     passed,
     unknown,
 )
-from checks.base.fold import fold, join_names
-from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown, known, or_unknown
-from checks.base.written_numbers import leading_integer
+from checks.framework.fold import fold, join_names
+from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.written_numbers import leading_integer
 from checks.rdma.devices import Port
 from checks.rdma.facts import DEFAULT_PKEY_INDEX, Nic, RdmaFacts
 from checks.rdma.per_device import judge_devices, judge_uses, rdma_launch

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from math import gcd
 
-from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.pages import MemoryKind, Region
-from checks.base.record import NamedTuple
-from checks.base.units import round_up
-from checks.base.unknown import Unknown, known, or_unknown
-from checks.base.written_numbers import leading_integer
+from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.pages import MemoryKind, Region
+from checks.framework.record import NamedTuple
+from checks.framework.units import round_up
+from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.written_numbers import leading_integer
 from checks.rdma.device_table import BASE_PAGE_BYTES, DeviceRow, device_row
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.use import ChosenBy, Use

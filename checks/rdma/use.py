@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from enum import Enum
 from errno import EAGAIN
 
-from checks.base.finding import Subject
-from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.record import NamedTuple
-from checks.base.unknown import Unknown, known, or_unknown
-from checks.base.written_numbers import leading_integer
+from checks.framework.finding import Subject
+from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.written_numbers import leading_integer
 from checks.rdma.devices import GidChoice, choose_gid
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.releases.mooncake import MooncakeRelease, release_of

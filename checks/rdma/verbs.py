@@ -9,12 +9,12 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from checks.base.cgroup_mounts import own_mount
-from checks.base.device_nodes import RDMA_DEVICES
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
-from checks.base.root import Root
-from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.cgroup_mounts import own_mount
+from checks.framework.device_nodes import RDMA_DEVICES
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
 
 NODES = "/dev/infiniband"
 CLASS = "/sys/class/infiniband_verbs"

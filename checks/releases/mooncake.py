@@ -9,9 +9,9 @@ from enum import Enum
 from itertools import accumulate
 from typing import Any
 
-from checks.base.record import NamedTuple
-from checks.base.units import GIB, MIB
-from checks.base.written_numbers import Numbers, version_numbers
+from checks.framework.record import NamedTuple
+from checks.framework.units import GIB, MIB
+from checks.framework.written_numbers import Numbers, version_numbers
 
 
 class NumaSegments(Enum):

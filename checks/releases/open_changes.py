@@ -7,7 +7,7 @@ of its row, with the code that reads it, and leaves this table.
 
 from collections.abc import Iterator
 
-from checks.base.record import NamedTuple
+from checks.framework.record import NamedTuple
 
 
 class OpenChange(NamedTuple):

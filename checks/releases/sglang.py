@@ -2,17 +2,18 @@
 
 A new release is a row that names what it changed, and the arguments that
 ``tools/add_release.py`` writes. Every row was read in the wheel of that version and of the one
-before it, and the byte counts of every row were run on the real classes (tests/sglang; those that
-are recorded: 0.5.23, 0.5.16, 0.5.11, 0.5.10, 0.5.9, 0.5.4 and 0.5.2); so was the class that reads
-the store's configuration, see ``tests/real`` and ``tests/programs/test_store_config_releases.py``.
+before it, and the byte counts of every row were run on the real classes (tests/engines/sglang;
+those that are recorded: 0.5.23, 0.5.16, 0.5.11, 0.5.10, 0.5.9, 0.5.4 and 0.5.2); so was the class
+that reads the store's configuration, see ``tests/real`` and
+``tests/engines/programs/test_store_config_releases.py``.
 """
 
 from enum import Enum
 from itertools import accumulate
 from typing import Any
 
-from checks.base.record import NamedTuple
-from checks.base.written_numbers import Numbers, version_numbers
+from checks.framework.record import NamedTuple
+from checks.framework.written_numbers import Numbers, version_numbers
 
 
 class Indexer(Enum):

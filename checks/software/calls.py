@@ -14,9 +14,9 @@ import struct
 import sys
 from typing import Any
 
-from checks.base.installed import distribution_of, is_mooncake
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
+from checks.framework.installed import distribution_of, is_mooncake
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
 
 CACHE = "/etc/ld.so.cache"
 # Debian's and Red Hat's; glibc itself has one pair of them built in.

@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from checks.base.installed import OTHER_ENGINES, Installed, distribution_of, is_mooncake
-from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.unknown import Unknown, known, or_unknown
+from checks.framework.installed import OTHER_ENGINES, Installed, distribution_of, is_mooncake
+from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown, known, or_unknown
 from checks.limits.facts import field
 from checks.rdma.use import TENT
 

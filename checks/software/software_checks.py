@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from checks.base.check import CheckSet, any_launch, the_launch
-from checks.base.finding import (
+from checks.framework.check import CheckSet, any_launch, the_launch
+from checks.framework.finding import (
     Consequence,
     Evidence,
     Finding,
@@ -17,10 +17,10 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.unknown import Unknown, known, unread
-from checks.base.written_numbers import is_release
+from checks.framework.fold import fold
+from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.unknown import Unknown, known, unread
+from checks.framework.written_numbers import is_release
 from checks.gpu.hardware_use import probes_numactl
 from checks.rdma.facts import RdmaFacts
 from checks.rdma.use import EFA

@@ -5,8 +5,8 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from checks.base.check import CheckSet, the_launch
-from checks.base.finding import (
+from checks.framework.check import CheckSet, the_launch
+from checks.framework.finding import (
     Evidence,
     Fill,
     Finding,
@@ -20,11 +20,11 @@ from checks.base.finding import (
     skip,
     unknown,
 )
-from checks.base.needs import LaunchNeeds, Storage
-from checks.base.record import NamedTuple
-from checks.base.root import Root
-from checks.base.units import format_bytes, format_need
-from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.needs import LaunchNeeds, Storage
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.units import format_bytes, format_need
+from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
 
 
 def folder(path: str) -> dict[str, Any]:

@@ -5,11 +5,11 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from checks.base.cgroup_mounts import MOUNTS
-from checks.base.needs import LaunchNeeds
-from checks.base.record import NamedTuple
-from checks.base.root import MOST_ERRNO, Root, in_child
-from checks.base.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.cgroup_mounts import MOUNTS
+from checks.framework.needs import LaunchNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.root import MOST_ERRNO, Root, in_child
+from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
 from checks.numa.nodes import STATUS
 
 IO_URING_SETUP = 425  # everywhere but on alpha (include/uapi/asm-generic/unistd.h)

@@ -4,13 +4,13 @@ import os
 from collections.abc import Iterator
 from errno import ENOMEM
 
-from checks.base.check import CheckSet, any_launch, the_launch
-from checks.base.finding import Evidence, Finding, Kind, Setting, passed, skip
-from checks.base.fold import fold
-from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.record import NamedTuple
-from checks.base.units import GIB, KIB, MIB, format_page_size, kernel_size
-from checks.base.unknown import Unknown, known
+from checks.framework.check import CheckSet, any_launch, the_launch
+from checks.framework.finding import Evidence, Finding, Kind, Setting, passed, skip
+from checks.framework.fold import fold
+from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.units import GIB, KIB, MIB, format_page_size, kernel_size
+from checks.framework.unknown import Unknown, known
 from checks.rdma.registration import through_peermem
 from checks.system.facts import KERNEL_RELEASE, URING_DISABLED, SystemFacts
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from checks.base.finding import Subject
-from checks.base.units import Quantity
+from checks.framework.finding import Subject
+from checks.framework.units import Quantity
 from preflight.base.program import program_version
 from preflight.base.shell import Line
 
@@ -66,7 +66,7 @@ def envelope(
     the status. reason: of the status; by default the worst finding, if ``exit_code`` is not 0.
     launch: its source and a summary. host, command: by default those of the click command that
     runs. Secrets are removed only from ``reason`` and ``launch``."""
-    from checks.capture.secrets import public
+    from checks.host_snapshot.secrets import public
 
     context = click.get_current_context(silent=True)
     if context is not None:

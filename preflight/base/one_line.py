@@ -2,8 +2,8 @@
 
 import re
 
-from checks.base.regex import regex
-from checks.capture.secrets import public
+from checks.framework.regex import regex
+from checks.host_snapshot.secrets import public
 
 # Escape sequences in a file of the host must not reach the terminal.
 _WRITTEN = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}

@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 import click
 
-from checks.base.regex import regex
-from checks.base.unknown import Unknown
+from checks.framework.regex import regex
+from checks.framework.unknown import Unknown
 from mooncake_preflight import answering
 from preflight.base.shell import visible
 

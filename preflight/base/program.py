@@ -1,4 +1,4 @@
-"""The program's version, and the folder of its tables."""
+"""The program's version, and the files that it ships."""
 
 import os
 
@@ -8,9 +8,15 @@ def program_version() -> str:
     return "0.1.0"
 
 
-_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data")
+_PREFLIGHT = os.path.dirname(os.path.dirname(__file__))
+TABLES = os.path.join("engines", "tables")
 
 
-def data_file(name: str) -> str:
-    """Return the path of ``preflight/data/name``."""
-    return os.path.join(_FOLDER, name)
+def data_file(name: str, folder: str = TABLES) -> str:
+    """Return the path of a file that this program ships.
+
+    Args:
+        name: The name of the file.
+        folder: Its folder below ``preflight``: the tables of the engines if none is given.
+    """
+    return os.path.join(_PREFLIGHT, folder, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from checks.base.finding import Fill, Kind, Setting
+from checks.framework.finding import Fill, Kind, Setting
 
 # Of Unicode's categories: what moves the cursor, turns the direction of writing, or ends a line.
 _HIDDEN = ("Cc", "Cf", "Zl", "Zp", "Cs")

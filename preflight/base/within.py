@@ -61,7 +61,7 @@ def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Resul
 def save(name: str, path: str, content: bytes, mode: int, limit_seconds: float) -> None:
     """Write a file with the permission bits ``mode``, whole or not at all. Raises UsageError;
     ``name`` begins the message."""
-    from checks.base.archive import write_whole
+    from checks.framework.archive import write_whole
 
     try:
         if path == "/dev/stdout":  # whose reader may take its time

@@ -9,9 +9,9 @@ from preflight.base.usage_error import UsageError
 from preflight.cli.commands import say_answer
 
 if TYPE_CHECKING:
-    from preflight.advisories.judge import Verdict
-    from preflight.advisories.records import Advisory
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.command_inputs.launch_words import LaunchWords
+    from preflight.launch_problems.advisories.judge import Verdict
+    from preflight.launch_problems.advisories.records import Advisory
 
 
 def print_advisories(
@@ -28,7 +28,7 @@ def print_advisories(
     launch: None prints all records. every: all records too, each with its relation to the launch.
     Return the exit code: 1 if a record affects the launch or may, else 0. Records that only arise
     while the launch runs, or that a check judges, give 0. Raises UsageError for a wrong launch."""
-    from preflight.advisories.records import advisories as records
+    from preflight.launch_problems.advisories.records import advisories as records
 
     paint, width = painter(color), columns()
     if launch is None:
@@ -39,10 +39,10 @@ def print_advisories(
         else:
             say("\n".join(_record_text(record, "", paint, width) for record in records()))
         return 0
-    from checks.base.unknown import Unknown
-    from checks.capture.secrets import public
-    from preflight.advisories.judge import TOPICS, verdicts
-    from preflight.judging.judge_host import judge_host
+    from checks.framework.unknown import Unknown
+    from checks.host_snapshot.secrets import public
+    from preflight.launch_problems.advisories.judge import TOPICS, verdicts
+    from preflight.verdict.judge_host import judge_host
 
     judged_host = judge_host(launch, root, timeout_seconds, [], TOPICS)
     if judged_host.launch is None:
@@ -99,7 +99,7 @@ def _relation(verdict: Verdict) -> str:
 
 def _object(record: Advisory) -> dict[str, Any]:
     """Return a record for JSON."""
-    from preflight.advisories.records import condition_text, range_text
+    from preflight.launch_problems.advisories.records import condition_text, range_text
 
     return {
         "advisory": record.id,
@@ -120,8 +120,8 @@ def _object(record: Advisory) -> dict[str, Any]:
 def _record_text(record: Advisory, relation: str, paint: Any, width: int) -> str:
     """Return a record as wrapped lines. relation: of the record to the launch; "" leaves out the
     relation and the remedy."""
-    from preflight.advisories.records import range_text
-    from preflight.render.text import wrapped
+    from preflight.base.text import wrapped
+    from preflight.launch_problems.advisories.records import range_text
 
     ranges = "; ".join(map(range_text, record.affected))
     text = f"{record.id}  {record.severity}: {record.summary} ({ranges})"
@@ -138,8 +138,8 @@ def print_osv(zip_path: str | None) -> int:
     records for which a wheel's release is enough to judge."""
     import json
 
-    from preflight.advisories.records import advisories as records
-    from preflight.advisories.records import as_osv, for_scanners
+    from preflight.launch_problems.advisories.records import advisories as records
+    from preflight.launch_problems.advisories.records import as_osv, for_scanners
 
     if zip_path is None:
         say(json.dumps([as_osv(record) for record in records()], indent=2))

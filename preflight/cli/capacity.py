@@ -23,17 +23,17 @@ from preflight.cli.options import (
     with_workload,
 )
 
-# As preflight.traces.describe.profiles, which is imported where it is used.
+# As preflight.cache_sizing.traces.describe.profiles, which is imported where it is used.
 KINDS = ("chat", "agent", "documents", "rag")
 # Of a kind of traffic: enough for its rates to settle, and replayed in seconds.
 KIND_REQUESTS = 3_000
 
 if TYPE_CHECKING:
     from preflight.base.command_frame import Answers
-    from preflight.capacity.answer import CapacityAnswer
-    from preflight.capacity.trace_answer import TraceAnswer
-    from preflight.capacity.workload import WorkloadOptions
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.cache_sizing.capacity.answer import CapacityAnswer
+    from preflight.cache_sizing.capacity.trace_answer import TraceAnswer
+    from preflight.cache_sizing.capacity.workload import WorkloadOptions
+    from preflight.command_inputs.launch_words import LaunchWords
 
 
 @command(
@@ -121,11 +121,11 @@ def capacity(
     Exit codes: 0 all of it is known; 3 a tier is not, and what to give is said; 64 usage error; 70
     a defect of this program.
     """
-    from checks.base.unknown import Unknown
-    from checks.capture.secrets import public
+    from checks.framework.unknown import Unknown
+    from checks.host_snapshot.secrets import public
     from preflight.base import exit_codes
-    from preflight.capacity.answer import CapacityRequest, capacity_of
-    from preflight.capacity.deployment import Cluster
+    from preflight.cache_sizing.capacity.answer import CapacityRequest, capacity_of
+    from preflight.cache_sizing.capacity.deployment import Cluster
 
     traffic = workload if workload in KINDS else None
     if traffic is not None:
@@ -151,7 +151,7 @@ def capacity(
     )
     computed = capacity_of(launch, root, timeout_seconds, asked)
     if measured is not None and not isinstance(computed, Unknown):
-        from preflight.measuring.findings import tier_notes
+        from preflight.benchmark.measuring.findings import tier_notes
 
         sizes = [(server.subject, server.capacity.bytes_per_token) for server in computed.servers]
         values = tier_notes(measured, sizes, prefill_tokens_per_second)
@@ -166,9 +166,13 @@ def capacity(
         return exit_codes.UNKNOWN
     replayed = None
     if trace is not None or traffic is not None:
-        from preflight.capacity.trace_answer import TraceRequest, page_of, trace_answers
-        from preflight.traces.describe import profile_trace
-        from preflight.traces.formats import open_trace
+        from preflight.cache_sizing.capacity.trace_answer import (
+            TraceRequest,
+            page_of,
+            trace_answers,
+        )
+        from preflight.cache_sizing.traces.describe import profile_trace
+        from preflight.cache_sizing.traces.formats import open_trace
 
         trace_request = TraceRequest(routing, prefill_tokens_per_second, curve, hit_rate)
         progress = Progress()
@@ -192,7 +196,7 @@ def capacity(
             elif name == "text":
                 say(public(_text(computed, replayed, color, plain, curve)))
             elif replayed is not None:
-                from preflight.pictures.hit_curve import say_picture
+                from preflight.cache_sizing.capacity.hit_curve import say_picture
 
                 say_picture(name, computed, replayed)
     return code
@@ -200,11 +204,11 @@ def capacity(
 
 def _object(computed: CapacityAnswer, replayed: TraceAnswer | None) -> dict[str, Any]:
     """Return the answer for JSON, with the replayed trace if there is one."""
-    from preflight.capacity.report import capacity_object
+    from preflight.cache_sizing.capacity.report import capacity_object
 
     answer = capacity_object(computed)
     if replayed is not None:
-        from preflight.capacity.trace_report import trace_object
+        from preflight.cache_sizing.capacity.trace_report import trace_object
 
         answer["trace"] = trace_object(computed, replayed)
     return answer
@@ -215,14 +219,14 @@ def _text(
 ) -> str:
     """Return the answer for a terminal, with the replayed trace if there is one. plain: draw only
     with ASCII. curve: draw the trace's hit curve too."""
-    from preflight.capacity.report import capacity_text
-    from preflight.pictures.memory_map import draws_blocks
+    from preflight.cache_sizing.capacity.report import capacity_text
+    from preflight.report.pictures.memory_map import draws_blocks
 
     plain = plain or not draws_blocks(sys.stdout.encoding)
     text = capacity_text(answer, columns(), painter(color), plain)
     if replayed is not None:
-        from preflight.capacity.trace_report import trace_text
-        from preflight.pictures.hit_curve import plot_text
+        from preflight.cache_sizing.capacity.hit_curve import plot_text
+        from preflight.cache_sizing.capacity.trace_report import trace_text
 
         plot = plot_text(answer, replayed, painter(color), columns(), plain) if curve else ""
         text = f"{text}\n\n{trace_text(answer, replayed, columns(), plot)}"

@@ -10,7 +10,7 @@ from preflight.cli.commands import command, say_answer
 from preflight.cli.options import JSON, ROOT, TIMEOUT, with_launch
 
 if TYPE_CHECKING:
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.command_inputs.launch_words import LaunchWords
 
 
 @command(
@@ -44,13 +44,13 @@ def capture(
     runs: the known programs' command lines, variables that count, mappings, limits and numbers of
     files.
     """
-    from checks.base.archive import archive_bytes, is_stream
-    from checks.capture.capture import LARGEST_BYTES, CaptureError, capture_files
+    from checks.framework.archive import archive_bytes, is_stream
+    from checks.host_snapshot.capture import LARGEST_BYTES, CaptureError, capture_files
     from preflight.base.output import say
     from preflight.base.usage_error import UsageError
     from preflight.base.within import save
-    from preflight.inputs.host_record import own_names, record
-    from preflight.inputs.host_source import open_host
+    from preflight.command_inputs.host_record import own_names, record
+    from preflight.command_inputs.host_source import open_host
 
     path = "/dev/stdout" if file == "-" else file
     host = open_host(root, timeout_seconds)
@@ -58,14 +58,14 @@ def capture(
         recorded = record(launch, host, timeout_seconds)
         answers, extras, named = recorded.answers, recorded.extras, list(recorded.hosts)
         if running:
-            from preflight.observing.running_record import record_running
+            from preflight.live_servers.running_record import record_running
 
             seen = record_running(host.root)
             for name in ("texts", "folders", "links", "calls"):
                 getattr(answers, name).update(getattr(seen.answers, name))
             extras["running"], named = seen.argv, [*named, *seen.hosts]
         if not keep_names:
-            from checks.capture.anonymise import anonymise
+            from checks.host_snapshot.anonymise import anonymise
 
             hosts, users = own_names(host)
             answers, extras = anonymise(answers, extras, [*hosts, *named], users)
@@ -75,7 +75,7 @@ def capture(
         raise UsageError(f"{path}: {error}") from None
     save(path, path, content, 0o600, timeout_seconds)
     if as_json:
-        from preflight.sizing.launch_needs import source_name
+        from preflight.needs.launch_needs import source_name
 
         answer = {
             "file": path,

@@ -23,12 +23,12 @@ from preflight.cli.options import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from checks.base.finding import Finding
+    from checks.framework.finding import Finding
     from preflight.base.command_frame import Answers
-    from preflight.check.answer import Checked
-    from preflight.inputs.launch_words import Chosen, LaunchWords
-    from preflight.judging.judge_host import JudgedHost
-    from preflight.pictures.check_page import MadeBy
+    from preflight.command_inputs.launch_words import Chosen, LaunchWords
+    from preflight.report.pictures.check_page import MadeBy
+    from preflight.verdict.answer import Checked
+    from preflight.verdict.judge_host import JudgedHost
 
 
 @command(
@@ -83,23 +83,23 @@ def check(
     formats = [name for name, _ in answers]
     protocol = next((name for name in formats if name in PROTOCOLS), "native")
     _refuse_wrong_options(protocol, fail_on, formats, memory_map, plain)
-    from preflight.check.answer import check_launch
-    from preflight.check.report import exit_code, report_object
+    from preflight.verdict.answer import check_launch
+    from preflight.verdict.report import exit_code, report_object
 
     if lock is not None and (lock == "-" or not launch.words or chosen.only or chosen.skip):
         why = "--lock FILE: the whole answer of a LAUNCH, without --only and --skip"
         raise click.UsageError(why)
     topics: tuple[str, ...] = ()
     if "html" in formats:
-        from preflight.pictures.check_page import PAGE_TOPICS
+        from preflight.report.pictures.check_page import PAGE_TOPICS
 
         topics = PAGE_TOPICS
     elif memory_map:
-        from preflight.pictures.memory_map import MAP_TOPICS
+        from preflight.report.pictures.memory_map import MAP_TOPICS
 
         topics = MAP_TOPICS
     if "json" in formats:
-        from preflight.check.machine import MACHINE_TOPICS
+        from preflight.report.machine import MACHINE_TOPICS
 
         topics = (*topics, *MACHINE_TOPICS)
 
@@ -121,7 +121,7 @@ def check(
     for name, path in answers:
         with output_to(path):
             if name == "json":
-                from preflight.check.machine import machine_object
+                from preflight.report.machine import machine_object
 
                 more = {"machine": machine_object(answer.judged_host)}
                 say_json(report_object(answer.report, protocol, code, more))
@@ -134,21 +134,21 @@ def _in_format(
     name: str, answer: Checked, color: str, verbosity: int, memory_map: bool, plain: bool
 ) -> str:
     """Return the answer in the format ``name``. memory_map: add it to the text; plain: in ASCII."""
-    from preflight.check.report import protocol_line, report_junit
+    from preflight.verdict.report import protocol_line, report_junit
 
     if name == "junit":
         return report_junit(answer.report).rstrip("\n")
     if name == "html":
-        from preflight.pictures.check_page import check_page
+        from preflight.report.pictures.check_page import check_page
 
         return check_page(answer.report, answer.judged_host, page_stamp()).rstrip("\n")
     if (text := protocol_line(answer.report, name)) is not None:
         return text
-    from preflight.check.to_text import report_text
+    from preflight.report.to_text import report_text
 
     text = report_text(answer.report, painter(color), columns(), verbosity)
     if memory_map:
-        from preflight.pictures.memory_map import bars_text, draws_blocks, memory_of
+        from preflight.report.pictures.memory_map import bars_text, draws_blocks, memory_of
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
         text += f"\n\n{bars_text(memory_of(answer.judged_host), painter(color), columns(), plain)}"
@@ -162,9 +162,9 @@ def _measured_judge(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
     The file is read at once: raises UsageError if that fails."""
     if path is None:
         return lambda _: []
-    from checks.base.unknown import Unknown
-    from preflight.measuring.findings import findings
-    from preflight.measuring.records import launch_wish, read_measured
+    from checks.framework.unknown import Unknown
+    from preflight.benchmark.measuring.findings import findings
+    from preflight.benchmark.measuring.records import launch_wish, read_measured
 
     rates = read_measured(path)
 
@@ -181,7 +181,7 @@ def _refuse_wrong_options(
 ) -> None:
     """Refuse --fail-on, --ascii and --memory-map with a format or option that they do not go with.
     Raises click.UsageError."""
-    from preflight.check.report import YES_OR_NO
+    from preflight.verdict.report import YES_OR_NO
 
     if fail_on is not None and protocol not in YES_OR_NO:
         raise click.UsageError(
@@ -196,9 +196,9 @@ def _refuse_wrong_options(
 def _write_lock(path: str, checked: Checked, limit_seconds: float) -> None:
     """Write the answer to the file of ``--lock``, within ``limit_seconds``. A failing or unknown
     answer is not written: standard error says why. Raises UsageError if writing fails."""
-    from checks.base.finding import Status
+    from checks.framework.finding import Status
     from preflight.base.within import save
-    from preflight.diff.full_answer import full_answer, locked_text
+    from preflight.report.diff.full_answer import full_answer, locked_text
 
     why = {
         Status.FAIL: "the launch fails here",
@@ -219,7 +219,7 @@ def page_stamp() -> MadeBy:
     import time
 
     from preflight.base.program import program_version
-    from preflight.pictures.check_page import MadeBy
+    from preflight.report.pictures.check_page import MadeBy
 
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     # Ten digits last until the year 2286.

@@ -27,7 +27,7 @@ class CheckId(FileName):
         """Return the ids that a word may become; with ``or_file`` also the files."""
         from click.shell_completion import CompletionItem
 
-        from preflight.check.catalogue import catalogue
+        from preflight.verdict.catalogue import catalogue
 
         items = [CompletionItem(id_) for id_ in catalogue().ids if id_.startswith(incomplete)]
         if not self._or_file:
@@ -43,7 +43,7 @@ class WaiverText(CheckId):
     """ID=REASON, as a Waiver."""
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> Any:
-        from preflight.inputs.launch_words import Waiver
+        from preflight.command_inputs.launch_words import Waiver
 
         check, _, reason = value.partition("=")
         # A waiver without a reason says so, in the place where the reason would stand.
@@ -53,7 +53,7 @@ class WaiverText(CheckId):
 # Which checks are made, and what of them is waived: ``chosen: Chosen``.
 with_checks = taking(
     "chosen",
-    "preflight.inputs.launch_words:Chosen",
+    "preflight.command_inputs.launch_words:Chosen",
     click.option(
         "--only", type=CheckId(), multiple=True, metavar="GLOB",
         help="Make only these checks, as 'rdma.*'; may be given again.",

@@ -153,7 +153,7 @@ def say_answer(
     from preflight.base.envelope import envelope
 
     if started is not None:
-        from preflight.reading.understood import about
+        from preflight.command_inputs.reading.understood import about
 
         more["launch"] = about(*started)
     err = more.pop("err", False)

@@ -11,8 +11,8 @@ from preflight.cli.commands import command, say_answer
 from preflight.cli.options import COLOR, JSON, TIMEOUT, with_launch, with_verbosity
 
 if TYPE_CHECKING:
-    from preflight.diff.full_answer import Side
-    from preflight.inputs.launch_words import LaunchWords, Waiver
+    from preflight.command_inputs.launch_words import LaunchWords, Waiver
+    from preflight.report.diff.full_answer import Side
 
 
 @command(
@@ -61,9 +61,10 @@ def diff(
 
     Exit codes: 0 nothing changes; 1 something does; 2 the verdict of check becomes a worse one.
     """
-    from checks.capture.secrets import public
+    from checks.host_snapshot.secrets import public
     from preflight.base.output import columns, painter, say
-    from preflight.diff.full_answer import (
+    from preflight.command_inputs.host_source import open_host
+    from preflight.report.diff.full_answer import (
         Side,
         answer_of,
         differences_object,
@@ -74,7 +75,6 @@ def diff(
         read_locked,
         without_secrets,
     )
-    from preflight.inputs.host_source import open_host
 
     if len(roots) > 2:
         raise UsageError("--root: one host, or two")

@@ -11,9 +11,9 @@ from preflight.cli.commands import command
 from preflight.cli.options import TIMEOUT, with_launch
 
 if TYPE_CHECKING:
-    from preflight.check.answer import Checked
-    from preflight.check.gate import LockedStart
-    from preflight.inputs.launch_words import Chosen, LaunchWords, Waiver
+    from preflight.cli.gate import LockedStart
+    from preflight.command_inputs.launch_words import Chosen, LaunchWords, Waiver
+    from preflight.verdict.answer import Checked
 
 
 @command(
@@ -66,7 +66,7 @@ def exec_(
         raise click.UsageError("give the command after --, as: exec -- bash launch.sh")
     if strict and locked is None:
         raise click.UsageError("--strict is for --locked FILE: give both")
-    from preflight.check.gate import Gate, run_behind_the_gate
+    from preflight.cli.gate import Gate, run_behind_the_gate
 
     differs = None
     if locked is not None:
@@ -82,8 +82,8 @@ def _locked_answer(
     """Read a locked answer. Return how a start is compared with it, and the waivers in it. Raises
     UsageError."""
     from preflight.base.output import columns, painter
-    from preflight.check.gate import LockDiff, LockedStart
-    from preflight.diff.full_answer import (
+    from preflight.cli.gate import LockDiff, LockedStart
+    from preflight.report.diff.full_answer import (
         differences_object,
         differences_text,
         exit_code,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from checks.base.record import NamedTuple
+from checks.framework.record import NamedTuple
 from preflight.base.output import columns, painter, say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
@@ -21,9 +21,9 @@ from preflight.cli.commands import command, say_answer
 from preflight.cli.options import COLOR, FILE, JSON, MOONCAKE_VERSION, TIMEOUT, launch_from
 
 if TYPE_CHECKING:
-    from preflight.check.catalogue import Catalogue
-    from preflight.check.report import Report
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.command_inputs.launch_words import LaunchWords
+    from preflight.verdict.catalogue import Catalogue
+    from preflight.verdict.report import Report
 
 # The checks that name notices.
 NOTICED_BY = ["launch.misread", "launch.unused", "launch.assumed"]
@@ -145,9 +145,9 @@ def explain(
         if log is not None and within(limit_seconds(), log, is_folder):
             raise click.UsageError(f"{log}: a folder: give one log of it")
         return explain_log_files([log or "-"], as_json, color, target, verbose)
-    from preflight.check.catalogue import catalogue
     from preflight.launches.source import notices
-    from preflight.logs.patterns import read_patterns
+    from preflight.server_logs.patterns import read_patterns
+    from preflight.verdict.catalogue import catalogue
 
     every = catalogue()
     if query.upper() in {line.id for line in every.advisories}:
@@ -163,7 +163,7 @@ def explain(
     quoted = any(part in query for part in parts)
     named = len(query.split()) == 1 and any(mark in query for mark in ".-/")
     if named and query not in lines and not quoted:
-        from preflight.check.answer import nearest
+        from preflight.verdict.answer import nearest
 
         near = nearest(query, (*every.ids, *notices(), *lines))
         raise UsageError(f"{query}: nothing has this id, and there is no such file{near}")
@@ -185,9 +185,9 @@ class CheckTarget(NamedTuple):
 def report_on(ids: Iterable[str], target: CheckTarget | None) -> Report | None:
     """Make the checks ``ids`` on a launch and a host, and return the report. None if ``target`` is
     None, or if no id can be checked on one host."""
-    from preflight.check.answer import check_launch
-    from preflight.check.catalogue import FLEET_CHECKS
-    from preflight.inputs.launch_words import Chosen
+    from preflight.command_inputs.launch_words import Chosen
+    from preflight.verdict.answer import check_launch
+    from preflight.verdict.catalogue import FLEET_CHECKS
 
     between_nodes = {check.id for check in FLEET_CHECKS}
     only = tuple(dict.fromkeys(id_ for id_ in ids if id_ not in between_nodes))
@@ -199,7 +199,7 @@ def report_on(ids: Iterable[str], target: CheckTarget | None) -> Report | None:
 
 def status_by_check(report: Report | None) -> dict[str, str]:
     """Return check id -> the worst status in ``report``, as a word; {} without a report."""
-    from preflight.check.to_text import label
+    from preflight.report.to_text import label
 
     worst: dict[str, str] = {}
     for row in report.rows if report is not None else ():
@@ -211,7 +211,7 @@ def with_report(text: str, report: Report | None, color: str, verbosity: int) ->
     """Return ``text`` with the findings of the host below; only ``text`` if ``report`` is None."""
     if report is None:
         return text
-    from preflight.check.to_text import report_text
+    from preflight.report.to_text import report_text
 
     if not report.rows:  # a rule, which has no answer where it finds nothing
         if report.needs is None:
@@ -227,8 +227,8 @@ def say_object(
     """Print an explanation, with the findings of the host if any, as one JSON object."""
     launch = host = None
     if report is not None:
-        from checks.capture.secrets import public
-        from preflight.check.report import findings_objects, launch_of
+        from checks.host_snapshot.secrets import public
+        from preflight.verdict.report import findings_objects, launch_of
 
         launch, host = launch_of(report), report.root
         explained = {**explained, "findings": public(findings_objects(report))}
@@ -246,7 +246,7 @@ def is_piped(stream: TextIO) -> bool:
 
 def print_list(as_json: bool) -> int:
     """Print the id of every check and rule, and what it asks or finds; return 0."""
-    from preflight.check.catalogue import catalogue
+    from preflight.verdict.catalogue import catalogue
 
     rows = list_rows(catalogue())
     if as_json:
@@ -281,7 +281,7 @@ def list_text(rows: list[dict[str, str]], width: int) -> str:
 
 def print_index(as_json: bool) -> int:
     """Print every known line with its cause; return 0."""
-    from preflight.logs.by_words import QueryAnswer, answer_object, index_rows, index_text
+    from preflight.server_logs.by_words import QueryAnswer, answer_object, index_rows, index_text
 
     if as_json:
         say_object(0, answer_object(QueryAnswer("--index", index_rows(), [])), None)
@@ -295,9 +295,15 @@ def explain_page(
 ) -> int:
     """Print the page of a check, rule, record or notice by its id, with the findings on
     ``target`` if that is given; return 0."""
-    from preflight.advisories.records import advisory
-    from preflight.check.catalogue import advisory_page, as_text, check_page, notice_page, rule_page
+    from preflight.launch_problems.advisories.records import advisory
     from preflight.launches.source import notices
+    from preflight.verdict.catalogue import (
+        advisory_page,
+        as_text,
+        check_page,
+        notice_page,
+        rule_page,
+    )
 
     check, record = every.checks.get(id_), advisory(id_)
     ids = NOTICED_BY if id_ in notices() else [id_ if record is None else record.check]
@@ -325,8 +331,8 @@ def explain_words(
 ) -> int:
     """Print the known lines, checks and rules that match ``query``, with the findings on
     ``target``; return 0. Raises UsageError if nothing matches."""
-    from preflight.check.answer import nearest
-    from preflight.logs.by_words import answer_object, answer_query, answer_text, shown_lines
+    from preflight.server_logs.by_words import answer_object, answer_query, answer_text, shown_lines
+    from preflight.verdict.answer import nearest
 
     rows = {row["check"]: row["asks"] for row in list_rows(every)}
     matches = answer_query(query, rows)
@@ -380,8 +386,8 @@ def explain_log_files(
 
     Return 0 if they show no problem, 1 for warnings or unknown errors, 2 for the cause of a
     failure. Raises UsageError if a log cannot be read."""
-    from preflight.logs.explain import explanations_object, explanations_text, read_logs
-    from preflight.logs.search import Bounded, read_blocks, why_no_log, why_no_text
+    from preflight.server_logs.explain import explanations_object, explanations_text, read_logs
+    from preflight.server_logs.search import Bounded, read_blocks, why_no_log, why_no_text
 
     cut = False
     passed_over: list[str] = []

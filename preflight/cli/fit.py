@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checks.base.unknown import Unknown
+from checks.framework.unknown import Unknown
 from preflight.base import exit_codes
 from preflight.base.output import Progress, columns, output_to, painter, say
 from preflight.cli.checks_options import with_checks
@@ -29,9 +29,9 @@ from preflight.cli.options import (
 
 if TYPE_CHECKING:
     from preflight.base.command_frame import Answers
-    from preflight.capacity.workload import WorkloadOptions
-    from preflight.fit.fit_launch import FitResult
-    from preflight.inputs.launch_words import Chosen, LaunchWords
+    from preflight.cache_sizing.capacity.workload import WorkloadOptions
+    from preflight.cache_sizing.fit.fit_launch import FitResult
+    from preflight.command_inputs.launch_words import Chosen, LaunchWords
 
 
 class Keep(AnyParamType):
@@ -44,7 +44,8 @@ class Keep(AnyParamType):
         return of.convert(value, param, ctx)
 
 
-# As preflight.fit.judged_values.Goal, which is imported where it is used; hits: best, by a trace.
+# As preflight.cache_sizing.fit.judged_values.Goal, which is imported where it is used; hits: best,
+# by a trace.
 GOALS = ("best", "l2", "pool", "balanced", "hits")
 
 
@@ -123,10 +124,10 @@ def fit(
     launch from starting; 2 nothing fits; 3 what decides cannot be read, or is not described; 64
     usage error; 70 a defect of this program.
     """
-    from checks.capture.root_names import is_description
+    from checks.host_snapshot.root_names import is_description
     from preflight.base.within import within
-    from preflight.capacity.workload import WorkloadOptions
-    from preflight.fit.fit_launch import (
+    from preflight.cache_sizing.capacity.workload import WorkloadOptions
+    from preflight.cache_sizing.fit.fit_launch import (
         first_launch,
         fit_launch,
         hints,
@@ -134,8 +135,8 @@ def fit(
         write_edits,
         write_first,
     )
-    from preflight.fit.judged_values import CompareBy
-    from preflight.inputs.host_source import open_host
+    from preflight.cache_sizing.fit.judged_values import CompareBy
+    from preflight.command_inputs.host_source import open_host
 
     if goal == "hits" and trace is None:
         raise click.UsageError("--goal hits goes with --trace FILE, recorded requests to answer")
@@ -171,9 +172,9 @@ def fit(
         return _say_unknown(answer.reason, answers)
     answer = answer._replace(hints=tuple(hints(answer.state, answer.machine, answer.answer)))
     if measured is not None and any(process.server for process in answer.processes):
-        from preflight.capacity.answer import CapacityRequest, compute_capacity
-        from preflight.capacity.deployment import Cluster
-        from preflight.measuring.findings import tier_notes
+        from preflight.benchmark.measuring.findings import tier_notes
+        from preflight.cache_sizing.capacity.answer import CapacityRequest, compute_capacity
+        from preflight.cache_sizing.capacity.deployment import Cluster
 
         request, inputs = CapacityRequest(Cluster(), numbers), answer.answer.least.sizing.inputs
         capacity = compute_capacity(inputs, answer.state.options, host.root, request, {})
@@ -197,28 +198,28 @@ def fit(
 
 def _say(result: FitResult, format_: str, color: str, plain: bool) -> None:
     """Print the answer in one format. Without a trace, svg prints nothing. plain: draw in ASCII."""
-    from checks.capture.secrets import public
+    from checks.host_snapshot.secrets import public
 
     hits = result.choice
     if format_ == "json":
-        from preflight.fit.report import WORDS, fit_object
+        from preflight.cache_sizing.fit.report import WORDS, fit_object
 
         code, body = result.exit_code, public(fit_object(result))
         started = result.launch, result.processes
         named = {"word": WORDS[code], "reason": result.answer.reason}
         say_answer("fit", code, body, **named, started=started, host=result.host)
     elif format_ == "text":
-        from preflight.fit.report import fit_text
-        from preflight.pictures.memory_map import draws_blocks
+        from preflight.cache_sizing.fit.report import fit_text
+        from preflight.report.pictures.memory_map import draws_blocks
 
         plain = plain or not draws_blocks(sys.stdout.encoding)
         say(fit_text(result, painter(color), columns(), plain))
     elif format_ == "html":
-        from preflight.fit.report import fit_page
+        from preflight.cache_sizing.fit.report import fit_page
 
         say(fit_page(result))
     elif hits is not None and hits.capacity and hits.replay:
-        from preflight.pictures.hit_curve import say_picture
+        from preflight.cache_sizing.capacity.hit_curve import say_picture
 
         say_picture(format_, hits.capacity, hits.replay)
 
@@ -237,11 +238,11 @@ def _print_machines(
 
     target: the part to keep, of 1. root: "/", or a description that narrows the hosts. nodes: how
     many hosts; None tries several numbers. Raises UsageError if ``root`` describes no host."""
-    from checks.capture.described import Description, description_of
-    from checks.capture.root_names import CaptureError
-    from checks.capture.secrets import public
+    from checks.host_snapshot.described import Description, description_of
+    from checks.host_snapshot.root_names import CaptureError
+    from checks.host_snapshot.secrets import public
     from preflight.base.usage_error import UsageError
-    from preflight.fit.machines import machines, machines_object, machines_text
+    from preflight.cache_sizing.fit.machines import machines, machines_object, machines_text
 
     progress = Progress(after_seconds=2)
     try:

@@ -36,9 +36,9 @@ from preflight.cli.options import (
 
 if TYPE_CHECKING:
     from preflight.base.command_frame import Answers
+    from preflight.command_inputs.launch_words import Chosen, LaunchWords
     from preflight.fleet.merge.command import AnswerOptions
     from preflight.fleet.remote.program import Program, SshNodes
-    from preflight.inputs.launch_words import Chosen, LaunchWords
 
 _SECTIONS = {
     "Every node": ("check", "observe"),
@@ -222,9 +222,9 @@ def observe(
     Exit codes: 0 as predicted; 1 something is not; 3 some node is unknown, or runs nothing;
     64 usage error; 70 a defect of this program; 130 interrupted.
     """
+    from preflight.command_inputs.host_source import recorded_launch
     from preflight.fleet.over_ssh import nodes_of, observe_fleet
     from preflight.fleet.reports.answers import show_answer
-    from preflight.inputs.host_source import recorded_launch
 
     nodes = nodes_of(where)
     record = recorded_launch(launch) if launch.words else None
@@ -302,10 +302,10 @@ def measure(
     fails; 3 some pair was not measured; 64 usage error; 70 a defect of this program; 130
     interrupted.
     """
+    from preflight.benchmark.measuring.records import LEAST_BUDGET_SECONDS
+    from preflight.command_inputs.host_source import recorded_launch
     from preflight.fleet.over_ssh import measure_fleet, nodes_of
     from preflight.fleet.reports.answers import show_answer
-    from preflight.inputs.host_source import recorded_launch
-    from preflight.measuring.records import LEAST_BUDGET_SECONDS
 
     if budget_seconds < LEAST_BUDGET_SECONDS:
         raise click.UsageError(f"--budget is less than {LEAST_BUDGET_SECONDS:g}s")

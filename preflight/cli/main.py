@@ -92,7 +92,7 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     """Say in each format asked for that the command gave no answer; return the exit code, which an
     exit protocol may change. One format at most goes to standard output. Files are written only for
     usage errors and defects."""
-    from preflight.check.report import refusal_code
+    from preflight.verdict.report import refusal_code
 
     argv = own_words(arguments)
     answers = requested_answers(argv)
@@ -111,7 +111,7 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
 def _refuse_as(name: str, argv: Sequence[str], code: int, message: str, protocol: str) -> None:
     """Print in the format ``name`` that there is no answer. Formats that only persons read print
     nothing, except HTML for check."""
-    from preflight.check.report import error_junit, error_object, refusal_line
+    from preflight.verdict.report import error_junit, error_object, refusal_line
 
     if name == "json":
         asked_for = [schema for option, schema in ANSWERS.items() if option in argv]
@@ -125,7 +125,7 @@ def _refuse_as(name: str, argv: Sequence[str], code: int, message: str, protocol
         say(error_junit(message).rstrip("\n"))
     elif name == "html" and argv[0] == "check":
         from preflight.cli.check import page_stamp
-        from preflight.pictures.check_page import error_page
+        from preflight.report.pictures.check_page import error_page
 
         say(error_page(message, page_stamp()).rstrip("\n"))
     elif (line := refusal_line(message, name)) is not None:

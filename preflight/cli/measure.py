@@ -21,9 +21,9 @@ from preflight.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from checks.base.unknown import Unknown
-    from preflight.inputs.launch_words import LaunchWords
-    from preflight.measuring.kills import Survival
+    from checks.framework.unknown import Unknown
+    from preflight.benchmark.measuring.kills import Survival
+    from preflight.command_inputs.launch_words import LaunchWords
 
 VICTIMS = ("master", "client", "metadata")
 PARTS = ("memory", "transfer", "store", "registration", "storage")
@@ -168,9 +168,9 @@ def measure(
     """
     from preflight.base.envelope import envelope
     from preflight.base.within import save as saved
-    from preflight.measuring import measure as run
-    from preflight.measuring.measure import answer_object, answer_text
-    from preflight.probes.registration import ProbeOptions
+    from preflight.benchmark.measuring import measure as run
+    from preflight.benchmark.measuring.measure import answer_object, answer_text
+    from preflight.benchmark.probes.registration import ProbeOptions
 
     if serving and (peer is not None or parts or save is not None):
         raise click.UsageError("--serve takes no --to, --only or --save: it measures nothing")
@@ -227,9 +227,9 @@ def measure(
 def _say_survival(result: Survival | Unknown, as_json: bool, launch: tuple[str, str] | None) -> int:
     """Print the result of ``measure --kill``; return the exit code of the command. launch: its
     name, and its processes in a sentence; or None."""
-    from checks.base.unknown import Unknown
+    from checks.framework.unknown import Unknown
     from preflight.base import exit_codes
-    from preflight.measuring.kills import survival_object, survival_text
+    from preflight.benchmark.measuring.kills import survival_object, survival_text
 
     if isinstance(result, Unknown):
         code, answer, text = exit_codes.UNKNOWN, None, f"UNKNOWN: {result.reason}"
@@ -248,7 +248,7 @@ def _rehearse(
 ) -> int:
     """Rehearse a launch and print the result; return the exit code. scale: every size is divided by
     it. step_seconds: the most that one step may take."""
-    from preflight.rehearsal.rehearse import answer_object, answer_text, rehearse
+    from preflight.benchmark.rehearsal.rehearse import answer_object, answer_text, rehearse
 
     answer = rehearse(launch, python, scale, step_seconds)
     if json:

@@ -14,7 +14,7 @@ def root_of_description(root: str, memory: int | None, **options: str | int | No
     be given. Raises UsageError if ``root`` names a host too.
 
     memory: in bytes. options: gpus, nics and numa as typed; None for an option that is left out."""
-    from checks.capture.described import Description
+    from checks.host_snapshot.described import Description
 
     if root != "/":
         raise UsageError(
@@ -33,8 +33,8 @@ def root_of_description(root: str, memory: int | None, **options: str | int | No
 def tell_assumptions(root: str) -> None:
     """Say on standard error what is assumed of a host that ``root`` describes in words."""
     from preflight.base.output import columns, say
-    from preflight.inputs.host_source import open_host
-    from preflight.render.text import wrapped
+    from preflight.base.text import wrapped
+    from preflight.command_inputs.host_source import open_host
 
     host = open_host(root, limit_seconds()).described_root
     assert host is not None

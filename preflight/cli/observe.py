@@ -16,10 +16,10 @@ from preflight.cli.options import COLOR, FILE_TIMEOUT, JSON, ROOT, NumberOption,
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from checks.base.unknown import Unknown
-    from preflight.inputs.launch_words import LaunchWords
-    from preflight.observing.report import Observation
-    from preflight.observing.served_metrics import Metrics
+    from checks.framework.unknown import Unknown
+    from preflight.command_inputs.launch_words import LaunchWords
+    from preflight.live_servers.report import Observation
+    from preflight.live_servers.served_metrics import Metrics
 
 
 @command(
@@ -78,7 +78,7 @@ def observe(
     Exit codes: 0 as predicted; 1 something is not; 3 unknown: not readable, or nothing runs; 64
     usage error; 70 a defect of this program; 130 interrupted.
     """
-    from preflight.observing.report import metrics_text, observation_object, observation_text
+    from preflight.live_servers.report import metrics_text, observation_object, observation_text
 
     if len(launch.words) == 1 and launch.words[0].isdigit() and not os.path.exists(launch.words[0]):
         pids, launch = (*pids, int(launch.words[0])), launch._replace(words=())
@@ -115,17 +115,17 @@ def observe_host(
 
     pids: processes to look at, () for all known ones. traffic_seconds: how long to count traffic,
     which needs the machine itself; None does not count."""
-    from checks.base.finding import Status
-    from checks.base.root import Root
-    from preflight.inputs.host_source import open_host, size_and_needs
-    from preflight.observing.comparison import findings, gpu_findings, traffic_findings
-    from preflight.observing.meant import launch_findings
-    from preflight.observing.report import Observation, ObservedRow
-    from preflight.observing.running_launch import running_servers
-    from preflight.observing.served_metrics import served_metrics
-    from preflight.reading.understood import sentence
-    from preflight.settings.commands import Context, commands
-    from preflight.sizing.launch_needs import source_name
+    from checks.framework.finding import Status
+    from checks.framework.root import Root
+    from preflight.command_inputs.host_source import open_host, size_and_needs
+    from preflight.command_inputs.reading.understood import sentence
+    from preflight.host_tuning.commands import Context, commands
+    from preflight.live_servers.comparison import findings, gpu_findings, traffic_findings
+    from preflight.live_servers.meant import launch_findings
+    from preflight.live_servers.report import Observation, ObservedRow
+    from preflight.live_servers.running_launch import running_servers
+    from preflight.live_servers.served_metrics import served_metrics
+    from preflight.needs.launch_needs import source_name
 
     host = open_host(root, limit_seconds())  # which reads each file once
     if traffic_seconds is not None and not host.root.live:

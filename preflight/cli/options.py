@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from checks.base.units import bare_number, parse_size
+from checks.framework.units import bare_number, parse_size
 from preflight.base.within import GIVEN_SECONDS, HAS_TIMEOUT, LIMIT_SECONDS, limit_seconds, within
 from preflight.cli.commands import JSON as JSON
 from preflight.cli.commands import AnyParamType as AnyParamType
 from preflight.cli.commands import Decorator, FileName, Option, taking
 
 if TYPE_CHECKING:
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.command_inputs.launch_words import LaunchWords
 
 Parameter = click.Parameter | None
 Context = click.Context | None
@@ -223,7 +223,7 @@ def _named_host(root: str, **options: Any) -> str:
 
 def _host_and_assumptions(**options: Any) -> str:
     """Return the named or described host; print on standard error what a description assumes."""
-    from checks.capture.root_names import is_description
+    from checks.host_snapshot.root_names import is_description
 
     root = _named_host(**options)
     if is_description(root):
@@ -249,7 +249,7 @@ with_host = taking("root", _host_and_assumptions, *_DESCRIBED)
 def _launch_words(launch: tuple[str, ...], model_config: str | None, **options: Any) -> LaunchWords:
     """Return the launch of the command line. Standard input ("-") and the file ``model_config`` are
     read here, once. Raises UsageError if one cannot be read."""
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.command_inputs.launch_words import LaunchWords
 
     if model_config is not None:
         from preflight.cli.named_inputs import config_text
@@ -278,7 +278,7 @@ with_launch_of_installed = launch_from(LAUNCH)
 # The numbers of a workload: ``numbers: WorkloadOptions``.
 with_workload = taking(
     "numbers",
-    "preflight.capacity.workload:WorkloadOptions",
+    "preflight.cache_sizing.capacity.workload:WorkloadOptions",
     click.option("--clients", type=int, help="Conversations at once."),
     click.option("--rounds", type=int, help="Questions of each conversation."),
     click.option("--request-length", type=int, help="Tokens of a question."),

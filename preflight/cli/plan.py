@@ -9,10 +9,11 @@ import click
 from preflight.base.usage_error import UsageError
 from preflight.cli.commands import command, say_answer, with_one_format
 from preflight.cli.options import JSON, ROOT, TIMEOUT, with_host, with_launch
-from preflight.settings.dialects import FORMATS
+from preflight.host_tuning.dialects import FORMATS
 
 if TYPE_CHECKING:
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.command_inputs.launch_words import LaunchWords
+    from preflight.host_tuning.records import Plan
     from preflight.processes.processes import LaunchProcess
 
 NAME = "mooncake-preflight plan"
@@ -60,12 +61,12 @@ def plan(
     host cannot hold it, and what would take its pages is not printed; 3 what the format needs is
     not known; 64 usage error; 70 a defect of this program.
     """
-    from checks.capture.secrets import public
+    from checks.host_snapshot.secrets import public
     from checks.hugetlb.targets import ASK_FIT
     from preflight.base import exit_codes
     from preflight.base.output import say
-    from preflight.settings.dialects import ArtefactNames, missing, refused, render
-    from preflight.settings.plan import plan_object, plan_of
+    from preflight.host_tuning.dialects import ArtefactNames, missing, refused, render
+    from preflight.host_tuning.plan import plan_object
 
     the_plan = plan_of(launch, root, timeout_seconds)
     changes = any(setting.change for setting in the_plan.settings)
@@ -146,7 +147,7 @@ def apply(
     failed and the others were taken back; 3 what decides is not known; 64 usage error; 70 a defect
     of this program; 77 not permitted: the commands are printed instead.
     """
-    from preflight.settings.apply import (
+    from preflight.host_tuning.apply import (
         Account,
         Consent,
         apply_object,
@@ -154,7 +155,6 @@ def apply(
         this_machine,
         undo_changes,
     )
-    from preflight.settings.plan import plan_of
 
     if root.rstrip("/"):
         raise UsageError(
@@ -177,8 +177,31 @@ def apply(
             plan, launch.words, machine, consent, persist=persist, force=force, account=account
         )
     if as_json:
-        from checks.capture.secrets import public
+        from checks.host_snapshot.secrets import public
 
         answer, reason = public(apply_object(account)), "; ".join(account.reasons)
         say_answer("apply", code, answer, reason=reason, started=(source, processes))
     return code
+
+
+def plan_of(launch_words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
+    """Return the plan of a launch on a host, or of the host alone without a launch. Raises
+    UsageError if either cannot be read; a launch that is late leaves a gap for every topic."""
+    from checks.framework.unknown import Unknown
+    from checks.run_checks.runner import every_check
+    from preflight.host_tuning.plan import kept_settings, plan, unresolved_variables, workload_of
+    from preflight.host_tuning.records import TOPICS, Gap
+    from preflight.verdict.judge_host import judge_host
+
+    seen = judge_host(launch_words, root, timeout_seconds, list(every_check()))
+    unread: list[Gap] = []
+    if isinstance(seen.launch, Unknown):
+        unread = [Gap(topic, seen.launch.reason) for topic in TOPICS]
+    elif seen.launch is not None:
+        unread = unresolved_variables(seen.launch.sizing)
+    made = plan(seen.needs, seen.facts, seen.findings, kept_settings(seen.host.root), unread)
+    if seen.launch is None or isinstance(seen.launch, Unknown):
+        return made
+    sizing = seen.launch.sizing
+    workload, processes = workload_of(seen.launch.needs, sizing), sizing.inputs.processes
+    return made._replace(workload=workload, unread=sizing.not_whole, processes=processes)

@@ -16,10 +16,10 @@ from preflight.cli.commands import command, say_answer
 from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch, with_verbosity
 
 if TYPE_CHECKING:
-    from preflight.inputs.host_source import Host
-    from preflight.inputs.launch_words import LaunchWords
-    from preflight.judging.store_keys import KeyMatch, StoreKeys
-    from preflight.sizing.launch_sizing import LaunchSizing
+    from preflight.command_inputs.host_source import Host
+    from preflight.command_inputs.launch_words import LaunchWords
+    from preflight.needs.launch_sizing import LaunchSizing
+    from preflight.verdict.store_keys import KeyMatch, StoreKeys
 
 _COLOURS = {"equal": "green", "unknown": "magenta", "another store": "cyan"}
 
@@ -75,7 +75,7 @@ def read(
     or use one key for different bytes; 3 for two it is not known.
     """
     if record:
-        from preflight.inputs.host_source import recorded_launch
+        from preflight.command_inputs.host_source import recorded_launch
 
         recorded = recorded_launch(launch)
         if recorded is None:
@@ -85,10 +85,10 @@ def read(
         return 0
     if keys:
         return print_keys(launch, root, timeout_seconds, as_json, color)
-    from checks.capture.secrets import public
-    from preflight.inputs.host_source import open_host
-    from preflight.reading.answer import reading_object, reading_text
-    from preflight.reading.understood import read_whole
+    from checks.host_snapshot.secrets import public
+    from preflight.command_inputs.host_source import open_host
+    from preflight.command_inputs.reading.answer import reading_object, reading_text
+    from preflight.command_inputs.reading.understood import read_whole
 
     host = open_host(root, timeout_seconds)
     name = launch.words[0] if len(launch.words) == 1 else "the launch, or a file that it names"
@@ -111,11 +111,11 @@ def print_keys(
 
     Two files are two launches: each process of one is compared with each of the other. Return 1 if
     the keys of two never meet or collide, else 3 if that is not known of two, else 0."""
-    from checks.capture.secrets import public
-    from preflight.inputs.host_source import open_host
-    from preflight.judging.store_keys import Meeting, launch_keys, matches
-    from preflight.reading.understood import sentence
-    from preflight.sizing.launch_needs import source_name
+    from checks.host_snapshot.secrets import public
+    from preflight.command_inputs.host_source import open_host
+    from preflight.command_inputs.reading.understood import sentence
+    from preflight.needs.launch_needs import source_name
+    from preflight.verdict.store_keys import Meeting, launch_keys, matches
 
     host = open_host(root, timeout_seconds)
     files = launch.words
@@ -142,7 +142,7 @@ def print_keys(
 
 def _sized(launch: LaunchWords, host: Host) -> LaunchSizing:
     """Return the sized launch. Raises NoLaunchError without a launch."""
-    from preflight.inputs.host_source import size_and_needs
+    from preflight.command_inputs.host_source import size_and_needs
 
     sized = size_and_needs(launch, host)
     if sized is None:
@@ -179,7 +179,7 @@ def _object(sides: Iterable[Iterable[StoreKeys]], pairs: Iterable[KeyMatch]) -> 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
     """Return each value as a person writes it; an unknown one with its reason."""
-    from checks.base.unknown import Unknown
+    from checks.framework.unknown import Unknown
 
     return {
         name: f"unknown: {value.reason}" if isinstance(value, Unknown) else str(value)
@@ -189,7 +189,7 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _patterns(sides: Iterable[Iterable[StoreKeys]], width: int) -> str:
     """Return the pattern of each process's keys as wrapped lines."""
-    from preflight.render.text import wrapped
+    from preflight.base.text import wrapped
 
     texts = (f"{keys.process.name}, {keys.family}: {keys.pattern}" for s in sides for keys in s)
     lines = [line for text in texts for line in wrapped(clean(text), width)]
@@ -199,7 +199,7 @@ def _patterns(sides: Iterable[Iterable[StoreKeys]], width: int) -> str:
 def _text(pairs: list[KeyMatch], paint: Callable[[str, str], str], width: int) -> str:
     """Return for each pair of processes the verdict, the parts of their keys side by side, and the
     reasons. Parts are left out for different engines or stores."""
-    from preflight.render.text import wrapped
+    from preflight.base.text import wrapped
 
     lines = [""]
     for match in pairs:

@@ -10,7 +10,7 @@ from preflight.base.output import say
 from preflight.cli.commands import command
 from preflight.cli.options import FILE, FILE_TIMEOUT
 
-FOLDER = Path(__file__).parents[1] / "schemas"
+FOLDER = Path(__file__).parents[1] / "report" / "schemas"
 _ENDING = "-v1.schema.json"
 COMPLETED = ("mooncake-preflight", "mooncake-hicache-sizing")
 
@@ -49,8 +49,8 @@ def bundle(*, file: str) -> int:
 
     Exit codes: 0 it is written; 64 usage error; 70 a defect of this program.
     """
+    from preflight.base.bundle import zipapp
     from preflight.base.within import limit_seconds, save
-    from preflight.fleet.remote.program import zipapp
 
     content = b"#!/usr/bin/env python3\n" + zipapp()
     save(file, file, content, 0o755, limit_seconds())

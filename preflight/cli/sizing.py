@@ -19,9 +19,9 @@ from preflight.cli.commands import command as declared
 from preflight.cli.options import COLOR, JSON, SIZE, TIMEOUT, Size, with_host, with_launch
 
 if TYPE_CHECKING:
-    from checks.base.root import Root
-    from preflight.inputs.launch_words import LaunchWords
-    from preflight.sizing.launch_sizing import LaunchSizing
+    from checks.framework.root import Root
+    from preflight.command_inputs.launch_words import LaunchWords
+    from preflight.needs.launch_sizing import LaunchSizing
 
 # What describes a launch: as a field of Flags, and as it is typed.
 _NEEDED = {
@@ -123,8 +123,8 @@ def command(
     host = within(timeout_seconds, f"--root {root}", lambda: _host(root))
     launch = launch._replace(gpu_bytes=launch.gpu_bytes or getattr(host, "gpu_bytes", None))
     if launch.words:
-        from preflight.inputs.written_launch import size_launch_words
-        from preflight.judging.refusal import with_withheld
+        from preflight.command_inputs.written_launch import size_launch_words
+        from preflight.host_tuning.refusal import with_withheld
 
         for name, flag in (_NEEDED | _SAID_BY_LAUNCH).items():
             if sizes[name] is not None:
@@ -141,8 +141,8 @@ def command(
         raise click.UsageError("--explain is for a launch: give a script, or a command after --")
     if missing := [flag for name, flag in _NEEDED.items() if sizes[name] is None]:
         raise click.UsageError(f"Missing option '{missing[0]}' (or a launch to read).")
-    from preflight.sizing.flag_inputs import Flags
-    from preflight.sizing.sizing import size_flags
+    from preflight.needs.flag_inputs import Flags
+    from preflight.needs.sizing import size_flags
 
     flags = Flags(
         **sizes,
@@ -161,11 +161,11 @@ def command(
         )
     sizing = within(timeout_seconds, f"--root {root}", lambda: size_flags(flags, os.environ, host))
     if as_json:
-        from preflight.sizing.sizing_json import sizing_object
+        from preflight.needs.sizing_json import sizing_object
 
         say_json(sizing_object(sizing, rule))
     else:
-        from preflight.sizing.sizing_text import sizing_text
+        from preflight.needs.sizing_text import sizing_text
 
         say(sizing_text(sizing, rule, painter(color)))
     return sizing.exit_code if rule == "exact" else sizing.documented.exit_code
@@ -173,11 +173,11 @@ def command(
 
 def _host(root: str) -> Root:
     """Return the host at ``root``: a machine, a tree or a capture. Raises click.UsageError."""
-    from checks.base.root import Root
+    from checks.framework.root import Root
 
     if root == "/":
         return Root()
-    from checks.capture.capture import CaptureError, open_root
+    from checks.host_snapshot.capture import CaptureError, open_root
 
     try:
         return open_root(root)
@@ -187,14 +187,14 @@ def _host(root: str) -> Root:
 
 def _say_launch(sizing: LaunchSizing, rule: str, explain: bool, as_json: bool, color: str) -> int:
     """Print a launch's sizes; return the exit code by ``rule``. explain: add each formula."""
-    from checks.capture.secrets import public
+    from checks.host_snapshot.secrets import public
 
     if as_json:
-        from preflight.sizing.sizing_json import launch_object
+        from preflight.needs.sizing_json import launch_object
 
         say_json(public(launch_object(sizing, rule)))
     else:
-        from preflight.sizing.sizing_text import launch_text
+        from preflight.needs.sizing_text import launch_text
 
         say(public(launch_text(sizing, rule, painter(color), explain)))
     return sizing.exit_code_by(rule)
@@ -215,7 +215,7 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     ``exit_code``. A file is written only for usage errors and defects."""
     for name, path in requested_answers(own_words(arguments)):
         if name == "json" and (path is None or exit_code in (USAGE, DEFECT)):
-            from preflight.sizing.sizing_json import error_object
+            from preflight.needs.sizing_json import error_object
 
             with output_to(path):
                 say_json(error_object(exit_code, message))

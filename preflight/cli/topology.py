@@ -11,7 +11,7 @@ from preflight.cli.commands import command, say_answer
 from preflight.cli.options import COLOR, JSON, ROOT, TIMEOUT, with_launch
 
 if TYPE_CHECKING:
-    from preflight.inputs.launch_words import LaunchWords
+    from preflight.command_inputs.launch_words import LaunchWords
 
 
 @command(
@@ -46,16 +46,16 @@ def topology(
     the launch is missing, or none is left; 3 not known, or not measured; 64 usage error; 70 a
     defect of this program.
     """
-    from checks.capture.secrets import public
+    from checks.host_snapshot.secrets import public
     from preflight.base.output import columns, painter, say
-    from preflight.check.report import EXIT_CODES
-    from preflight.topology.answer import topology_answer
-    from preflight.topology.report import answer_text, draws_lines
+    from preflight.report.topology.answer import topology_answer
+    from preflight.report.topology.report import answer_text, draws_lines
+    from preflight.verdict.report import EXIT_CODES
 
     answer = topology_answer(launch, root, timeout_seconds, measure, short=not as_json)
     code = EXIT_CODES[answer.status]
     if as_json:
-        from preflight.topology.report import answer_object
+        from preflight.report.topology.report import answer_object
 
         body, word = public(answer_object(answer)), answer.status.value
         say_answer("topology", code, body, word=word, started=(answer.source, answer.processes))

@@ -55,8 +55,12 @@ def describe(as_json: bool, page_tokens: int, trace_block_tokens: int | None, fi
     Exit codes: 0 described; 64 usage error, or a line of the trace is not valid; 70 a defect of
     this program.
     """
-    from preflight.traces.describe import describe_trace, description_object, description_text
-    from preflight.traces.formats import open_trace
+    from preflight.cache_sizing.traces.describe import (
+        describe_trace,
+        description_object,
+        description_text,
+    )
+    from preflight.cache_sizing.traces.formats import open_trace
 
     progress = Progress()
     description = describe_trace(open_trace(file, page_tokens, trace_block_tokens), progress.show)
@@ -85,8 +89,8 @@ def convert(page_tokens: int, trace_block_tokens: int | None, salt: str | None, 
     import secrets
     from itertools import islice
 
-    from preflight.traces.describe import mooncake_lines
-    from preflight.traces.formats import open_trace
+    from preflight.cache_sizing.traces.describe import mooncake_lines
+    from preflight.cache_sizing.traces.formats import open_trace
 
     trace = open_trace(file, page_tokens, trace_block_tokens)
     key = secrets.token_bytes(32) if salt is None else salt.encode()[:64]

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from statistics import median
 
-from checks.base.record import NamedTuple
+from checks.framework.record import NamedTuple
 from preflight.base.one_line import clean
 from preflight.base.output import Progress, say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
+from preflight.benchmark.measuring.findings import rate_text
+from preflight.command_inputs.launch_words import Chosen, LaunchWords
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import named_nodes
 from preflight.fleet.base.text import plural
@@ -33,8 +35,6 @@ from preflight.fleet.remote.reply import (
 from preflight.fleet.reports.answers import FleetAnswer
 from preflight.fleet.reports.reading import ReportReader, Reports
 from preflight.fleet.reports.rows import INTERRUPTED, NO_VERDICT, FleetFinding, NodeRow, trouble
-from preflight.inputs.launch_words import Chosen, LaunchWords
-from preflight.measuring.findings import rate_text
 
 # A node is given so long beside what its reading takes: python, ssh, the way there and back.
 _OVERHEAD_SECONDS = 5.0
@@ -47,8 +47,8 @@ def run_fleet_check(
 
     Each report is kept as it comes, if ``shown`` names a folder. After a signal the exit code is
     128 + its number. Raises UsageError for wrong options, before any node is asked."""
+    from preflight.command_inputs.host_source import recorded_launch
     from preflight.fleet.remote.engine import ask_nodes
-    from preflight.inputs.host_source import recorded_launch
 
     nodes = nodes_of(where)
     record = recorded_launch(launch)
@@ -93,7 +93,7 @@ def nodes_of(where: SshNodes) -> list[str]:
 def check_arguments(chosen: Chosen, timeout_seconds: float) -> tuple[str, ...]:
     """Return the arguments by which a node checks itself within ``timeout_seconds``. Valid waivers
     become --ignore; a message names each expired one. Raises UsageError as ``selection_of``."""
-    from preflight.check.answer import selection_of
+    from preflight.verdict.answer import selection_of
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
     selection = selection_of(chosen)

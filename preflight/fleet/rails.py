@@ -9,12 +9,11 @@ from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
-from checks.base.record import NamedTuple
-from checks.base.unknown import Unknown
+from checks.framework.record import NamedTuple
+from checks.framework.unknown import Unknown
 from checks.rdma.devices import ROCE_1
 from preflight.base.one_line import clean
-from preflight.check.machine import Rail
-from preflight.check.report import fold as fold_words
+from preflight.base.plain_data import fields
 from preflight.fleet.base.decode import Json, Unread
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import nodes_text, plural
@@ -28,7 +27,8 @@ from preflight.fleet.reports.rows import (
     Unusable,
     nodes_object,
 )
-from preflight.render.plain_data import fields
+from preflight.report.machine import Rail
+from preflight.verdict.report import fold as fold_words
 
 INFINIBAND = "InfiniBand"
 UNREAD = "what is routed out of it was not read"

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from checks.base.needs import GivenGpus
-from checks.base.regex import regex
-from checks.base.unknown import Inside, Unknown
+from checks.framework.needs import GivenGpus
+from checks.framework.regex import regex
+from checks.framework.unknown import Inside, Unknown
 from preflight.launches import container, source
 from preflight.launches.container import ContainerSettings, Mount, Published
 from preflight.launches.container_run import settings_of

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from checks.base.needs import GivenGpus
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
-from checks.base.unknown import Unknown
+from checks.framework.needs import GivenGpus
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
+from checks.framework.unknown import Unknown
 
 # Bytes that a launch asks for: None if it asks for none, Unknown if a variable in it is not set.
 Size = int | None | Unknown

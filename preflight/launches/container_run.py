@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from checks.base.record import NamedTuple
+from checks.framework.record import NamedTuple
 from preflight.launches import container
 from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.env_files import read_env_file, read_small_file

@@ -8,8 +8,8 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
 from preflight.launches.container import ContainerSettings
 from preflight.launches.env_files import interpolate
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
 from preflight.launches.source import SourceError, brief
 
 # Limits on what is read as YAML or JSON. No manifest comes near them; some texts are made to.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
-from checks.base.regex import regex
+from checks.framework.regex import regex
 from preflight.launches.documents import DEEPEST
 from preflight.launches.source import Origin, SourceNote, Word, brief
 from preflight.launches.variables import Layers, unknown_needed

@@ -7,9 +7,9 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
-from checks.base.regex import regex
-from checks.base.units import MIB
-from checks.base.unknown import Inside, Unknown
+from checks.framework.regex import regex
+from checks.framework.units import MIB
+from checks.framework.unknown import Inside, Unknown
 from preflight.launches import source
 from preflight.launches.container import ContainerSettings, Mount, Published, Size
 from preflight.launches.documents import Node, load_documents

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Iterator, Mapping
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
 from preflight.launches.documents import Node
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
 from preflight.base.shell import quote
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.env_files import read_env_file, read_small_file

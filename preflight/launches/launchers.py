@@ -8,8 +8,8 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 
 

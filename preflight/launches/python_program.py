@@ -10,9 +10,9 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
-from checks.base.unknown import Inside
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
+from checks.framework.unknown import Inside
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
 from preflight.launches.shell_script import read_words
 from preflight.launches.source import Origin, Reading, SourceError, SourceNote, Word, brief, join

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from checks.base.needs import CAPABILITIES, LIMIT_NAMES, Bound, RunAs, SetLimit
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
-from checks.base.units import KIB
-from checks.base.unknown import Unknown
+from checks.framework.needs import CAPABILITIES, LIMIT_NAMES, Bound, RunAs, SetLimit
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
+from checks.framework.units import KIB
+from checks.framework.unknown import Unknown
 from preflight.launches.source import Origin, SourceNote, Word, brief
 
 # What checks judge, by its letter: of ulimit with its unit in bytes or one, and of prlimit.

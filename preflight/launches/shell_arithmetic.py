@@ -7,7 +7,7 @@ import operator
 import re
 from collections.abc import Callable
 
-from checks.base.regex import regex
+from checks.framework.regex import regex
 
 # Longer sums are left as written.
 _LONGEST_FORMULA = 400

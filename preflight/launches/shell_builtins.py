@@ -6,8 +6,8 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
 from preflight.launches.set_limits import ulimit
 from preflight.launches.shell_blocks import ShellBlocks
 from preflight.launches.shell_conditions import FALSE, OPEN, PROGRAM, TRUE, Truth

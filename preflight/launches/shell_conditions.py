@@ -6,8 +6,8 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
 from preflight.launches.shell_expansion import expand, pattern, value
 from preflight.launches.shell_state import ShellState
 from preflight.launches.shell_text import Node, Pieces, ShellText

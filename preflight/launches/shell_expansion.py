@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from checks.base.regex import regex
-from checks.base.unknown import Inside
+from checks.framework.regex import regex
+from checks.framework.unknown import Inside
 from preflight.launches.shell_arithmetic import arithmetic, names_set
 from preflight.launches.shell_state import BLANKS, ELEMENT_COSTS, ShellState, first_doubts
 from preflight.launches.shell_text import Piece, Pieces, WrittenWord, value_pieces, written

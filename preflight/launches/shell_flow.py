@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
 from preflight.launches.container import ContainerSettings
 from preflight.launches.launch_files import Beside, HostWords
 from preflight.launches.shell_conditions import OPEN, TRUE, Conditions, Truth

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 
-from checks.base.needs import RunAs
+from checks.framework.needs import RunAs
 from preflight.launches.env_files import env_file_settings
 from preflight.launches.launchers import enters_container, starts_anew, starts_server
 from preflight.launches.set_limits import OWN_SHELL, changed_user, prlimit

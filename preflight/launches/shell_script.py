@@ -14,8 +14,8 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
-from checks.base.regex import regex
-from checks.base.unknown import Inside
+from checks.framework.regex import regex
+from checks.framework.unknown import Inside
 from preflight.launches import launch_files, launchers, source
 from preflight.launches.container_run import ENGINES
 from preflight.launches.env_files import read_small_file

@@ -10,8 +10,8 @@ import posixpath
 import re
 from collections.abc import Callable, Sequence
 
-from checks.base.needs import SetLimit
-from checks.base.unknown import Unknown
+from checks.framework.needs import SetLimit
+from checks.framework.unknown import Unknown
 from preflight.launches.source import Origin, SourceNote, Word, brief
 from preflight.launches.variables import State, Variables
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Literal
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
-from checks.capture.secrets import beginning
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
+from checks.host_snapshot.secrets import beginning
 from preflight.launches.source import Origin, SourceError, SourceNote
 
 Node = Any  # tree_sitter.Node: the package is imported when a script is read

@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
-from checks.base.needs import RunAs, SetLimit
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
-from checks.base.unknown import Inside, OpenVariable, Unknown
-from checks.capture.secrets import beginning
+from checks.framework.needs import RunAs, SetLimit
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
+from checks.framework.unknown import Inside, OpenVariable, Unknown
+from checks.host_snapshot.secrets import beginning
 from preflight.launches.container import (
     NO_PROGRAM,
     ContainerSettings,

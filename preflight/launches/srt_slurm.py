@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from checks.base.regex import regex
-from checks.capture.secrets import beginning
+from checks.framework.regex import regex
+from checks.host_snapshot.secrets import beginning
 from preflight.launches.container import ContainerSettings, Mount, volume
 from preflight.launches.documents import Node
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files

@@ -7,8 +7,8 @@ import posixpath
 import re
 from collections.abc import Mapping, Sequence
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
 from preflight.launches.launch_files import Beside, LaunchText, read_python_text
 from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types_into_pane
 from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from checks.base.needs import RunAs, SetLimit
-from checks.base.regex import regex
+from checks.framework.needs import RunAs, SetLimit
+from checks.framework.regex import regex
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files
 from preflight.launches.set_limits import limit_note, unit_defaults, unit_limit, unit_user
 from preflight.launches.shell_script import read_words

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from checks.base.needs import RunAs, SetLimit
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
+from checks.framework.needs import RunAs, SetLimit
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
 from preflight.launches import launchers, set_limits
 from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.container_run import ENGINES, container_run, run_position

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.base.needs import GPU_RESOURCES, UNLIMITED, ContainerLimits, GivenGpus, SetLimit
-from checks.base.regex import regex
-from checks.base.units import GIB, KIB, MIB
-from checks.base.unknown import Unknown
+from checks.framework.needs import GPU_RESOURCES, UNLIMITED, ContainerLimits, GivenGpus, SetLimit
+from checks.framework.regex import regex
+from checks.framework.units import GIB, KIB, MIB
+from checks.framework.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Size, named_gpus
 from preflight.launches.source import Command, ReadFile, Word, file_reader
 

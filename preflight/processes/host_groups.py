@@ -9,17 +9,17 @@ import re
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from preflight.base.usage_error import UsageError
+from preflight.engines.programs.mooncake_flags import value_of
 from preflight.launches.container import Published
 from preflight.launches.launchers import option_values, remote_words
 from preflight.processes.containers import network_of, pod_of
 from preflight.processes.ports import ports, split_address
 from preflight.processes.processes import LaunchProcess, ProcessKind, keep_last
-from preflight.programs.mooncake_flags import value_of
 
 _NODE_OPTIONS = ("-w", "--nodelist", "-H", "--host")
 _HOSTED = frozenset(("srun", "mpirun", "mpiexec"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
-from checks.base.regex import regex
+from checks.framework.regex import regex
 from preflight.base.program import data_file
-from preflight.consumers.consumer import NamedRelease
+from preflight.engines.consumers.consumer import NamedRelease
 from preflight.launches.container import ContainerSettings
 from preflight.launches.source import Command, Word
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from checks.base.needs import RdmaUse
-from checks.base.unknown import Unknown
+from checks.framework.needs import RdmaUse
+from checks.framework.unknown import Unknown
 from checks.releases.sglang import sglang_release
+from preflight.engines.programs.sglang_arguments import SettingValue, word_value
+from preflight.engines.programs.store_service_config import json_object
+from preflight.engines.sglang.server import SglangServer
 from preflight.launches.source import Word
 from preflight.processes.containers import place_of
-from preflight.processes.processes import LaunchProcess, ProcessKind, SglangServer
-from preflight.programs.sglang_arguments import SettingValue, word_value
-from preflight.programs.store_service_config import json_object
+from preflight.processes.processes import LaunchProcess, ProcessKind
 
 _PROGRAMS = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise
 
-from checks.base.regex import regex
+from checks.framework.regex import regex
 from preflight.base.program import data_file
 from preflight.launches.launchers import ASKING, LAUNCHERS, remote_words
 from preflight.launches.source import Command, Place, brief, open_names

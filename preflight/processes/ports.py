@@ -7,17 +7,17 @@ own arguments.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from checks.base.needs import BoundPort
-from checks.base.pages import Default
-from checks.base.record import NamedTuple
-from checks.base.unknown import Unknown
+from checks.framework.needs import BoundPort
+from checks.framework.pages import Default
+from checks.framework.record import NamedTuple
+from checks.framework.unknown import Unknown
+from preflight.engines.programs.mooncake_flags import is_on, value_of
+from preflight.engines.programs.sglang_arguments import port_value, why_unresolved
+from preflight.engines.programs.store_service_config import SERVICE_PORT
 from preflight.launches.container import Published
 from preflight.launches.launchers import starts_anew
 from preflight.processes.containers import network_of, pod_of
 from preflight.processes.processes import LaunchProcess, ProcessKind, keep_last, with_router
-from preflight.programs.mooncake_flags import is_on, value_of
-from preflight.programs.sglang_arguments import port_value, why_unresolved
-from preflight.programs.store_service_config import SERVICE_PORT
 
 # What listens where when nothing is said.
 MASTER_PORT = 50051

@@ -7,29 +7,34 @@ from functools import cache, wraps
 from operator import is_
 from typing import Any, ParamSpec, TypeVar
 
-from checks.base.installed import Installed
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
-from checks.base.unknown import Unknown
+from checks.framework.installed import Installed
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
+from checks.framework.unknown import Unknown
 from preflight.base.program import data_file
-from preflight.consumers.consumer import Consumer, NamedRelease
-from preflight.launches.source import Command, ReadFile, Word
-from preflight.processes.containers import command_file_reader
-from preflight.processes.image_releases import named_releases
-from preflight.programs.mooncake_flags import flags_of, with_config_file
-from preflight.programs.sglang_argument_tables import RefusedError, argument_flags, argument_table
-from preflight.programs.sglang_arguments import (
+from preflight.engines.consumers.consumer import Consumer, NamedRelease
+from preflight.engines.programs.mooncake_flags import flags_of, with_config_file
+from preflight.engines.programs.sglang_argument_tables import (
+    RefusedError,
+    argument_flags,
+    argument_table,
+)
+from preflight.engines.programs.sglang_arguments import (
     ParsedArguments,
     SettingValue,
     merged_words,
     parse_sglang_arguments,
 )
-from preflight.programs.store_config import StoreConfig, read_store_config
-from preflight.programs.store_processes import (
+from preflight.engines.programs.store_config import read_store_config
+from preflight.engines.programs.store_processes import (
     StoreProcess,
     read_mooncake_client,
     read_store_service,
 )
+from preflight.engines.sglang.server import SglangServer
+from preflight.launches.source import Command, ReadFile, Word
+from preflight.processes.containers import command_file_reader
+from preflight.processes.image_releases import named_releases
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -73,7 +78,7 @@ def _known(what: str) -> Mapping[str, ProcessKind]:
 # SGLang 0.5.23 mem_cache/storage: the others keep memory of their own in each rank (hf3fs shared
 # memory, nixl and eic buffers of a batch of pages, aibrix a cache).
 _COUNTED_BACKENDS = ("mooncake", "file", "sim")
-# Whose flags preflight/data/mooncake_flags.txt has.
+# Whose flags preflight/engines/tables/mooncake_flags.txt has.
 GFLAGS_PROGRAMS = {ProcessKind.MASTER: "mooncake_master", ProcessKind.CLIENT: "mooncake_client"}
 _ALONE = (ProcessKind.STORE_SERVICE, ProcessKind.CLIENT, ProcessKind.MASTER, ProcessKind.METADATA)
 # -m among the interpreter's options, with the module behind it or attached to it: -um sglang.x.
@@ -104,60 +109,6 @@ def is_program(word: str) -> bool:
     """Return whether a word names a program that starts without arguments, folder or not."""
     name = word.rpartition("/")[2]
     return _known("program").get(name) in _ALONE and not name.endswith(".py")
-
-
-class SglangServer(NamedTuple):
-    """An SGLang server. store: Mooncake's, or None. backend: the storage of its host pool or
-    linker, by name."""
-
-    command: Command
-    arguments: ParsedArguments
-    store: StoreConfig | None
-    backend: str | Unknown | None = None
-
-    def value(self, name: str) -> Any:
-        return self.arguments.value(name)
-
-    def number(self, name: str) -> int | Unknown:
-        """Return an argument that is a whole number; 1 if SGLang's default is no number."""
-        value = self.value(name)
-        return value if isinstance(value, int | Unknown) else 1
-
-    @property
-    def hicache(self) -> bool:
-        return self.value("enable_hierarchical_cache") is True
-
-    @property
-    def links(self) -> bool:
-        """Whether the KV cache on the GPU is linked to a store, with no host pool (0.5.20 on)."""
-        return self.value("enable_unified_cache_external_linker") is True
-
-    @property
-    def mode(self) -> str:
-        """null, prefill or decode."""
-        mode = self.value("disaggregation_mode")
-        return mode if isinstance(mode, str) else "null"
-
-    @property
-    def attention_dp(self) -> int | Unknown:
-        """The number of data-parallel groups in a tensor-parallel group: 1 without DP attention."""
-        if self.value("enable_dp_attention") is True:
-            return self.number("dp_size")
-        if "attn_dp_size" in self.arguments.settings and self.arguments.given("attn_dp_size"):
-            return self.number("attn_dp_size")
-        return 1
-
-    @property
-    def replicas(self) -> int | Unknown:
-        """The number of servers behind one port: --dp-size without DP attention, else 1."""
-        groups = self.attention_dp
-        if isinstance(groups, Unknown):
-            return groups
-        return 1 if groups > 1 else self.number("dp_size")
-
-    @property
-    def environment(self) -> Mapping[str, Word]:
-        return self.command.environment
 
 
 class LaunchProcess(NamedTuple):
@@ -273,10 +224,10 @@ def _consumer(
     """Return the record of a vLLM server, a Dynamo vLLM worker or an LMCache server: the memory
     that it takes. named: releases that the launch or the host names, by product."""
     if process_kind is ProcessKind.LMCACHE:
-        from preflight.consumers.lmcache import read_lmcache_server
+        from preflight.engines.consumers.lmcache import read_lmcache_server
 
         return read_lmcache_server(command.words, arguments)
-    from preflight.consumers.vllm import read_dynamo_vllm, read_vllm
+    from preflight.engines.consumers.vllm import read_dynamo_vllm, read_vllm
 
     if process_kind is ProcessKind.VLLM:
         return read_vllm(arguments, command.environment, read_file)

@@ -7,10 +7,12 @@ Sources: Mooncake ``mooncake-store/src/master.cpp`` and ``real_client_main.cpp``
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from checks.base.needs import Service
-from checks.base.pages import Default
-from checks.base.record import NamedTuple
-from checks.base.unknown import RUN_INSIDE, Unknown
+from checks.framework.needs import Service
+from checks.framework.pages import Default
+from checks.framework.record import NamedTuple
+from checks.framework.unknown import RUN_INSIDE, Unknown
+from preflight.engines.programs.mooncake_flags import value_of
+from preflight.engines.programs.sglang_arguments import SettingValue, why_unresolved
 from preflight.launches.source import Word
 from preflight.processes.containers import network_of, service_of
 from preflight.processes.ports import (
@@ -23,8 +25,6 @@ from preflight.processes.ports import (
     split_address,
 )
 from preflight.processes.processes import LaunchProcess, ProcessKind, keep_last
-from preflight.programs.mooncake_flags import value_of
-from preflight.programs.sglang_arguments import SettingValue, why_unresolved
 
 # Metadata strings that are not a server: each process answers for itself.
 PEER_TO_PEER = "P2PHANDSHAKE"

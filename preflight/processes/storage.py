@@ -6,21 +6,25 @@ Source: Mooncake ``mooncake-store/src/file_storage.cpp`` (``FileStorageConfig``)
 
 from collections.abc import Iterator, Mapping
 
-from checks.base.needs import Storage
-from checks.base.pages import Default
-from checks.base.record import NamedTuple
-from checks.base.units import TIB
-from checks.base.unknown import Unknown
+from checks.framework.needs import Storage
+from checks.framework.pages import Default
+from checks.framework.record import NamedTuple
+from checks.framework.units import TIB
+from checks.framework.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease
+from preflight.engines.programs.memory_records import StoreClient
+from preflight.engines.programs.mooncake_flags import value_of
+from preflight.engines.programs.sglang_arguments import SettingValue, word_value
+from preflight.engines.programs.store_processes import (
+    OFFLOAD_PATH,
+    offload_buffer_bytes,
+    offload_folder,
+)
 from preflight.launches.source import Word
 from preflight.launches.variables import may_be_absent
 from preflight.processes.containers import host_path
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import LaunchProcess, ProcessKind
-from preflight.programs.memory_records import StoreClient
-from preflight.programs.mooncake_flags import value_of
-from preflight.programs.sglang_arguments import SettingValue, word_value
-from preflight.programs.store_processes import OFFLOAD_PATH, offload_buffer_bytes, offload_folder
 
 # storage_backend.h: what offload may fill without MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES.
 DEFAULT_LIMIT_BYTES = 2 * TIB

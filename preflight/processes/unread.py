@@ -12,13 +12,19 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
-from checks.base.unknown import Inside, OpenVariable, Unknown
-from checks.capture.secrets import clean_words
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
+from checks.framework.unknown import Inside, OpenVariable, Unknown
+from checks.host_snapshot.secrets import clean_words
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import older_than_known, sglang_release
 from preflight.base.program import data_file
+from preflight.engines.programs.mooncake_flags import flags_of, read_flags
+from preflight.engines.programs.sglang_arguments import (
+    is_own_argument,
+    operator_variables,
+    why_unresolved,
+)
 from preflight.launches.launchers import tasks
 from preflight.launches.source import (
     Command,
@@ -43,8 +49,6 @@ from preflight.processes.processes import (
     keep_last,
     with_router,
 )
-from preflight.programs.mooncake_flags import flags_of, read_flags
-from preflight.programs.sglang_arguments import is_own_argument, operator_variables, why_unresolved
 
 
 class NameRow(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from checks.base.record import NamedTuple
+from checks.framework.record import NamedTuple
 
 
 class Light(NamedTuple):

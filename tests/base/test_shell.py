@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Fill
+from checks.framework.finding import Fill
 from preflight.base.one_line import shortened, with_last_name, with_short_paths
 from preflight.base.output import painter, terminal_text
 from preflight.base.shell import append, comment, is_hidden, line, posix_assignment, visible, write

@@ -2,11 +2,16 @@
 
 from pathlib import Path
 
-from checks.base.unknown import Unknown
-from preflight.capacity.answer import CapacityAnswer, CapacityRequest, ServerCapacity, capacity_of
-from preflight.capacity.deployment import Bounds, Cluster, Tier
-from preflight.capacity.workload import WorkloadOptions
-from preflight.inputs.launch_words import LaunchWords
+from checks.framework.unknown import Unknown
+from preflight.cache_sizing.capacity.answer import (
+    CapacityAnswer,
+    CapacityRequest,
+    ServerCapacity,
+    capacity_of,
+)
+from preflight.cache_sizing.capacity.deployment import Bounds, Cluster, Tier
+from preflight.cache_sizing.capacity.workload import WorkloadOptions
+from preflight.command_inputs.launch_words import LaunchWords
 from tests.builders.hosts import GIB, Host
 
 SERVER = "python3 -m sglang.launch_server --model-path {model} --tp {tp} --page-size 64"

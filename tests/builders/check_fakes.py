@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from checks.base.check import Check, CheckSet, Page
-from checks.base.finding import Consequence, Finding, Status
-from checks.base.needs import LaunchNeeds
-from checks.base.root import Root
-from checks.base.unknown import Unknown
-from checks.run.facts import READERS, Facts
+from checks.framework.check import Check, CheckSet, Page
+from checks.framework.finding import Consequence, Finding, Status
+from checks.framework.needs import LaunchNeeds
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
+from checks.run_checks.facts import READERS, Facts
 from checks.system.facts import Container
 
 Reader = Callable[[Root, LaunchNeeds | None], Any]
@@ -40,7 +40,7 @@ def installed(
     module.read = reader or (lambda root, needs: _System())
     module.unread = lambda root, needs: Unknown("not wanted by the test")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr("checks.run.runner.CHECK_MODULES", (module.__name__,))
+    monkeypatch.setattr("checks.run_checks.runner.CHECK_MODULES", (module.__name__,))
     table = {"system": (module.__name__, "read"), "limits": (module.__name__, "unread")}
     only_topics(monkeypatch, table)
     return module  # type: ignore[no-any-return]

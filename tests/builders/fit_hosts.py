@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from checks.base.archive import TreeRoot
-from checks.base.check import Check, Judge
-from checks.base.finding import Finding, Status
-from checks.base.recording import RecordingRoot
-from checks.run.facts import READERS, Facts, read_facts
-from checks.run.runner import every_check, judge
-from preflight.inputs.host_source import Host, size_and_needs
-from preflight.inputs.launch_words import LaunchWords
-from preflight.judging.launch_checks import launch_findings
-from preflight.settings.records import PoolTarget, pools
+from checks.framework.archive import TreeRoot
+from checks.framework.check import Check, Judge
+from checks.framework.finding import Finding, Status
+from checks.framework.recording import RecordingRoot
+from checks.run_checks.facts import READERS, Facts, read_facts
+from checks.run_checks.runner import every_check, judge
+from preflight.command_inputs.host_source import Host, size_and_needs
+from preflight.command_inputs.launch_words import LaunchWords
+from preflight.host_tuning.records import PoolTarget, pools
+from preflight.verdict.launch_checks import launch_findings
 from tests.builders.synthetic import (
     EVERY_HOST,
     GIB,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checks.base.archive import TreeRoot
-from checks.base.root import Root
+from checks.framework.archive import TreeRoot
+from checks.framework.root import Root
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping
 
-from checks.base.unknown import Unknown
+from checks.framework.unknown import Unknown
 from preflight.launches.source import Command, Origin, Word
 from preflight.processes.processes import LaunchProcess, understand
 

@@ -8,17 +8,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from checks.base.archive import TreeRoot
-from checks.base.finding import Finding
-from checks.base.needs import LaunchNeeds
-from checks.base.recording import Answers, RecordingRoot
-from checks.base.root import CALLS_FILE, Root, call_key
-from checks.base.unknown import Unknown
-from checks.run.facts import READERS, Facts
-from checks.run.runner import every_check, judge
-from preflight.inputs.host_source import Host, Sized, size_and_needs
-from preflight.inputs.launch_words import LaunchWords
-from preflight.judging.launch_checks import launch_findings
+from checks.framework.archive import TreeRoot
+from checks.framework.finding import Finding
+from checks.framework.needs import LaunchNeeds
+from checks.framework.recording import Answers, RecordingRoot
+from checks.framework.root import CALLS_FILE, Root, call_key
+from checks.framework.unknown import Unknown
+from checks.run_checks.facts import READERS, Facts
+from checks.run_checks.runner import every_check, judge
+from preflight.command_inputs.host_source import Host, Sized, size_and_needs
+from preflight.command_inputs.launch_words import LaunchWords
+from preflight.verdict.launch_checks import launch_findings
 from tests.builders.synthetic import EVERY_HOST, SyntheticHost, tree_of
 from tests.checks.test_synthetic import FITTED, script
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from checks.base.finding import Finding, Setting, Status
-from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
-from checks.base.pages import Spot
-from checks.run.facts import Facts
-from preflight.settings.plan import plan
-from preflight.settings.records import Plan
+from checks.framework.finding import Finding, Setting, Status
+from checks.framework.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.framework.pages import Spot
+from checks.run_checks.facts import Facts
+from preflight.host_tuning.plan import plan
+from preflight.host_tuning.records import Plan
 from tests.builders.synthetic import GIB, MIB, SyntheticHost, gpu_host, plain_host, read_host
 from tests.checks.launches import usage
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from preflight.launch_problems.rules.launch_rules import findings
 from preflight.launches.source import Command
-from preflight.rules.launch_rules import findings
 from tests.builders.launch_text import MASTER, STORE, understood
 
 Line = str | Command | tuple[str, Mapping[str, str]]

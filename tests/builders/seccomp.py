@@ -22,7 +22,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 filtered = Program(len(rows), ctypes.addressof(buffer))
 assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
 assert libc.prctl(22, 2, ctypes.byref(filtered), 0, 0) == 0, ctypes.get_errno()  # PR_SET_SECCOMP
-from checks.base.root import Root
+from checks.framework.root import Root
 {program}
 """
 

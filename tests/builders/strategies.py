@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from checks.releases.mooncake import RELEASES
-from preflight.programs.memory_records import (
+from preflight.engines.programs.memory_records import (
     HotCache,
     Launch,
     MappedProcess,

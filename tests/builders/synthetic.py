@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from checks.base.needs import LaunchNeeds
-from checks.base.root import CALLS_FILE, Root
-from checks.run.facts import READERS, Facts, read_facts
+from checks.framework.needs import LaunchNeeds
+from checks.framework.root import CALLS_FILE, Root
+from checks.run_checks.facts import READERS, Facts, read_facts
 from tests.builders.synthetic_devices import Gpu, Nic, Tree, add_gpus, add_nics
 from tests.builders.synthetic_system import (
     ALL_CAPABILITIES,

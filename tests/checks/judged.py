@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from checks.base.check import Check, Judge
-from checks.base.finding import Finding, Status
-from checks.base.needs import LaunchNeeds
-from checks.run.facts import Facts
-from checks.run.runner import every_check, judge
+from checks.framework.check import Check, Judge
+from checks.framework.finding import Finding, Status
+from checks.framework.needs import LaunchNeeds
+from checks.run_checks.facts import Facts
+from checks.run_checks.runner import every_check, judge
 
 
 def checks_of(*topics: str) -> dict[str, tuple[Check, Judge]]:

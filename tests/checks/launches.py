@@ -4,13 +4,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from checks.base.finding import Finding
-from checks.base.needs import LaunchNeeds, ProcessNeeds
-from checks.base.pages import Spot, Usage
-from checks.base.root import Root
-from checks.base.units import MIB
-from checks.run.facts import Facts, read_facts
-from checks.run.runner import every_check, judge
+from checks.framework.finding import Finding
+from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.pages import Spot, Usage
+from checks.framework.root import Root
+from checks.framework.units import MIB
+from checks.run_checks.facts import Facts, read_facts
+from checks.run_checks.runner import every_check, judge
 
 PAGE = 2 * MIB
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
-from checks.base.pages import Region
-from checks.base.units import GIB
-from checks.base.unknown import Unknown
+from checks.framework.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.framework.pages import Region
+from checks.framework.units import GIB
+from checks.framework.unknown import Unknown
 from checks.limits.facts import LimitFacts, ThreadFacts
 from checks.limits.runtimes import Limit, RuntimeLimits
 from checks.rdma.devices import Gid, Port
 from checks.rdma.facts import Erdma, Nic, RdmaFacts
 from checks.rdma.verbs import DeviceNode, Libraries, Verbs
-from checks.run.facts import Facts
+from checks.run_checks.facts import Facts
 from checks.system.facts import Container, SystemFacts
 
 IPC_LOCK = 1 << 14

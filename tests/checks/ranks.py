@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
-from checks.base.pages import Region
+from checks.framework.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.framework.pages import Region
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from checks.base.finding import Finding, Setting
-from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
-from checks.base.pages import Region
-from checks.base.root import Root
+from checks.framework.finding import Finding, Setting
+from checks.framework.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.framework.pages import Region
+from checks.framework.root import Root
 from checks.rdma.facts import RdmaFacts, read_rdma
-from checks.run.facts import Facts
+from checks.run_checks.facts import Facts
 from tests.builders.hosts import FOLDERS, in_memory
 from tests.checks.launches import findings
 

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.recording import no_answers
-from checks.base.unknown import Unknown
-from checks.capture.anonymise import anonymise, ipv4_replacements, keeps_ipv4
+from checks.framework.recording import no_answers
+from checks.framework.unknown import Unknown
+from checks.host_snapshot.anonymise import anonymise, ipv4_replacements, keeps_ipv4
 from tests.tables import each_row
 
 PRIVATE = st.one_of(

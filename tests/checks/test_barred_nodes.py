@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from checks.base.device_nodes import gpu_numa_nodes
-from checks.base.finding import Status
-from checks.base.pages import Spot
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.device_nodes import gpu_numa_nodes
+from checks.framework.finding import Status
+from checks.framework.pages import Spot
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from checks.hugetlb.facts import read_hugetlb_facts
 from checks.hugetlb.fit import Stock
 from checks.hugetlb.stock import read_stock

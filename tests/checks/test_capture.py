@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from checks.base.archive import MOST_BYTES, archive_bytes
-from checks.base.recording import Answers, no_answers
-from checks.base.root import Root
-from checks.base.unknown import Unknown
-from checks.capture import capture as capture_module
-from checks.capture.capture import (
+from checks.framework.archive import MOST_BYTES, archive_bytes
+from checks.framework.recording import Answers, no_answers
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
+from checks.host_snapshot import capture as capture_module
+from checks.host_snapshot.capture import (
     CAPTURE_FILE,
     LARGEST_BYTES,
     SCHEMA,
@@ -32,17 +32,17 @@ from checks.capture.capture import (
     capture_files,
     open_root,
 )
-from checks.run.facts import READERS, read_facts
+from checks.run_checks.facts import READERS, read_facts
+from preflight.base.plain_data import plain
 from preflight.base.shell import line
-from preflight.check.answer import check_launch
-from preflight.check.report import report_object
 from preflight.cli.main import run
-from preflight.inputs import host_record
-from preflight.inputs.host_record import record
-from preflight.inputs.host_source import Host, open_host
-from preflight.inputs.launch_words import LaunchWords
-from preflight.judging import judge_host
-from preflight.render.plain_data import plain
+from preflight.command_inputs import host_record
+from preflight.command_inputs.host_record import record
+from preflight.command_inputs.host_source import Host, open_host
+from preflight.command_inputs.launch_words import LaunchWords
+from preflight.verdict import judge_host
+from preflight.verdict.answer import check_launch
+from preflight.verdict.report import report_object
 from tests.builders.check_fakes import installed
 from tests.builders.synthetic import build_host, erdma_host, gpu_host, limited_container, plain_host
 from tests.checks.recorded import CAPTURES, recorded
@@ -118,7 +118,7 @@ def test_a_capture_gives_the_same_findings_as_the_host(
 def test_replaced_names_change_no_status(
     kind: str, script: LaunchWords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from checks.capture.anonymise import anonymise
+    from checks.host_snapshot.anonymise import anonymise
 
     host = open_host(str(build_host(tmp_path / "host", HOSTS[kind]())))
     answers, extras, *_ = record(script, host, 10.0)
@@ -513,8 +513,8 @@ def _minus_one() -> bytes:
 # Each in a process of its own, which may have 256 MiB more than it starts with.
 REFUSED = """
 import os, resource, sys, time
-from checks.capture.capture import CaptureError, open_root
-import checks.base.archive, lzma, bz2
+from checks.host_snapshot.capture import CaptureError, open_root
+import checks.framework.archive, lzma, bz2
 for path in sys.argv[1:]:
     if os.fork() == 0:
         pages = int(open("/proc/self/statm").read().split()[0])

@@ -8,8 +8,8 @@ import json
 
 import pytest
 
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from checks.hugetlb.stock import HugeTlbLimit, hugetlb_limit
 from checks.memory.facts import MemoryHeadroom, memory_headroom
 from tests.builders.hosts import in_memory

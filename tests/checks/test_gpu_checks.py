@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import LaunchNeeds, RdmaUse
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.finding import Finding, Kind, Setting, Status
+from checks.framework.needs import LaunchNeeds, RdmaUse
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from checks.gpu.facts import CudaAbility, Nvml
-from checks.run.facts import Facts, read_facts
+from checks.run_checks.facts import Facts, read_facts
 from preflight.cli.main import run
 from tests.builders.synthetic import (
     GIB,

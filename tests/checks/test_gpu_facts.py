@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from checks.base.needs import ContainerLimits, LaunchNeeds
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.needs import ContainerLimits, LaunchNeeds
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from checks.gpu.facts import CudaAbility, GpuFacts, read_gpus
 from checks.gpu.hardware_use import physical_gpus, visible_gpus
 from tests.builders.synthetic import GIB, SyntheticHost, build_host, gpu_host, plain_host

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from checks.base.needs import ProcessNeeds
-from checks.base.unknown import Unknown
+from checks.framework.needs import ProcessNeeds
+from checks.framework.unknown import Unknown
 from checks.gpu.hardware_use import taken_gpu
 from preflight.cli.main import run
 from tests.checks.launches import facts_of

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from preflight.cli.main import run
-from preflight.inputs.host_source import recorded_launch
-from preflight.inputs.launch_words import LaunchWords
+from preflight.command_inputs.host_source import recorded_launch
+from preflight.command_inputs.launch_words import LaunchWords
 from tests import rows
 from tests.checks.test_recorded_hosts import LAUNCH
 

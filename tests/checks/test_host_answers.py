@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from checks.base.installed import Installed
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.installed import Installed
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from checks.hugetlb.facts import read_hugetlb_facts
 from checks.network.facts import ABSENT_KEY
 from checks.rdma.verbs import uverbs_of
-from checks.run.facts import read_facts
+from checks.run_checks.facts import read_facts
 from checks.system.facts import read_system
 from preflight.cli.main import run
-from preflight.sizing.chosen_releases import choose_mooncake
-from preflight.topology.answer import TOPICS, notes, topology_of, views_of
+from preflight.needs.chosen_releases import choose_mooncake
+from preflight.report.topology.answer import TOPICS, notes, topology_of, views_of
 from tests.builders.synthetic import (
     GIB,
     MIB,

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
-from checks.base.pages import Spot, Usage
-from checks.base.root import Root
-from checks.base.units import GIB, MIB
-from checks.base.unknown import Unknown
+from checks.framework.finding import Finding, Kind, Setting, Status
+from checks.framework.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
+from checks.framework.pages import Spot, Usage
+from checks.framework.root import Root
+from checks.framework.units import GIB, MIB
+from checks.framework.unknown import Unknown
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.pools import HugeTlb, NodePool, Pool
 from checks.numa.nodes import Meminfo
-from checks.run.facts import Facts
-from preflight.settings.commands import Context, commands
+from checks.run_checks.facts import Facts
+from preflight.host_tuning.commands import Context, commands
 from tests.builders.hosts import Host, HostPool
 from tests.checks.launches import PAGE, facts_of, findings, launch, usage
 from tests.tables import each_row

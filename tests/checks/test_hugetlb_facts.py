@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from checks.base.device_nodes import device_numa_nodes, gpu_numa_nodes
-from checks.base.pages import Spot
-from checks.base.recording import Answers
-from checks.base.root import Root
-from checks.base.unknown import Unknown
-from checks.capture.anonymise import without_secrets
+from checks.framework.device_nodes import device_numa_nodes, gpu_numa_nodes
+from checks.framework.pages import Spot
+from checks.framework.recording import Answers
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
+from checks.host_snapshot.anonymise import without_secrets
 from checks.hugetlb.boot import (
     pages_after_boot,
     read_next_words,

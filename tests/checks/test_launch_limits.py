@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Status
-from checks.base.needs import LIMIT_NAMES, Bound, SetLimit
-from checks.base.units import GIB, MIB
-from checks.base.unknown import Unknown
+from checks.framework.finding import Status
+from checks.framework.needs import LIMIT_NAMES, Bound, SetLimit
+from checks.framework.units import GIB, MIB
+from checks.framework.unknown import Unknown
 from checks.limits.facts import ADDRESS_SPACE, DATA_SIZE, SYS_RESOURCE_BIT
 from checks.limits.launch_limits import start_limit
 from checks.limits.runtimes import Limit
-from preflight.inputs.launch_record import launch_from, launch_record
-from preflight.inputs.written_launch import WrittenLaunch
+from preflight.command_inputs.launch_record import launch_from, launch_record
+from preflight.command_inputs.written_launch import WrittenLaunch
 from preflight.launches.launch_files import LaunchText
 from preflight.launches.set_limits import ulimit
 from preflight.launches.shell_script import read_script

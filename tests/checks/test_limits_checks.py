@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from checks.base.finding import Kind, Setting, Status
-from checks.base.needs import ContainerLimits
-from checks.base.root import Root
-from checks.base.units import GIB, MIB
-from checks.base.unknown import Unknown
+from checks.framework.finding import Kind, Setting, Status
+from checks.framework.needs import ContainerLimits
+from checks.framework.root import Root
+from checks.framework.units import GIB, MIB
+from checks.framework.unknown import Unknown
 from checks.limits.facts import ADDRESS_SPACE, DATA_SIZE, FILE_SIZE, SIZE_ROWS, read_limits
 from checks.limits.runtimes import Daemon, Limit, UnitLimit
 from tests.builders.synthetic_system import limits_file

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from checks.base.root import Root
-from checks.base.units import MIB
-from checks.base.unknown import Unknown
+from checks.framework.root import Root
+from checks.framework.units import MIB
+from checks.framework.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT, LimitFacts, read_limits
 from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit
 from tests.builders.hosts import in_memory
@@ -219,7 +219,7 @@ _SEEN = """
 import json, os, resource, sys
 sys.path.insert(0, sys.argv[1])
 from checks.limits.facts import IPC_LOCK_BIT, read_limits
-from checks.base.root import Root
+from checks.framework.root import Root
 facts = read_limits(Root(), None)
 told = resource.getrlimit(resource.RLIMIT_MEMLOCK)
 plain = lambda pair: [-1 if part is None else part for part in pair]

@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Finding, Kind, Status
-from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse
-from checks.base.pages import Region
-from checks.base.units import GIB, MIB
-from checks.base.unknown import Unknown
+from checks.framework.finding import Finding, Kind, Status
+from checks.framework.needs import ContainerLimits, LaunchNeeds, RdmaUse
+from checks.framework.pages import Region
+from checks.framework.units import GIB, MIB
+from checks.framework.unknown import Unknown
 from checks.limits.runtimes import Daemon, Limit, UnitLimit
 from checks.memlock.demand import QUEUES_PER_NIC_BYTES, demand
 from checks.rdma.registration import through_peermem

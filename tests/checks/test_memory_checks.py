@@ -8,13 +8,13 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Consequence, Status
-from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
-from checks.base.units import GIB, MIB, TIB
-from checks.base.unknown import Unknown
+from checks.framework.finding import Consequence, Status
+from checks.framework.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
+from checks.framework.units import GIB, MIB, TIB
+from checks.framework.unknown import Unknown
 from checks.memory.facts import MemoryFacts, MemoryHeadroom
 from checks.numa.nodes import Meminfo
-from checks.run.facts import Facts
+from checks.run_checks.facts import Facts
 from tests.builders.hosts import Host, in_memory
 from tests.checks.launches import facts_of, findings, launch, one_finding
 from tests.tables import each_row

@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import pytest
 
-from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import BoundPort, LaunchNeeds, ProcessNeeds, RdmaUse, Service
-from checks.base.root import Root
-from checks.base.unknown import Unknown
-from checks.run.facts import Facts, read_facts
+from checks.framework.finding import Finding, Kind, Setting, Status
+from checks.framework.needs import BoundPort, LaunchNeeds, ProcessNeeds, RdmaUse, Service
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
+from checks.run_checks.facts import Facts, read_facts
 from tests.checks.launches import facts_of, findings, launch
 
 

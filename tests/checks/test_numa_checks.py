@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds, RdmaUse
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.finding import Finding, Kind, Setting, Status
+from checks.framework.needs import ContainerLimits, LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from checks.numa.facts import MemoryPolicy
-from checks.run.facts import Facts, read_facts
+from checks.run_checks.facts import Facts, read_facts
 from preflight.launches.shell_script import read_script
-from preflight.sizing.process_shares import named_nodes
+from preflight.needs.process_shares import named_nodes
 from tests.builders.synthetic import GIB, PATIENCE_SECONDS, erdma_host, gpu_host, read_host, varied
 from tests.checks.judged import assert_declared, checks_of, judged
 from tests.checks.ranks import launch, rank, ranks

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.root import Root, in_child
-from checks.base.unknown import Unknown, known
+from checks.framework.root import Root, in_child
+from checks.framework.unknown import Unknown, known
 from checks.numa.facts import MemoryPolicy, NumaFacts, memory_policy, read_numa
 from checks.numa.nodes import parse_cpu_list, parse_node_list
 from tests.builders.seccomp import KILL, REFUSE, filtered
@@ -221,7 +221,7 @@ def test_the_child_imports_nothing() -> None:
 
 @pytest.mark.slow
 def test_a_child_that_hangs_holds_no_stream_of_a_parent_that_is_gone() -> None:
-    code = "import os, threading, time; from checks.base.root import in_child\n"
+    code = "import os, threading, time; from checks.framework.root import in_child\n"
     code += "threading.Thread(target=in_child, args=(lambda: time.sleep(20), 30)).start()\n"
     code += "time.sleep(0.5); os._exit(3)"
     began = time.monotonic()

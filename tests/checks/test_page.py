@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from checks.base.check import Page, read_page
-from checks.base.finding import Consequence, Status
-from preflight.check.catalogue import catalogue
-from preflight.judging.pages import PAGES
+from checks.framework.check import Page, read_page
+from checks.framework.finding import Consequence, Status
+from preflight.verdict.catalogue import catalogue
+from preflight.verdict.pages import PAGES
 from tests.paths import ROOT
 
 SECTIONS = ["Outcomes", "What follows", "What to do", "Read or seen in"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from checks.pci.facts import (
     Link,
     PathClass,

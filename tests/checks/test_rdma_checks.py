@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import ContainerLimits, LaunchNeeds, RdmaUse
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.finding import Finding, Kind, Setting, Status
+from checks.framework.needs import ContainerLimits, LaunchNeeds, RdmaUse
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from checks.rdma import capacity_checks, device_checks, fork, gid_checks, reach_checks
-from checks.run.facts import Facts
-from checks.run.runner import judge
-from preflight.settings.commands import Context, commands
+from checks.run_checks.facts import Facts
+from checks.run_checks.runner import judge
+from preflight.host_tuning.commands import Context, commands
 from tests.checks.rdma_hosts import (
     LINK_LOCAL,
     RXE0,

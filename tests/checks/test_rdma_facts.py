@@ -6,8 +6,8 @@ import json
 import socket
 from dataclasses import replace
 
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from checks.rdma import calls as calls_rdma
 from checks.rdma.devices import IB, LARGEST_GAP, ROCE_1, ROCE_2, Gid, Port
 from checks.rdma.facts import Nic, RdmaFacts, read_rdma

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Consequence, Finding, Kind, Status
-from checks.base.needs import LaunchNeeds
-from checks.base.pages import Region
-from checks.base.unknown import Unknown
+from checks.framework.finding import Consequence, Finding, Kind, Status
+from checks.framework.needs import LaunchNeeds
+from checks.framework.pages import Region
+from checks.framework.unknown import Unknown
 from checks.rdma.fork import touching_threads
 from checks.rdma.registration import pieces
 from tests.checks.rdma_hosts import GIB, MIB, RXE0, RXE1, FakeHost, found, launch, process

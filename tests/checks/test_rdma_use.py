@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from checks.base.needs import ContainerLimits, ProcessNeeds, RdmaUse
-from checks.base.unknown import Unknown
-from checks.base.written_numbers import leading_integer
+from checks.framework.needs import ContainerLimits, ProcessNeeds, RdmaUse
+from checks.framework.unknown import Unknown
+from checks.framework.written_numbers import leading_integer
 from checks.rdma.devices import IB, ROCE_1, ROCE_2, Gid, GidChoice, Port, asked_index, choose_gid
 from checks.rdma.use import Cause, DevicesInUse, Transport, devices_in_use, uses
 from checks.releases.mooncake import MooncakeRelease, mooncake_release

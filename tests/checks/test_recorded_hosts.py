@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.recording import RecordingRoot
-from checks.base.root import Root
-from checks.base.unknown import Unknown
-from checks.capture.capture import CaptureError, open_root
-from checks.run.runner import every_check
+from checks.framework.recording import RecordingRoot
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
+from checks.host_snapshot.capture import CaptureError, open_root
+from checks.run_checks.runner import every_check
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
 from tests import rows
@@ -133,9 +133,9 @@ def test_another_name_of_a_demo_host_is_refused_with_those_that_there_are() -> N
 
 
 def test_the_demo_host_is_small_and_goes_with_the_wheel() -> None:
-    path = ROOT / "checks" / "capture" / "demo" / "h800.tar.gz"
+    path = ROOT / "checks" / "host_snapshot" / "demo" / "h800.tar.gz"
     assert path.stat().st_size < 50_000
-    assert "capture/demo/*.tar.gz" in (ROOT / "pyproject.toml").read_text()
+    assert "host_snapshot/demo/*.tar.gz" in (ROOT / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize("archive", [False, True])

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from checks.base.root import Root
-from checks.base.unknown import Unknown
-from checks.capture.capture import open_root
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
+from checks.host_snapshot.capture import open_root
 from checks.pci.facts import read_function
-from checks.run.facts import read_facts
-from checks.run.runner import every_check
+from checks.run_checks.facts import read_facts
+from checks.run_checks.runner import every_check
 from preflight.cli.main import run
 from tests.checks.test_recorded_hosts import LAUNCH
 from tests.paths import ROOT

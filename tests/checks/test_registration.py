@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.finding import Finding, Status
-from checks.base.needs import ProcessNeeds
-from checks.base.pages import Region
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.finding import Finding, Status
+from checks.framework.needs import ProcessNeeds
+from checks.framework.pages import Region
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from checks.memlock.demand import demand
 from checks.rdma.capacity_checks import CHECKS
 from checks.rdma.device_table import (
@@ -35,10 +35,10 @@ from checks.rdma.registration import (
 )
 from checks.rdma.verbs import PROVIDERS
 from checks.releases.mooncake import mooncake_release
-from checks.run.facts import Facts
-from checks.run.runner import judge
-from preflight.inputs.host_source import open_host, size_and_needs
-from preflight.inputs.launch_words import LaunchWords
+from checks.run_checks.facts import Facts
+from checks.run_checks.runner import judge
+from preflight.command_inputs.host_source import open_host, size_and_needs
+from preflight.command_inputs.launch_words import LaunchWords
 from tests.builders.synthetic import build_host, erdma_host
 from tests.checks.rdma_hosts import GIB, MIB, RXE0, FakeHost, found, launch, process, with_settings
 from tests.paths import ROOT

@@ -25,7 +25,7 @@ from checks.releases.sglang import (
     parse_version,
     sglang_release,
 )
-from preflight.sizing.chosen_releases import choose_mooncake, choose_sglang
+from preflight.needs.chosen_releases import choose_mooncake, choose_sglang
 from tests.paths import ROOT
 from tests.tables import each_row
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 
 
 def test_a_link_is_followed_to_its_name_below_the_root(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.root import CALLS_FILE, Root
-from checks.base.unknown import Unknown
+from checks.framework.root import CALLS_FILE, Root
+from checks.framework.unknown import Unknown
 from checks.network.facts import RoutingRule, RoutingTables, TableRoute, exits, read_routing
 from tests.paths import ROOT
 from tests.tables import each_row

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Status
-from checks.base.needs import CAPABILITIES, LIMIT_NAMES, ProcessNeeds, RunAs
-from checks.base.root import Root
-from checks.base.units import MIB
-from checks.base.unknown import Unknown
+from checks.framework.finding import Status
+from checks.framework.needs import CAPABILITIES, LIMIT_NAMES, ProcessNeeds, RunAs
+from checks.framework.root import Root
+from checks.framework.units import MIB
+from checks.framework.unknown import Unknown
 from checks.limits.facts import SIZE_ROWS, Ceiling, ThreadFacts, read_limits
 from checks.limits.launch_limits import has_capability, start_limit
 from checks.limits.runtimes import Limit

@@ -10,13 +10,20 @@ from typing import Any
 
 import pytest
 
-from checks.base.check import Check, CheckSet, the_launch
-from checks.base.finding import Finding, Kind, Setting, Status, passed, skip, unknown
-from checks.base.needs import LaunchNeeds
-from checks.base.root import Root
-from checks.base.unknown import Unknown, UnreadTopicError, known, must_be_read, or_unknown, unread
-from checks.run.facts import Facts, read_facts
-from checks.run.runner import judge
+from checks.framework.check import Check, CheckSet, the_launch
+from checks.framework.finding import Finding, Kind, Setting, Status, passed, skip, unknown
+from checks.framework.needs import LaunchNeeds
+from checks.framework.root import Root
+from checks.framework.unknown import (
+    Unknown,
+    UnreadTopicError,
+    known,
+    must_be_read,
+    or_unknown,
+    unread,
+)
+from checks.run_checks.facts import Facts, read_facts
+from checks.run_checks.runner import judge
 from tests.builders.check_fakes import only_topics
 
 NEEDS = LaunchNeeds("launch.sh", (), ())

@@ -10,15 +10,22 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from checks.base.archive import read_archive
-from checks.capture.secrets import REMOVED, beginning, clean_text, clean_words, is_secret, public
+from checks.framework.archive import read_archive
+from checks.host_snapshot.secrets import (
+    REMOVED,
+    beginning,
+    clean_text,
+    clean_words,
+    is_secret,
+    public,
+)
 from preflight.base.one_line import shortened
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
-from preflight.inputs.host_source import open_host
-from preflight.inputs.launch_record import public_file, public_json
-from preflight.inputs.launch_words import LaunchWords
-from preflight.settings.dialects import FORMATS
+from preflight.command_inputs.host_source import open_host
+from preflight.command_inputs.launch_record import public_file, public_json
+from preflight.command_inputs.launch_words import LaunchWords
+from preflight.host_tuning.dialects import FORMATS
 from tests.builders.examples import some
 from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT
@@ -340,7 +347,7 @@ def test_the_value_of_a_flag_that_nobody_has_is_not_repeated(
 
 def test_the_launch_of_a_host_that_is_open_is_whole(host: str) -> None:
     """What is removed is removed in what is written: a check itself sees all."""
-    from preflight.inputs.host_source import size_and_needs
+    from preflight.command_inputs.host_source import size_and_needs
 
     words = (*SERVER.split(), "--api-key", "abcdefgh")
     sized = size_and_needs(LaunchWords(words, is_command=True), open_host(host))
@@ -371,8 +378,8 @@ def test_a_name_of_no_secret(name: str) -> None:
 
 def test_which_names_of_servers_and_stores_are_secrets() -> None:
     """Of all flags, keys and variables that are known here: those of credentials, and no more."""
-    from preflight.inputs.launch_record import _known_words
-    from preflight.rules.variables import known_variables
+    from preflight.command_inputs.launch_record import _known_words
+    from preflight.engines.programs.known_variables import known_variables
 
     found = {name for name in (*_known_words(), *known_variables()) if is_secret(name)}
     assert found == {
@@ -451,7 +458,7 @@ def test_words_of_a_command_lose_what_is_secret() -> None:
 
 def test_every_record_that_a_launch_is_made_of_is_read_back() -> None:
     """Else a capture's launch has a plain object in its place, on which a check fails."""
-    from preflight.inputs.launch_record import _RECORDS
+    from preflight.command_inputs.launch_record import _RECORDS
 
     left, found = [_RECORDS["Reading"]], set()
     while left:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.installed import installed_mooncake
-from checks.base.needs import ContainerLimits, LaunchNeeds, Service
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.finding import Finding, Kind, Setting, Status
+from checks.framework.installed import installed_mooncake
+from checks.framework.needs import ContainerLimits, LaunchNeeds, Service
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from checks.releases.sglang import sglang_release
-from checks.run.runner import every_check, judge
+from checks.run_checks.runner import every_check, judge
 from checks.software.calls import parts
 from checks.software.facts import (
     CompiledFile,
@@ -23,7 +23,7 @@ from checks.software.facts import (
     read_software,
 )
 from checks.software.software_checks import pip_install
-from preflight.sizing.chosen_releases import choose_sglang, engines_of
+from preflight.needs.chosen_releases import choose_sglang, engines_of
 from tests.checks.launches import findings
 from tests.checks.limit_hosts import facts, launch, rank, rdma, system, tree
 from tests.tables import each_row

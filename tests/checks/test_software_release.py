@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Finding, Status
-from checks.base.unknown import Unknown
+from checks.framework.finding import Finding, Status
+from checks.framework.unknown import Unknown
 from checks.software.calls import program, records
 from checks.software.facts import CompiledFile, Distribution, Master, Record, _build_ids
-from preflight.programs.mooncake_flags import flag_table
+from preflight.engines.programs.mooncake_flags import flag_table
 from tests.checks.limit_hosts import tree
 from tests.checks.test_software_checks import (
     INSTALLED,

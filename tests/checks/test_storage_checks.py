@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.finding import Status
-from checks.base.needs import LaunchNeeds, Storage
-from checks.base.units import GIB
-from checks.base.unknown import Unknown
-from checks.run.facts import Facts
+from checks.framework.finding import Status
+from checks.framework.needs import LaunchNeeds, Storage
+from checks.framework.units import GIB
+from checks.framework.unknown import Unknown
+from checks.run_checks.facts import Facts
 from tests.checks.launches import facts_of, findings, launch, one_finding
 
 

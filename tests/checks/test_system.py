@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Finding, Kind, Setting, Status
-from checks.base.needs import ContainerLimits, LaunchNeeds
-from checks.base.pages import Spot, Usage
-from checks.base.root import Root
-from checks.base.units import GIB, KIB, MIB
-from checks.base.unknown import Unknown
+from checks.framework.finding import Finding, Kind, Setting, Status
+from checks.framework.needs import ContainerLimits, LaunchNeeds
+from checks.framework.pages import Spot, Usage
+from checks.framework.root import Root
+from checks.framework.units import GIB, KIB, MIB
+from checks.framework.unknown import Unknown
 from checks.system.facts import (
     INITIAL_PID_NAMESPACE,
     IO_URING_SETUP,

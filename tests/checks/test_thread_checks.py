@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Consequence, Finding, Kind, Status
-from checks.base.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
-from checks.base.pages import MemoryKind, Region
-from checks.base.root import Root
-from checks.base.units import GIB
-from checks.base.unknown import Unknown
+from checks.framework.finding import Consequence, Finding, Kind, Status
+from checks.framework.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
+from checks.framework.pages import MemoryKind, Region
+from checks.framework.root import Root
+from checks.framework.units import GIB
+from checks.framework.unknown import Unknown
 from checks.limits.facts import SYS_ADMIN_BIT, SYS_RESOURCE_BIT, Ceiling, ThreadFacts, read_limits
 from checks.limits.judge import CHECKS, LEAST_CLIENT_THREADS, OWN_THREADS
 from checks.limits.runtimes import Limit

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from checks.base.unknown import Unknown
-from checks.capture.capture import open_root
-from checks.capture.described import DescribedRoot
-from checks.capture.root_names import is_description
-from checks.run.facts import read_facts
+from checks.framework.unknown import Unknown
+from checks.host_snapshot.capture import open_root
+from checks.host_snapshot.described import DescribedRoot
+from checks.host_snapshot.root_names import is_description
+from checks.run_checks.facts import read_facts
 from preflight.cli.main import run as run_preflight
 from preflight.cli.sizing import run as run_sizing
 

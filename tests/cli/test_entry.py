@@ -15,9 +15,9 @@ import pytest
 
 import mooncake_preflight
 from preflight.base import exit_codes
-from preflight.check.report import NPD_BYTES, refusal_code, refusal_line
 from preflight.cli.commands import PROTOCOLS
 from preflight.cli.main import NAME
+from preflight.verdict.report import NPD_BYTES, refusal_code, refusal_line
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.slow
@@ -184,7 +184,7 @@ def test_the_codes_of_the_start_are_those_of_the_program() -> None:
 TERMINATED = INTERRUPTED.replace("SIGINT", "SIGTERM")
 
 
-@pytest.mark.parametrize("place", ["click", "preflight.cli.main", "preflight.check.answer"])
+@pytest.mark.parametrize("place", ["click", "preflight.cli.main", "preflight.verdict.answer"])
 def test_a_termination_has_its_object_and_its_code(place: str) -> None:
     """The first process of a container has no default action: unshare makes one."""
     words = ["check", "--json", "--", "mooncake_master"]

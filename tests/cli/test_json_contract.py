@@ -11,15 +11,15 @@ from typing import Any
 import jsonschema
 import pytest
 
-from preflight.advisories.records import advisories
 from preflight.base import envelope
-from preflight.check.catalogue import catalogue
+from preflight.cache_sizing.traces.describe import mooncake_lines, profile_trace
 from preflight.cli.main import NAME, run
 from preflight.cli.sizing import run as run_sizing
-from preflight.logs.patterns import read_patterns
-from preflight.traces.describe import mooncake_lines, profile_trace
+from preflight.launch_problems.advisories.records import advisories
+from preflight.server_logs.patterns import read_patterns
+from preflight.verdict.catalogue import catalogue
 from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host, plain_host
-from tests.capacity.test_capacity_published import H800_L2
+from tests.cache_sizing.capacity.test_capacity_published import H800_L2
 from tests.cli.commands import LEAVES as EVERY_LEAF
 from tests.paths import ROOT
 from tests.tables import each_row
@@ -30,7 +30,7 @@ Words = tuple[str, ...]
 
 SCHEMAS = {
     schema["$id"]: schema
-    for file in sorted((ROOT / "preflight/schemas").glob("*.json"))
+    for file in sorted((ROOT / "preflight/report/schemas").glob("*.json"))
     for schema in (json.loads(file.read_text()),)
 }
 VALIDATORS = {id_: jsonschema.Draft202012Validator(schema) for id_, schema in SCHEMAS.items()}
@@ -101,7 +101,7 @@ def test_no_command_is_left_out() -> None:
     assert {path for path, names in options.items() if "--root" in names} - {
         ("capture",),
         ("apply",),
-        ("explain",),  # of the host alone where an id or a line is given: tests/logs
+        ("explain",),  # of the host alone where an id or a line is given: tests/server_logs
     } == {(name,) for name in WITH_ROOT}
 
 

@@ -16,13 +16,13 @@ import pytest
 
 from preflight.cli.main import run
 from preflight.cli.sizing import run as sizing
-from preflight.inputs.host_source import recorded_launch
-from preflight.inputs.launch_words import LaunchWords
+from preflight.command_inputs.host_source import recorded_launch
+from preflight.command_inputs.launch_words import LaunchWords
+from preflight.engines.programs.known_variables import known_variables
+from preflight.engines.programs.mooncake_flags import flags_of
+from preflight.engines.programs.sglang_argument_tables import argument_names
 from preflight.launches import env_files
 from preflight.processes.processes import GFLAGS_PROGRAMS
-from preflight.programs.mooncake_flags import flags_of
-from preflight.programs.sglang_argument_tables import argument_names
-from preflight.rules.variables import known_variables
 
 SERVER = (
     "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --enable-hierarchical-cache "

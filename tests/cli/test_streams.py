@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.archive import write_whole
-from checks.base.root import Root
-from checks.run.facts import read_facts
+from checks.framework.archive import write_whole
+from checks.framework.root import Root
+from checks.run_checks.facts import read_facts
 from preflight.base.output import terminal_text
 from preflight.cli.main import run
 from tests.builders.synthetic import build_host, plain_host

@@ -16,8 +16,8 @@ from threading import Event
 import click
 import pytest
 
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.base.within import LIMIT_SECONDS, limit_seconds, within
 from tests.cli.commands import LEAVES

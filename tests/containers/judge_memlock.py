@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import sys
 
-from checks.base.root import Root
+from checks.framework.root import Root
 from checks.limits.facts import read_limits
-from checks.run.facts import Facts
+from checks.run_checks.facts import Facts
 from checks.system.facts import read_system
 from tests.checks.launches import one_finding
 from tests.checks.limit_hosts import launch, rank, rdma

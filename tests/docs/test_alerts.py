@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from preflight.observing.report import HELP, PREFIX, metrics_text
-from tests.observing.test_metrics import observation
-from tests.observing.test_observing import client, huge, process
+from preflight.live_servers.report import HELP, PREFIX, metrics_text
+from tests.live_servers.test_metrics import observation
+from tests.live_servers.test_observing import client, huge, process
 from tests.paths import ROOT
 
 RULES = ROOT / "docs/observe-alerts.yml"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.finding import Consequence, Status
-from preflight.check.catalogue import as_text, catalogue, check_page
+from checks.framework.finding import Consequence, Status
 from preflight.cli.main import run
 from preflight.launches.source import notices
-from preflight.logs.patterns import read_patterns
+from preflight.server_logs.patterns import read_patterns
+from preflight.verdict.catalogue import as_text, catalogue, check_page
 from tests.paths import ROOT
 
 CALL = re.compile(r"\b(SourceNote|Note|Recommendation|note|only_note|only)\(")
@@ -22,7 +22,7 @@ ID = re.compile(r"-?[a-z]+\d?(?:-[a-z]+)*")
 
 def test_the_index_of_the_rules_names_each_page() -> None:
     """A page that it leaves out is not found on a forge."""
-    folder = ROOT / "preflight" / "rules"
+    folder = ROOT / "preflight" / "launch_problems" / "rules"
     pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
     sources = "".join(path.read_text() for path in folder.glob("*.py"))
     assert {f"{topic}.md" for topic in re.findall(r'RuleSet\("(\w+)"\)', sources)} == pages
@@ -115,7 +115,7 @@ NOT_TO_TYPE = re.compile(
 def test_a_command_that_needs_root_begins_with_sudo_in_every_text() -> None:
     """As in To do of check; docs/check.md has the rule. ``plan`` and ``apply`` are run as root."""
     texts = [*(ROOT / "checks").rglob("*.md"), *(ROOT / "preflight").rglob("*.md")]
-    texts += [*(ROOT / "preflight" / "logs").glob("*.toml"), *(ROOT / "docs").glob("*.md")]
+    texts += [*(ROOT / "preflight" / "server_logs").glob("*.toml"), *(ROOT / "docs").glob("*.md")]
     assert len(texts) > 100
     found = {}
     for path in texts:

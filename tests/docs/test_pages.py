@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from preflight.check.catalogue import catalogue
-from preflight.check.to_text import SCREEN_LINES
 from preflight.cli.main import run
-from preflight.logs.by_words import index_rows
-from preflight.rules.launch_rules import RULES
+from preflight.launch_problems.rules.launch_rules import RULES
+from preflight.report.to_text import SCREEN_LINES
+from preflight.server_logs.by_words import index_rows
+from preflight.verdict.catalogue import catalogue
 from tests.builders.hosts import GIB, Host
 from tests.builders.synthetic import PATIENCE_SECONDS
 from tests.docs.blocks import COLUMNS, PAGES, agree, run_page
+from tests.needs.test_sizing_command import run as run_sizing
 from tests.paths import ROOT
-from tests.sizing.test_sizing_command import run as run_sizing
 
 SHOWN = [page for page in PAGES if "\n```\n$ moon" in page.read_text()]
 

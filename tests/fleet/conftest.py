@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.root import CALLS_FILE
+from checks.framework.root import CALLS_FILE
 from tests.builders.synthetic import SyntheticHost, gpu_host, tree_of
 from tests.fleet.sshd_farm import (
     AS_ASKED,

@@ -275,7 +275,7 @@ def _ask(name: str, made: Hosts, *names: str, words: Sequence[str] = ()) -> dict
         capture_output=True, text=True, timeout=240, cwd=ROOT,
     )  # fmt: skip
     answer: dict[str, Any] = json.loads(done.stdout)
-    schema = ROOT / f"preflight/schemas/fleet-{name}-v1.schema.json"
+    schema = ROOT / f"preflight/report/schemas/fleet-{name}-v1.schema.json"
     valid(answer, json.loads(schema.read_text()))
     assert done.returncode == answer["exit_code"], done.stderr
     return answer

@@ -43,7 +43,7 @@ from tests.paths import ROOT
 from tests.valid import valid
 
 pytestmark = pytest.mark.fleet
-SCHEMA = json.loads((ROOT / "preflight/schemas/check-v1.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "preflight/report/schemas/check-v1.schema.json").read_text())
 
 Json = dict[str, Any]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import preflight.fleet
-from checks.base.finding import Status
-from preflight.check.catalogue import FLEET_CHECKS, catalogue
+from checks.framework.finding import Status
 from preflight.cli.main import run
 from preflight.fleet.over_ssh import MeasuredPair, slow_transfers
 from preflight.fleet.reports.rows import NO_REPORT, NOT_REACHED, FleetFinding
+from preflight.verdict.catalogue import FLEET_CHECKS, catalogue
 from tests.fleet import test_rails
 from tests.fleet.merge_fleets import (
     MADE,

@@ -29,7 +29,7 @@ from tests.fleet.merge_fleets import (
 from tests.paths import ROOT
 from tests.valid import valid
 
-SCHEMA = json.loads((ROOT / "preflight/schemas/fleet-v1.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "preflight/report/schemas/fleet-v1.schema.json").read_text())
 CUT = '{"schema": "mooncake-preflight/check/v2", "version": "1"'
 GOLDEN = ROOT / "tests/fleet/merge_64_nodes.txt"
 

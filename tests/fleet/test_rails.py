@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.base.unknown import Unknown
+from checks.framework.unknown import Unknown
 from checks.rdma.devices import ROCE_1, ROCE_2
 from preflight.cli.fleet import rails
 from preflight.cli.main import run
@@ -30,7 +30,7 @@ from tests.paths import ROOT
 from tests.tables import each_row
 from tests.valid import valid
 
-SCHEMA = json.loads((ROOT / "preflight/schemas/rails-v1.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "preflight/report/schemas/rails-v1.schema.json").read_text())
 FOUR = [f"gpu{number}" for number in range(1, 5)]
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
-from preflight.inputs.host_source import launch_of, open_host, recorded_launch
-from preflight.inputs.launch_words import LaunchWords
+from preflight.command_inputs.host_source import launch_of, open_host, recorded_launch
+from preflight.command_inputs.launch_words import LaunchWords
 from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT
 

@@ -14,19 +14,20 @@ from typing import Any
 
 import pytest
 
+from preflight.base.bundle import zipapp
 from preflight.base.usage_error import UsageError
+from preflight.command_inputs.launch_words import Chosen, Waiver
 from preflight.fleet.over_ssh import check_arguments
-from preflight.fleet.remote.program import SAYS, Program, zipapp
+from preflight.fleet.remote.program import SAYS, Program
 from preflight.fleet.remote.reply import NodeReply, lacks_tool, node_answer
 from preflight.fleet.reports.reading import ReportReader
-from preflight.inputs.launch_words import Chosen, Waiver
 from tests.builders.synthetic import PATIENCE_SECONDS
 from tests.fleet.merge_fleets import line, report_of
 from tests.paths import ROOT
 from tests.tables import each_row
 from tests.valid import valid
 
-SCHEMA = json.loads((ROOT / "preflight/schemas/check-v1.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "preflight/report/schemas/check-v1.schema.json").read_text())
 START = b"@mooncake-preflight start 10.0.0.9 4000 10.0.0.1 22"
 END = b"@mooncake-preflight end "
 WHOLE = line(report_of("x", 1)).encode()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from checks.base.unknown import Unknown
+from checks.framework.unknown import Unknown
 from preflight.base.envelope import envelope
 from preflight.fleet.merge.answer import fleet_object, fleet_text
 from preflight.fleet.merge.fleet import Fleet
@@ -38,7 +38,7 @@ from tests.paths import ROOT
 from tests.tables import each_row
 from tests.valid import valid
 
-SCHEMA = json.loads((ROOT / "preflight/schemas/fleet-v1.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "preflight/report/schemas/fleet-v1.schema.json").read_text())
 GOOD = report_of("gpu001", 0)
 WRITTEN = line(GOOD)
 INDENTED = json.dumps(document(GOOD), indent=2)

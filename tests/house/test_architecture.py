@@ -1,4 +1,4 @@
-"""The walks of ARCHITECTURE.md: their functions exist, run, and no package comes twice."""
+"""The walks of ARCHITECTURE.md: their functions exist, run, and go one way."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 --enable-hiera
 
 
 def steps(title: str) -> list[str]:
-    """Return the functions that a walk names, as ``preflight.settings.plan.plan``."""
+    """Return the functions that a walk names, as ``preflight.host_tuning.plan.plan``."""
     section = PAGE.partition(f"## {title}")[2].partition("\n## ")[0]
     named = re.findall(r"^\d+\. `([\w.]+)`", section, re.MULTILINE)
     return [name if name.startswith("checks.") else f"preflight.{name}" for name in named]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.check import PageError, read_page
-from preflight.check.catalogue import catalogue
+from checks.framework.check import PageError, read_page
+from preflight.verdict.catalogue import catalogue
 from tests.paths import ROOT
 
 PAGE = (ROOT / "checks/memlock/memlock.limit.md").read_text()

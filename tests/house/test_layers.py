@@ -1,7 +1,6 @@
 """Packages import in one order, written down here; checks/ knows hosts, preflight/ launches."""
 
 import ast
-import re
 from functools import cache
 from pathlib import Path
 
@@ -12,11 +11,11 @@ from tests.paths import ROOT
 MODULES = sorted([*ROOT.glob("checks/**/*.py"), *ROOT.glob("preflight/**/*.py")])
 # Their trees are read once: the first that needs them takes two seconds.
 pytestmark = pytest.mark.slow
-# A package imports only those before it.
+# A room imports only those before it.
 ORDER = [
-    "checks.base",
+    "checks.framework",
     "checks.releases",
-    "checks.capture",
+    "checks.host_snapshot",
     "checks.numa",
     "checks.rdma",
     "checks.system",
@@ -30,53 +29,44 @@ ORDER = [
     "checks.software",
     "checks.storage",
     "checks.placement",
-    "checks.running",
-    "checks.run",
+    "checks.running_processes",
+    "checks.run_checks",
     "preflight.base",
-    "preflight.render",
-    "preflight.verbs",
-    "preflight.traces",
     "preflight.launches",
-    "preflight.programs",
-    "preflight.consumers",
+    "preflight.engines",
     "preflight.processes",
-    "preflight.mooncake",
-    "preflight.sglang",
-    "preflight.rules",
-    "preflight.sizing",
-    "preflight.inputs",
-    "preflight.judging",
-    "preflight.advisories",
-    "preflight.reading",
-    "preflight.settings",
-    "preflight.check",
-    "preflight.capacity",
-    "preflight.topology",
-    "preflight.pictures",
-    "preflight.fit",
-    "preflight.diff",
-    "preflight.logs",
-    "preflight.rehearsal",
-    "preflight.probes",
-    "preflight.measuring",
-    "preflight.observing",
+    "preflight.needs",
+    "preflight.command_inputs",
+    "preflight.launch_problems",
+    "preflight.host_tuning",
+    "preflight.verdict",
+    "preflight.report",
+    "preflight.server_logs",
+    "preflight.cache_sizing",
+    "preflight.benchmark",
+    "preflight.live_servers",
     "preflight.fleet",
     "preflight.cli",
 ]
-# Where every function's docstring begins with a verb.
-AREA = ("checks", "preflight", "mooncake_preflight.py", "tools")
-# First words that are no verb. A name is none either, nor a word that ends in one "s".
-NO_VERBS = frozenset(
-    """
-    A About After All Also Alone An And Any As At Before Behind Beside Between Beyond Both But By
-    Coloured Each Either Every Everything Exactly Few For Free From Given Half Here How If In Into
-    It Just Kernel Least Less Like Many Memory Met More Most Much Neither Never No Nobody Node None
-    Not Nothing Of On One Only Or Other Our Out Over Own Per Plain Said Same Several Similar Since
-    So Some Sorted Standard Such Text That The Their Them Then There These They This Those Though
-    Through To Together Told Twice Two Under Until Up Variable Waived What Whatever When Where
-    Whether Which Whichever Who Whoever Whose Why With Within Without Written
-    """.split()
-)
+# Rooms that judging a launch needs none of. The file of a command imports them inside a function.
+BEYOND_THE_CORE = ("cache_sizing", "benchmark", "live_servers", "fleet")
+# Which commands import a room beyond the core.
+COMMAND_ROOMS = {
+    "capacity": {"cache_sizing", "benchmark"},  # --measured: what each tier's rates make of it
+    "fit": {"cache_sizing", "benchmark"},
+    "trace": {"cache_sizing"},
+    "check": {"benchmark"},  # --measured: hands in what the rates of a file say
+    "measure": {"benchmark"},
+    "observe": {"live_servers"},
+    "capture": {"live_servers"},  # --running: hands in the record of what runs
+    "fleet": {"fleet", "benchmark"},  # the least budget of its measure
+}
+# Imports against the order, each with its reason. This list may only shrink.
+AGAINST_THE_ORDER = {
+    ("preflight.needs", "preflight.launch_problems"): "rules are judged while a launch is sized",
+    ("preflight.launch_problems", "preflight.verdict"): "advisories take a judged host",
+    ("preflight.report", "preflight.cache_sizing"): "the page of check draws the tiers of a cache",
+}
 
 
 @cache
@@ -129,8 +119,30 @@ def test_checks_import_no_preflight() -> None:
 def test_packages_import_in_one_order(top: str) -> None:
     found = packages(top)
     assert set(found) <= set(ORDER), "write the package's place in the order down"
-    for package, others in found.items():
-        assert others <= set(ORDER[: ORDER.index(package)]), package
+    against = {
+        (package, other)
+        for package, others in found.items()
+        for other in others - set(ORDER[: ORDER.index(package)])
+    }
+    allowed = {pair for pair in AGAINST_THE_ORDER if pair[0].startswith(f"{top}.")}
+    assert against == allowed, "an import against the order, or a reason that is not needed"
+
+
+def test_the_core_imports_nothing_beyond_it() -> None:
+    """Only the file of a command does, inside a function, and only the rooms of its row."""
+    rooms: dict[str, set[str]] = {}
+    for path in MODULES:
+        _, _, *own = name_of(path).split(".")
+        room = package_of(name_of(path)).partition(".")[2]
+        beyond = {package_of(name).partition(".")[2] for name in imports(path)}
+        beyond &= set(BEYOND_THE_CORE) - {room}
+        if room == "cli" and beyond:
+            rooms[own[-1]] = beyond
+        elif room not in BEYOND_THE_CORE and beyond:
+            assert {(f"preflight.{room}", f"preflight.{other}") for other in beyond} <= set(
+                AGAINST_THE_ORDER
+            ), path
+    assert rooms == COMMAND_ROOMS
 
 
 def test_there_are_no_circles() -> None:
@@ -168,21 +180,3 @@ def test_a_class_name_means_one_thing() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes.setdefault(node.name, set()).add(str(path.relative_to(ROOT)))
     assert {name: found for name, found in homes.items() if len(found) > 1} == {}
-
-
-@pytest.mark.parametrize("package", AREA)
-def test_docstrings_begin_with_a_verb(package: str) -> None:
-    """A property is named by a noun; any other function says first what it does or returns."""
-    place = ROOT / (package if package.endswith(".py") else package.replace(".", "/"))
-    wrong = []
-    for path in [place] if place.is_file() else sorted(place.rglob("*.py")):
-        for node in nodes(path):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            said = ast.get_docstring(node)
-            if said and not any("property" in ast.unparse(each) for each in node.decorator_list):
-                first = said.split()[0].rstrip(",")
-                if not re.fullmatch(r"[A-Z][a-z]*(?:[a-rt-z]|ss)", first) or first in NO_VERBS:
-                    wrong.append(f"{path.name}:{node.lineno} {node.name}: {said.splitlines()[0]}")
-    assert place.exists()
-    assert not wrong, "\n".join(wrong)

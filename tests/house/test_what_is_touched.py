@@ -23,18 +23,16 @@ MEANS = {
 # A launch is read, understood, sized and judged by packages that stand in neither line.
 ALLOWED = {
     "starts processes": {
-        "checks.base",  # tries system calls in a child that may be killed
+        "checks.framework",  # tries system calls in a child that may be killed
         "checks.network",  # asks a master with Mooncake's own client, which may hang
         "checks.placement",  # asks the installed library in a child
-        "preflight.check",  # exec judges in a child that can be left behind
-        "preflight.probes",
-        "preflight.rehearsal",
+        "preflight.cli",  # exec judges in a child that can be left behind
+        "preflight.benchmark",
     },
     "opens sockets": {
         "checks.network",
         "checks.rdma",  # netlink
-        "preflight.rehearsal",
-        "preflight.measuring",  # asks by which address another host is reached
+        "preflight.benchmark",  # talks to its processes, and asks by which address a host is reached
     },
 }
 

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from checks.base.root import Root
-from checks.base.units import GIB
-from checks.base.unknown import known
+from checks.framework.root import Root
+from checks.framework.units import GIB
+from checks.framework.unknown import known
 from checks.rdma.registration import pinned_bytes, registration_of
-from preflight.consumers.lmcache import mooncake_setup
-from preflight.consumers.vllm import store_config
-from preflight.inputs.written_launch import read_launch, size_written
+from preflight.command_inputs.written_launch import read_launch, size_written
+from preflight.engines.consumers.lmcache import mooncake_setup
+from preflight.engines.consumers.vllm import store_config
+from preflight.needs.launch_needs import launch_needs
 from preflight.processes.processes import LaunchOptions
-from preflight.sizing.launch_needs import launch_needs
 from tests.lab.rehearse_guest import FIRST_RELEASE
 from tests.real.conftest import Wheel
 

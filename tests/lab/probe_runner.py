@@ -153,7 +153,7 @@ class Neighbour:
         if not self._process:
             import ctypes
 
-            from preflight.probes.measure import OpenDevice
+            from preflight.benchmark.probes.measure import OpenDevice
 
             device = OpenDevice(NICS[0])
             room = ctypes.create_string_buffer(8192)
@@ -172,7 +172,7 @@ class Neighbour:
 
 def measured_here() -> list[Any]:
     """What the checks read of earlier results, as root."""
-    from checks.base.root import Root
+    from checks.framework.root import Root
     from checks.rdma.facts import read_rdma
 
     os.environ["HOME"] = str(PLACE / "root")
@@ -180,7 +180,7 @@ def measured_here() -> list[Any]:
 
 
 def main() -> None:
-    import_module("preflight.probes.registration")  # once for all the forks
+    import_module("preflight.benchmark.probes.registration")  # once for all the forks
     prepare()
     for order in json.loads(Path(sys.argv[1]).read_text()):
         began = time.monotonic()

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from checks.base.archive import archive_bytes
+from checks.framework.archive import archive_bytes
 from tests.lab.engines import ALL as ENGINES
 from tests.lab.engines import Engine, engines_in, engines_script
 from tests.lab.experiments import ALL as EXPERIMENTS

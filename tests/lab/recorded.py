@@ -11,13 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from checks.base.pages import Spot
-from checks.base.unknown import Unknown
-from preflight.check.report import EXIT_CODES
-from preflight.cli.main import run
-from preflight.inputs.host_source import open_host, size_within
-from preflight.inputs.launch_words import LaunchWords
-from preflight.rehearsal.records import (
+from checks.framework.pages import Spot
+from checks.framework.unknown import Unknown
+from preflight.benchmark.rehearsal.records import (
     Library,
     ProcessMemory,
     RehearsalPlan,
@@ -25,7 +21,11 @@ from preflight.rehearsal.records import (
     StepResult,
     Transfer,
 )
-from preflight.rehearsal.rehearse import answer_of, judge, prepare
+from preflight.benchmark.rehearsal.rehearse import answer_of, judge, prepare
+from preflight.cli.main import run
+from preflight.command_inputs.host_source import open_host, size_within
+from preflight.command_inputs.launch_words import LaunchWords
+from preflight.verdict.report import EXIT_CODES
 from tests.lab.fault_guest import Answer, Seen
 from tests.lab.measure import Measured
 from tests.lab.rehearse_staged import staged_plan, whole_answer

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from checks.base.root import Root
-    from preflight.rehearsal.records import Library, RehearsalPlan
-    from preflight.rehearsal.rehearse import RehearsalAnswer
+    from checks.framework.root import Root
+    from preflight.benchmark.rehearsal.records import Library, RehearsalPlan
+    from preflight.benchmark.rehearsal.rehearse import RehearsalAnswer
 
 MIB = 1 << 20
 # Of one step. A segment of 4 GiB takes some 20 seconds, more where other guests run beside.
@@ -42,10 +42,10 @@ def rehearse_staged(
 
     processes: as ``Staged`` has them. pools: pages of 2 MiB on each node. The rest of the host, and
     the library, are what this process finds."""
-    from checks.base.root import Root
-    from preflight.rehearsal.records import Library, find_library
-    from preflight.rehearsal.rehearse import judge
-    from preflight.rehearsal.run import run
+    from checks.framework.root import Root
+    from preflight.benchmark.rehearsal.records import Library, find_library
+    from preflight.benchmark.rehearsal.rehearse import judge
+    from preflight.benchmark.rehearsal.run import run
 
     library = find_library(None)
     assert isinstance(library, Library), library
@@ -58,7 +58,7 @@ def rehearse_staged(
 def whole_answer(answer: RehearsalAnswer) -> dict[str, Any]:
     """Return the object that ``rehearse --json`` prints."""
     from preflight.base.envelope import envelope
-    from preflight.rehearsal.rehearse import answer_object
+    from preflight.benchmark.rehearsal.rehearse import answer_object
 
     found, code = answer_object(answer), answer.exit_code
     return envelope(
@@ -75,16 +75,21 @@ def staged_plan(
     environment: Mapping[str, str],
 ) -> RehearsalPlan:
     """Return what is to be done on the host of ``root``, for processes with ``environment``."""
-    from checks.base.needs import LaunchNeeds, ProcessNeeds, RdmaUse
-    from checks.base.pages import Spot
+    from checks.framework.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+    from checks.framework.pages import Spot
     from checks.hugetlb.fit import Stock
     from checks.releases.mooncake import mooncake_release
-    from checks.run.facts import read_facts
-    from preflight.mooncake.allocations import all_regions_of
-    from preflight.mooncake.replay import replay_endless
-    from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
-    from preflight.programs.store_environment import read_store_settings
-    from preflight.rehearsal.plan import member_of, plan_members
+    from checks.run_checks.facts import read_facts
+    from preflight.benchmark.rehearsal.plan import member_of, plan_members
+    from preflight.engines.mooncake.allocations import all_regions_of
+    from preflight.engines.mooncake.replay import replay_endless
+    from preflight.engines.programs.memory_records import (
+        Launch,
+        MappedProcess,
+        Protocol,
+        StoreClient,
+    )
+    from preflight.engines.programs.store_environment import read_store_settings
 
     mooncake = mooncake_release(library.version)
     given = [Staged(**process) for process in processes]

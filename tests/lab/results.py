@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from checks.base.archive import archive_bytes
+from checks.framework.archive import archive_bytes
 
 DATA = Path(__file__).parents[1] / "data" / "lab"
 CAPTURES = DATA / "captures.json.xz"

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from checks.run.runner import every_check
-from preflight.judging.pages import LAUNCH_CHECKS
-from preflight.rules.launch_rules import RULES
+from checks.run_checks.runner import every_check
+from preflight.launch_problems.rules.launch_rules import RULES
+from preflight.verdict.pages import LAUNCH_CHECKS
 from tests.lab.core import recorded_and_live
 from tests.lab.fault_guest import HEALTHY_LAUNCHES, IN_FULL, Seen, healthy_of
 from tests.lab.fault_runner import remedy

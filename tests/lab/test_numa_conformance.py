@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import pytest
 
-from checks.base.pages import Spot
-from checks.base.unknown import Unknown
+from checks.framework.pages import Spot
+from checks.framework.unknown import Unknown
 from checks.hugetlb.fit import Fit, FitVerdict, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release
-from preflight.mooncake.allocations import StockedPools
-from preflight.mooncake.replay import ProcessReplay, hugetlb_usages, pages_by_spot, replay
-from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
-from preflight.programs.store_environment import read_store_settings
+from preflight.engines.mooncake.allocations import StockedPools
+from preflight.engines.mooncake.replay import ProcessReplay, hugetlb_usages, pages_by_spot, replay
+from preflight.engines.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
+from preflight.engines.programs.store_environment import read_store_settings
 from tests.lab.core import recorded_and_live
 from tests.lab.experiments import ALL, MIB, Experiment
 from tests.lab.measure import Measured

@@ -11,8 +11,8 @@ import sys
 from importlib import import_module
 
 from checks.rdma import libibverbs
-from preflight.probes.measure import OpenDevice
-from preflight.verbs.objects import VerbsError, open_device
+from preflight.benchmark.probes.measure import OpenDevice
+from preflight.benchmark.verbs.objects import VerbsError, open_device
 
 DEVICE = "rxe0"
 MIB = 1 << 20

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.needs import GivenGpus
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.needs import GivenGpus
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from preflight.base.usage_error import NoLaunchError
-from preflight.inputs.written_launch import read_launch
+from preflight.command_inputs.written_launch import read_launch
 from preflight.launches.container import ContainerSettings, Mount, docker_size
 from preflight.launches.shell_script import read_argv
 from preflight.launches.source import Reading

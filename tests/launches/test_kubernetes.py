@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checks.base.unknown import Unknown
+from checks.framework.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.kubernetes import quantity, read_kubernetes
 from preflight.launches.source import Origin, Place

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from checks.base.unknown import Unknown
+from checks.framework.unknown import Unknown
+from preflight.engines.programs.sglang_arguments import why_unresolved
 from preflight.launches import kubernetes
 from preflight.launches.documents import Node, load_documents
 from preflight.launches.kubernetes import read_kubernetes
@@ -19,7 +20,6 @@ from preflight.launches.kubernetes_pods import apply_patch
 from preflight.launches.source import Origin, Place, Reading, SourceError, Word
 from preflight.processes.ports import ports
 from preflight.processes.processes import understand
-from preflight.programs.sglang_arguments import why_unresolved
 from tests.builders.launched import argv, ids, programs, variables, written
 
 GROUP = """\

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.root import Root
+from checks.framework.root import Root
 from preflight.base.usage_error import UsageError
-from preflight.inputs.written_launch import read_launch
+from preflight.command_inputs.written_launch import read_launch
 from preflight.launches.launch_files import read_source
 from preflight.launches.shell_script import read_argv
 from preflight.launches.source import Origin, Reading

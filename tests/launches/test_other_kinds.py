@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.needs import LIMIT_NAMES
-from checks.base.unknown import Unknown
+from checks.framework.needs import LIMIT_NAMES
+from checks.framework.unknown import Unknown
+from preflight.engines.programs.sglang_arguments import why_unresolved
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading, SourceError
 from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread, written_versions
-from preflight.programs.sglang_arguments import why_unresolved
 from tests.builders.launched import argv, argvs, ids, written
 from tests.tables import each_row
 

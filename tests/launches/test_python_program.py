@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.unknown import Unknown
+from checks.framework.unknown import Unknown
+from preflight.engines.programs.sglang_arguments import why_unresolved
 from preflight.launches.source import SourceError, open_names
 from preflight.processes.processes import understand
 from preflight.processes.unread import count_of, unread
-from preflight.programs.sglang_arguments import why_unresolved
 from tests.builders.launched import argv, argvs, ids
 from tests.launches.test_other_kinds import read
 from tests.tables import each_row

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.needs import LIMIT_NAMES
-from checks.base.root import Root
-from checks.base.unknown import Unknown
-from preflight.inputs.written_launch import read_launch
+from checks.framework.needs import LIMIT_NAMES
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
+from preflight.command_inputs.written_launch import read_launch
 from preflight.launches.shell_script import read_script
 from preflight.processes.processes import ProcessKind, understand
 from tests.builders.launched import argv, ids, variables, written

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from checks.base.unknown import Unknown
+from checks.framework.unknown import Unknown
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Origin, file_reader
 from tests.builders.launched import argv, argvs, ids, programs, variables

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.root import Root
-from preflight.inputs.written_launch import host_words
+from checks.framework.root import Root
+from preflight.command_inputs.written_launch import host_words
 from preflight.launches.shell_script import read_script
 from tests.tables import each_row
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.needs import ContainerLimits
-from checks.base.units import GIB, MIB
-from checks.base.unknown import Unknown
+from checks.framework.needs import ContainerLimits
+from checks.framework.units import GIB, MIB
+from checks.framework.unknown import Unknown
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Command
 from preflight.processes.containers import container_limits, unknown_settings

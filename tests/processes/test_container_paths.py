@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checks.base.unknown import Unknown
+from checks.framework.unknown import Unknown
 from preflight.launches.launch_files import read_text
 from preflight.processes.containers import host_path, network_of, place_of
 from preflight.processes.ports import ports

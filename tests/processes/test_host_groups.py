@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.root import Root
-from checks.base.unknown import Unknown
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
-from preflight.inputs.written_launch import read_launch, size_written
+from preflight.command_inputs.written_launch import read_launch, size_written
 from preflight.launches.launch_files import read_text
 from preflight.processes.host_groups import GroupChoice, HostGroup, choose_group, host_groups
 from preflight.processes.processes import LaunchOptions, understand

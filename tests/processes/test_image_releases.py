@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.root import Root
+from checks.framework.root import Root
 from preflight.cli.main import run
-from preflight.judging.store_keys import Meeting, compare_keys, launch_keys
 from preflight.launches.shell_script import read_script
+from preflight.needs.chosen_releases import with_image
 from preflight.processes.image_releases import image_releases
 from preflight.processes.processes import LaunchOptions
-from preflight.sizing.chosen_releases import with_image
+from preflight.verdict.store_keys import Meeting, compare_keys, launch_keys
 from tests.processes.test_unread import sized
 from tests.tables import each_row
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.needs import Service
-from checks.base.unknown import Unknown
-from preflight.inputs.host_source import open_host, size_and_needs
-from preflight.inputs.launch_words import LaunchWords
+from checks.framework.needs import Service
+from checks.framework.unknown import Unknown
+from preflight.command_inputs.host_source import open_host, size_and_needs
+from preflight.command_inputs.launch_words import LaunchWords
 from preflight.launches.shell_script import read_script
 from preflight.processes.ports import ports
 from preflight.processes.processes import understand

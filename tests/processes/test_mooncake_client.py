@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from checks.base.units import GIB, MIB
-from checks.base.unknown import Unknown
+from checks.framework.units import GIB, MIB
+from checks.framework.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
-from preflight.launches.source import Origin, Word
-from preflight.mooncake.allocations import EndlessPools
-from preflight.mooncake.replay import ADDRESS_SPACE_BYTES, replay
-from preflight.programs.memory_records import (
+from preflight.engines.mooncake.allocations import EndlessPools
+from preflight.engines.mooncake.replay import ADDRESS_SPACE_BYTES, replay
+from preflight.engines.programs.memory_records import (
     Launch,
     MappedProcess,
     Protocol,
     StoreClient,
     StoreSettings,
 )
-from preflight.programs.store_environment import read_store_settings
-from preflight.programs.store_processes import (
+from preflight.engines.programs.store_environment import read_store_settings
+from preflight.engines.programs.store_processes import (
     OFFLOAD_BUFFER_BYTES,
     offload_buffer_bytes,
     read_mooncake_client,
 )
+from preflight.launches.source import Origin, Word
 
 SETTINGS = StoreSettings(hugepages=True, hugepage_bytes=2 * MIB)
 

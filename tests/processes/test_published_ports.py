@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from checks.base.finding import Status
-from checks.base.unknown import Unknown
+from checks.framework.finding import Status
+from checks.framework.unknown import Unknown
 from preflight.launches.compose import read_compose
 from preflight.launches.container import host_ports
 from preflight.launches.kubernetes import read_kubernetes

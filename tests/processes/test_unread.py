@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from checks.base.finding import Status
-from checks.base.root import Root
-from checks.base.unknown import Unknown
-from preflight.inputs.written_launch import read_launch, size_written
-from preflight.judging.launch_checks import launch_findings
-from preflight.judging.pages import NOT_READ
+from checks.framework.finding import Status
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
+from preflight.command_inputs.reading.understood import reading_of
+from preflight.command_inputs.written_launch import read_launch, size_written
 from preflight.launches.shell_script import read_script
+from preflight.needs.launch_needs import launch_needs
+from preflight.needs.launch_sizing import LaunchSizing
 from preflight.processes.ports import ports
 from preflight.processes.processes import LaunchOptions, ProcessKind, understand
 from preflight.processes.unread import count_of, unread
-from preflight.reading.understood import reading_of
-from preflight.sizing.launch_needs import launch_needs
-from preflight.sizing.launch_sizing import LaunchSizing
+from preflight.verdict.launch_checks import launch_findings
+from preflight.verdict.pages import NOT_READ
 from tests.builders.launched import written
 from tests.tables import each_row
 

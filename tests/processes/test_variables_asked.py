@@ -8,10 +8,10 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from checks.base.unknown import Inside, OpenVariable, Unknown
+from checks.framework.unknown import Inside, OpenVariable, Unknown
 from preflight.cli.main import run
-from preflight.inputs.launch_record import launch_from, launch_record
-from preflight.inputs.written_launch import WrittenLaunch
+from preflight.command_inputs.launch_record import launch_from, launch_record
+from preflight.command_inputs.written_launch import WrittenLaunch
 from preflight.launches.launch_files import read_text
 from preflight.launches.source import give_variables
 from preflight.processes.processes import LaunchOptions, understand

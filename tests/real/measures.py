@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from checks.base.unknown import Unknown
-from preflight.inputs.host_source import open_host, size_and_needs
-from preflight.inputs.launch_words import LaunchWords
-from preflight.measuring import run as run_module
-from preflight.measuring.findings import ready_seconds
-from preflight.measuring.records import LaunchWish, launch_wish
-from preflight.rehearsal.programs import Running
-from preflight.rehearsal.records import Library
+from checks.framework.unknown import Unknown
+from preflight.benchmark.measuring import run as run_module
+from preflight.benchmark.measuring.findings import ready_seconds
+from preflight.benchmark.measuring.records import LaunchWish, launch_wish
+from preflight.benchmark.rehearsal.programs import Running
+from preflight.benchmark.rehearsal.records import Library
+from preflight.command_inputs.host_source import open_host, size_and_needs
+from preflight.command_inputs.launch_words import LaunchWords
 from tests.paths import ROOT
 from tests.real.conftest import Wheel, free_port
 from tests.real.rehearse_launches import store
 from tests.valid import valid
 
-SCHEMA = json.loads((ROOT / "preflight/schemas/measure-v1.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "preflight/report/schemas/measure-v1.schema.json").read_text())
 PLAIN = Path(__file__).with_name("plain_store.py")
 Answer = Mapping[str, Any]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from checks.base.pages import Spot
+from checks.framework.pages import Spot
 from checks.releases.mooncake import mooncake_release
-from preflight.mooncake.allocations import StockedPools
-from preflight.mooncake.replay import pages_by_spot, replay
-from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
-from preflight.programs.store_environment import read_store_settings
+from preflight.engines.mooncake.allocations import StockedPools
+from preflight.engines.mooncake.replay import pages_by_spot, replay
+from preflight.engines.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
+from preflight.engines.programs.store_environment import read_store_settings
 from tests.real.cases import GIB, MIB, Case
 
 

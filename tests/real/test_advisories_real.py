@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from preflight.advisories.records import advisories, advisory
+from preflight.launch_problems.advisories.records import advisories, advisory
 from tests.lab.recorded import recorded_experiments
 from tests.lab.results import recorded
 from tests.real.conftest import HugePages, Store, Wheel, cut, free_port, install, install_release

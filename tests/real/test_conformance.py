@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 import pytest
 
-from checks.base.pages import Spot
-from checks.base.unknown import known
+from checks.framework.pages import Spot
+from checks.framework.unknown import known
 from checks.releases.mooncake import mooncake_release
+from preflight.engines.mooncake.allocations import EndlessPools, StockedPools
+from preflight.engines.mooncake.replay import pages_by_spot, replay, replay_endless
+from preflight.engines.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
+from preflight.engines.programs.store_environment import byte_size, read_store_settings
+from preflight.engines.programs.store_processes import read_mooncake_client
 from preflight.launches.source import Origin, Word
-from preflight.mooncake.allocations import EndlessPools, StockedPools
-from preflight.mooncake.replay import pages_by_spot, replay, replay_endless
-from preflight.programs.memory_records import Launch, MappedProcess, Protocol, StoreClient
-from preflight.programs.store_environment import byte_size, read_store_settings
-from preflight.programs.store_processes import read_mooncake_client
 from tests.real.cases import GRID, MIB, MORE, ON, RECORDED, RELEASE_CASES, Case
 from tests.real.conftest import HugePages, Store, Wheel
 from tests.real.prediction import predict

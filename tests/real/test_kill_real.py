@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from preflight.measuring.kills import OBJECTS, Survival
+from preflight.benchmark.measuring.kills import OBJECTS, Survival
 from tests.real.conftest import Store, Wheel
 from tests.real.measures import measure
 

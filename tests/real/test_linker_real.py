@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from checks.base.pages import Spot
-from preflight.mooncake.replay import pages_by_spot
+from checks.framework.pages import Spot
+from preflight.engines.mooncake.replay import pages_by_spot
 from tests.builders.examples import seeded
-from tests.consumers.test_store_keys import sized
+from tests.engines.consumers.test_store_keys import sized
 from tests.real.cases import MIB
 from tests.real.conftest import HugePages, Store, Wheel, install
 

@@ -17,10 +17,15 @@ from typing import Any
 
 import pytest
 
-from preflight.consumers.lmcache import lmcache_settings, lmcache_values, mooncake_setup, override
-from preflight.judging.store_keys import Meeting, compare_keys, launch_keys
+from preflight.engines.consumers.lmcache import (
+    lmcache_settings,
+    lmcache_values,
+    mooncake_setup,
+    override,
+)
+from preflight.verdict.store_keys import Meeting, compare_keys, launch_keys
 from tests.builders.examples import few_changed, seeded
-from tests.consumers.test_store_keys import lmcache, sized
+from tests.engines.consumers.test_store_keys import lmcache, sized
 from tests.real.conftest import cut, install
 
 pytestmark = pytest.mark.real

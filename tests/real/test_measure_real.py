@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from preflight.measuring import run as run_module
-from preflight.measuring.records import EngineUse, LaunchWish
-from tests.measuring.test_measure import OFFLOAD, SCRIPT
+from preflight.benchmark.measuring import run as run_module
+from preflight.benchmark.measuring.records import EngineUse, LaunchWish
+from tests.benchmark.measuring.test_measure import OFFLOAD, SCRIPT
 from tests.real.conftest import HugePages, Store, Wheel
 from tests.real.measures import (
     environment_of,

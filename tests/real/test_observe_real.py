@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from preflight.cli.observe import observe_host
-from preflight.inputs.launch_words import LaunchWords
-from preflight.observing.report import Observation
+from preflight.command_inputs.launch_words import LaunchWords
+from preflight.live_servers.report import Observation
 from tests.paths import ROOT
 from tests.real.conftest import HugePages, Store, Wheel, free_port, install
 from tests.valid import valid
 
 pytestmark = pytest.mark.real
-SCHEMA = json.loads((ROOT / "preflight/schemas/observe-v1.schema.json").read_text())
+SCHEMA = json.loads((ROOT / "preflight/report/schemas/observe-v1.schema.json").read_text())
 ON = {"MC_STORE_USE_HUGEPAGE": "1"}
 HOT = {**ON, "MC_STORE_LOCAL_HOT_CACHE_USE_SHM": "1"}
 MIB = 1 << 20

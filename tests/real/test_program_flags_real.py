@@ -13,10 +13,10 @@ import pytest
 
 from checks.software import calls
 from checks.software.facts import _build_ids
-from preflight.programs.mooncake_flags import Flag, flag_table, flags_of
+from preflight.engines.programs.mooncake_flags import Flag, flag_table, flags_of
+from tests.launch_problems.rules.test_rules_programs import FLAG_EXAMPLES, REFUSED, UNKNOWN
 from tests.paths import ROOT
 from tests.real.conftest import Store, Wheel, install
-from tests.rules.test_rules_programs import FLAG_EXAMPLES, REFUSED, UNKNOWN
 
 pytestmark = pytest.mark.real
 
@@ -120,7 +120,7 @@ def test_what_the_rule_refuses_the_program_refuses(
 
 
 FILES = (
-    "preflight/observing/served_metrics.py",
+    "preflight/live_servers/served_metrics.py",
     *("docs/observe-alerts.yml", "docs/observe-dashboard.json"),
 )
 TEXT = "\n".join((ROOT / name).read_text() for name in FILES)

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from checks.base.root import Root
+from checks.framework.root import Root
 from checks.releases.mooncake import mooncake_release
-from preflight.programs.memory_records import Launch, MappedProcess, OwnAllocator
-from preflight.programs.store_environment import read_store_settings
-from preflight.rehearsal import run as rehearsal_run
-from preflight.rehearsal.plan import plan_members
-from preflight.rehearsal.records import Library, Member
-from preflight.rehearsal.rehearse import judge
-from preflight.rehearsal.run import MemoryWatch, Room, run, status_bytes
+from preflight.benchmark.rehearsal import run as rehearsal_run
+from preflight.benchmark.rehearsal.plan import plan_members
+from preflight.benchmark.rehearsal.records import Library, Member
+from preflight.benchmark.rehearsal.rehearse import judge
+from preflight.benchmark.rehearsal.run import MemoryWatch, Room, run, status_bytes
+from preflight.engines.programs.memory_records import Launch, MappedProcess, OwnAllocator
+from preflight.engines.programs.store_environment import read_store_settings
 from tests.real.cases import GIB, MIB, RECORDED, Case
 from tests.real.conftest import HugePages, Wheel
 from tests.real.rehearse_launches import (
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.real
 
 REFUSED, NO_POOL = "setup returns -600", "RuntimeError: Failed to map shared memory"
 EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2}
-FILE = Path(__file__).parents[2] / "preflight/schemas/rehearse-v1.schema.json"
+FILE = Path(__file__).parents[2] / "preflight/report/schemas/rehearse-v1.schema.json"
 SCHEMA = json.loads(FILE.read_text())
 HUNDREDTH = ("--scale", "100")
 Answer = Mapping[str, Any]

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from preflight.cli.main import run
-from preflight.judging.store_keys import Meeting, compare_keys, launch_keys
+from preflight.verdict.store_keys import Meeting, compare_keys, launch_keys
 from tests.builders.examples import few_changed, seeded
 from tests.builders.synthetic import build_host, gpu_host
-from tests.consumers.test_store_keys import sized
+from tests.engines.consumers.test_store_keys import sized
 from tests.real.conftest import install
 
 pytestmark = pytest.mark.real

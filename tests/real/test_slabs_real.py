@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from preflight.rules.launch_rules import findings
-from preflight.rules.programs import SLAB_BYTES
+from preflight.launch_problems.rules.launch_rules import findings
+from preflight.launch_problems.rules.programs import SLAB_BYTES
 from tests.builders.launch_text import understood
 from tests.real.conftest import Wheel, free_port
 

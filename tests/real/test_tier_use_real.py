@@ -1,4 +1,5 @@
-"""What preflight/rules/tier_use.md says of Mooncake's tiers, measured on the real library over TCP.
+"""What preflight/launch_problems/rules/tier_use.md says of Mooncake's tiers, measured on the real
+library over TCP.
 
 Heartbeats are a second here and buckets small, so that each measurement ends within 25 seconds.
 """
@@ -19,9 +20,9 @@ from typing import IO, Any
 
 import pytest
 
-from preflight.rules.tier_use import part_that_reaches_ssd
+from preflight.launch_problems.rules.tier_use import part_that_reaches_ssd
+from tests.launch_problems.rules.test_rules_tier_use import written_of
 from tests.real.conftest import Store, free_port, install_release
-from tests.rules.test_rules_tier_use import written_of
 
 pytestmark = pytest.mark.real
 # Each takes 10 to 30 s of waiting for heartbeats: CI runs one of a kind.
@@ -128,7 +129,8 @@ def all_on_ssd(asked: Sequence[tuple[str, int, int]]) -> list[tuple[int, list[in
 
 @pytest.mark.parametrize("release", [pytest.param("0.3.12", marks=at_length), "0.3.13.post1"])
 def test_what_fills_no_bucket_is_lost(release: str) -> None:
-    """To the object, of what each heartbeat had; tests/rules averages that over all phases."""
+    """To the object, of what each heartbeat had; tests/launch_problems/rules averages that over all
+    phases."""
     install_release(release)
     seen = all_on_ssd([(release, rate, BUCKET) for rate in RATES])
     for rate, (written, counts) in zip(RATES, seen, strict=True):

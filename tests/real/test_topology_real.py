@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from checks.base.needs import RdmaUse
+from checks.framework.needs import RdmaUse
 from checks.placement.mooncake_topology import (
     ANY_PROCESS,
     View,
@@ -26,7 +26,7 @@ from checks.placement.mooncake_topology import (
     predict_view,
 )
 from checks.releases.mooncake import release_of
-from checks.run.facts import Facts
+from checks.run_checks.facts import Facts
 from tests.builders.synthetic import SyntheticHost, erdma_host, gpu_host, read_host
 from tests.builders.topology_hosts import NAMED, random_host
 from tests.real.conftest import Wheel, install

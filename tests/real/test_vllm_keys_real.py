@@ -20,10 +20,10 @@ from typing import Any, Literal
 
 import pytest
 
-from preflight.consumers.vllm import store_config
-from preflight.judging.store_keys import Meeting, compare_keys, launch_keys
+from preflight.engines.consumers.vllm import store_config
+from preflight.verdict.store_keys import Meeting, compare_keys, launch_keys
 from tests.builders.examples import few_changed, seeded
-from tests.consumers.test_store_keys import sized, vllm
+from tests.engines.consumers.test_store_keys import sized, vllm
 from tests.real.conftest import cut
 
 FOLDER = os.environ.get("MOONCAKE_PREFLIGHT_VLLM", "")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
-from checks.base.unknown import Unknown
+from checks.framework.unknown import Unknown
 
 # No sentence of ours is near it; what is longer is cut, or one report would fill the screen.
 LONGEST_TEXT = 4000

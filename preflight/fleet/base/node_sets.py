@@ -11,7 +11,7 @@ from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException  # 
 from ClusterShell.NodeUtils import GroupResolverError, GroupSourceError  # type: ignore[import-untyped]
 from ClusterShell.RangeSet import RangeSetException  # type: ignore[import-untyped]
 
-from checks.base.regex import regex
+from checks.framework.regex import regex
 from preflight.base.usage_error import UsageError
 
 # A typing error such as [1-1000000000] must not fill the memory; the largest fleets have a tenth.

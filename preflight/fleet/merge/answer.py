@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from preflight.base.one_line import clean, shortened
+from preflight.base.plain_data import fields
+from preflight.base.text import filled, headed, table
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import COLOURS, Paint, cut, grouped, nodes_text, plural, rest_of
@@ -19,8 +21,6 @@ from preflight.fleet.reports.rows import (
     OnNodes,
     nodes_object,
 )
-from preflight.render.plain_data import fields
-from preflight.render.text import filled, headed, table
 
 MOST_OF_ONE_CHECK = 3
 # A node without a report has but one finding, and its words are all that there is to go by.
@@ -81,7 +81,7 @@ def pool_text(fleet: Fleet) -> str:
     segments = fleet.segments
     if segments is None:
         return ""
-    from checks.base.units import format_bytes
+    from checks.framework.units import format_bytes
 
     by_count = sorted(segments.shares, key=lambda share: -len(share[1]))
     parts = [

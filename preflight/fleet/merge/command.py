@@ -2,7 +2,7 @@
 
 import os
 
-from checks.base.record import NamedTuple
+from checks.framework.record import NamedTuple
 from preflight.base.command_frame import Answers
 from preflight.base.output import columns, output_to, painter, say, say_json
 from preflight.base.usage_error import UsageError

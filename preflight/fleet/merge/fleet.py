@@ -4,9 +4,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
-from checks.base.unknown import Unknown
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
+from checks.framework.unknown import Unknown
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import grouped
 from preflight.fleet.merge.checks import fleet_findings
@@ -324,7 +324,7 @@ def _nodes_without(devices: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
 
 def _folded(drifts: Iterable[Drift]) -> Iterator[Drift]:
     """Yield facts of several devices that differ alike as one: ``mlx5_0-7.firmware``."""
-    from preflight.check.report import fold
+    from preflight.verdict.report import fold
 
     signs = re.compile(r"\d+")
     alike = ((repr(x._replace(fact=signs.sub("0", x.fact), facts=())), x) for x in drifts)

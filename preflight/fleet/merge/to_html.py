@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from preflight.base.html_page import Cell, Html, Keyed, element, join, page, status_badge, table
 from preflight.fleet.base.node_sets import fold
 from preflight.fleet.base.text import grouped
 from preflight.fleet.merge.answer import drift_cells, node_counts_text, pool_text, verdict_text
 from preflight.fleet.merge.fleet import Fleet
 from preflight.fleet.reports.rows import STATUSES, OnNodes
-from preflight.render.html_page import Cell, Html, Keyed, element, join, page, status_badge, table
 
 Rows = list[Sequence[Cell]]
 

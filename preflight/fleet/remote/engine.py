@@ -21,7 +21,7 @@ from ClusterShell.Task import task_self  # type: ignore[import-untyped]
 from ClusterShell.Topology import TopologyError  # type: ignore[import-untyped]
 from ClusterShell.Worker.Worker import WorkerError  # type: ignore[import-untyped]
 
-from checks.base.regex import regex
+from checks.framework.regex import regex
 from preflight.base.output import Progress
 from preflight.base.usage_error import UsageError
 from preflight.fleet.base.text import grouped

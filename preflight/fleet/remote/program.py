@@ -4,16 +4,11 @@ If a node has no such program, this one goes along on standard input, and unpack
 temporary folder, which it removes. The launch comes behind it, as it was read here.
 """
 
-import os
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-from checks.base.record import NamedTuple
-from preflight.base.exit_codes import DEFECT
-from preflight.base.usage_error import UsageError
+from checks.framework.record import NamedTuple
+from preflight.base.bundle import CARRIED, zipapp
 
 # How what is said of the program differs from a login shell's banner and from the report itself.
 SAYS = "@mooncake-preflight"
@@ -21,52 +16,6 @@ _SCRIPT = f'echo "{SAYS} start $SSH_CONNECTION"; {{ "$@"; echo "{SAYS} end $?"; 
 # Within JSON an end of line says nothing, and one line costs less here than thousands.
 _JOINED = ' | tr -d "\\n"; echo'
 
-# What this program needs of others to check a launch that is read already: Python alone, PyYAML
-# without its C half. psutil has C for any Python 3 of this machine's kind; on another, addresses
-# are unknown.
-OWN = ("checks", "mooncake_preflight", "preflight")
-OTHERS = tuple("ClusterShell click markupsafe packaging psutil tabulate tomli yaml pynvml".split())
-# Python 3.11 has it under another name; 3.10 does not, and may be what a node has.
-_OWN_NAMES = {"tomli": "tomllib"}
-# Python and tables; no C that is for this machine's Python alone, and no notes of an editor.
-_SUFFIXES = (".py", ".md", ".toml", ".json", ".txt", ".gz", ".js", ".css", ".html", ".svg", "")
-_ANY_PYTHON = ".abi3.so"
-# 1980-01-01, the first that a zip can write: the same bytes for the same content.
-_WHEN = (1980, 1, 1, 0, 0, 0)
-
-OLD_PYTHON = "needs Python 3.10 or newer, this is "
-# Tables are read as files, so the archive unpacks itself.
-_RUN = f"""\
-import sys
-if sys.version_info < (3, 10):
-    sys.exit("mooncake-preflight: {OLD_PYTHON}" + sys.version.split()[0])
-import io
-import shutil
-import tempfile
-import zipfile
-def unpack_into(*places):
-    for place in places:
-        try:
-            return tempfile.TemporaryDirectory(prefix="mooncake-preflight.", dir=place)
-        except OSError as error:
-            why = error
-    print("mooncake-preflight: no folder to unpack itself into: " + str(why), file=sys.stderr)
-    sys.exit({DEFECT})
-# A container's root may be read-only, and its /dev/shm is not.
-with unpack_into(None, "/dev/shm") as folder:
-    with zipfile.ZipFile({{archive}}) as archive:
-        archive.extractall(folder)
-    sys.path[0] = folder
-    sys.dont_write_bytecode = True
-    # What becomes the server leaves no folder behind.
-    sys.addaudithook(lambda event, _: event == "os.exec" and shutil.rmtree(folder, True))
-    from preflight.cli.main import run
-    code = run(sys.argv[1:])
-    sys.stdout.flush()
-sys.exit(code)
-"""
-_MAIN = _RUN.format(archive="sys.path[0]")
-_CARRIED = _RUN.format(archive="io.BytesIO(given.read(int(given.readline())))")
 _READ_IT = "import sys; given = sys.stdin.buffer; exec(given.read(int(given.readline())))"
 
 
@@ -111,7 +60,7 @@ class Program(NamedTuple):
         program = (self.python, "-c", _READ_IT) if carried else self.command
         line = f"exec sh -c '{script}' sh {shlex.join((*program, *argv))}"
         if carried:  # the program stands in front of what it reads itself
-            archive, start = zipapp(), _CARRIED.encode()
+            archive, start = zipapp(), CARRIED.encode()
             content = b"%d\n%s%d\n%s%s" % (len(start), start, len(archive), archive, content)
         return Question(line, content, carried)
 
@@ -130,45 +79,3 @@ class SshNodes(NamedTuple):
     fanout: int | None
     user: str | None
     ssh_options: str
-
-
-@cache
-def zipapp() -> bytes:
-    """Return this program as a zip that Python can run. Raises UsageError if a part is no file."""
-    import io
-    import zipfile
-
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, content in _files():
-            archive.writestr(zipfile.ZipInfo(name, _WHEN), content, zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
-
-
-def _files() -> Iterator[tuple[str, bytes]]:
-    """Yield the files of the archive: its start, this program and its packages."""
-    yield "__main__.py", _MAIN.encode()
-    for name in (*OWN, *OTHERS):
-        for path, inside in _package_files(name):
-            yield inside, Path(path).read_bytes()
-
-
-def _package_files(name: str) -> Iterator[tuple[str, str]]:
-    """Yield the Python and data files of a package or module, in order, as (path here, name in the
-    archive). Raises UsageError if the package is not installed as files."""
-    spec = find_spec(name) or find_spec(_OWN_NAMES.get(name, name))
-    origin = None if spec is None else spec.origin
-    if origin is None or not os.path.isfile(origin):
-        instead = "install it with pip, or give fleet check --carry never"
-        raise UsageError(f"{name} is not a file here that could be carried: {instead}")
-    if spec is None or not spec.submodule_search_locations:
-        yield origin, os.path.basename(origin)
-        return
-    # Not by the name of its first file: that of a compiled package is C, beside the same in Python.
-    (top, *_) = spec.submodule_search_locations
-    for folder, folders, files in os.walk(top):
-        folders[:] = sorted(folder for folder in folders if folder != "__pycache__")
-        for file in sorted(files):
-            if os.path.splitext(file)[1] in _SUFFIXES or file.endswith(_ANY_PYTHON):
-                path = os.path.join(folder, file)
-                yield path, os.path.join(name, os.path.relpath(path, top))

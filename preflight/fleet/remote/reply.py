@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from checks.base.record import NamedTuple
+from checks.framework.record import NamedTuple
+from preflight.base.bundle import OLD_PYTHON
 from preflight.base.one_line import clean
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import grouped
-from preflight.fleet.remote.program import OLD_PYTHON, SAYS
+from preflight.fleet.remote.program import SAYS
 from preflight.fleet.reports.reading import ReportReader
 from preflight.fleet.reports.rows import (
     INTERRUPTED,

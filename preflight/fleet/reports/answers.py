@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from checks.base.record import NamedTuple
+from checks.framework.record import NamedTuple
 from preflight.base.envelope import envelope
 from preflight.base.one_line import clean, shortened
 from preflight.base.output import columns, painter, say, say_json
+from preflight.base.text import filled
 from preflight.fleet.base.decode import Json
 from preflight.fleet.base.text import COLOURS, LONGEST_VALUE, Paint, nodes_text, rest_of
 from preflight.fleet.reports.rows import EXIT_CODES, FleetFinding, OnNodes, worst
-from preflight.render.text import filled
 
 # The whole is in --json, or with -v.
 MOST_ROWS = 30

@@ -4,9 +4,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from checks.base.record import NamedTuple
-from checks.base.unknown import Unknown
-from preflight.check.machine import LaunchShare, Rail
+from checks.framework.record import NamedTuple
+from checks.framework.unknown import Unknown
 from preflight.fleet.base.decode import LARGEST_NUMBER, LONGEST_TEXT, WrongError, decode, short
 from preflight.fleet.base.node_sets import is_name
 from preflight.fleet.reports.rows import (
@@ -24,6 +23,7 @@ from preflight.fleet.reports.rows import (
     worst,
 )
 from preflight.fleet.reports.sources import FoundReport, name_of
+from preflight.report.machine import LaunchShare, Rail
 
 SCHEMA = "mooncake-preflight/check/"
 # What passed is shown by its beginning.
@@ -164,7 +164,7 @@ class ReportReader:
     def _finding(self, at: int, finding: _Finding, unnamed: Unnamed) -> FleetFinding:
         """Return one finding without its node's name (by ``unnamed``); equal findings are one
         object. Raises WrongError. at: the finding's index in the report, for the message."""
-        from preflight.check.report import fold
+        from preflight.verdict.report import fold
 
         if not finding.subjects:
             raise WrongError(f"findings[{at}]: subjects is empty")
@@ -246,7 +246,7 @@ def _fact_text(name: str, value: str | int) -> str:
     if name.endswith("mtu_bytes"):
         return f"{value} B"
     if name.endswith("_bytes") or name == "limit.memlock":
-        from checks.base.units import format_bytes
+        from checks.framework.units import format_bytes
 
         return format_bytes(value)
     if name == "limit.nproc":  # the kernel takes it from the memory

@@ -8,14 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from checks.base.record import NamedTuple
-from checks.base.unknown import Unknown
+from checks.framework.record import NamedTuple
+from checks.framework.unknown import Unknown
 from preflight.base.envelope import finding_object
-from preflight.check.machine import LaunchShare, Rail
-from preflight.check.report import EXIT_CODES as OF_STATUS
 from preflight.fleet.base.decode import Json, Unread
 from preflight.fleet.base.node_sets import fold
 from preflight.fleet.base.text import grouped
+from preflight.report.machine import LaunchShare, Rail
+from preflight.verdict.report import EXIT_CODES as OF_STATUS
 
 # As finding.Status, in the order in which they are shown; error and skip are none of these.
 STATUSES = ("fail", "unknown", "warn", "pass")

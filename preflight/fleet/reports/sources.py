@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, BinaryIO
 
-from checks.base.record import NamedTuple
-from checks.base.regex import regex
+from checks.framework.record import NamedTuple
+from checks.framework.regex import regex
 from preflight.base.within import LateError, limit_seconds, within
 from preflight.fleet.base.decode import no_constant, short
 from preflight.fleet.base.node_sets import is_name

@@ -1,0 +1,1 @@
+"""What runs the real Mooncake to measure or to rehearse. Judging a launch needs none of it."""

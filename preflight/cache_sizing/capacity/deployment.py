@@ -1,0 +1,283 @@
+"""The SGLang servers of a launch, each with everything that its tiers follow from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from checks.framework.record import NamedTuple
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
+from preflight.base.usage_error import UsageError
+from preflight.cache_sizing.traces.tiers import Routing
+from preflight.engines.programs.mooncake_flags import value_of
+from preflight.engines.programs.sglang_arguments import why_unresolved
+from preflight.engines.sglang.host_pool_records import PoolRequest
+from preflight.engines.sglang.launch import server_ranks
+from preflight.engines.sglang.model import Models
+from preflight.engines.sglang.pool_request import SizedServer, pool_request
+from preflight.engines.sglang.pools import ServerMemory
+from preflight.engines.sglang.server import SglangServer
+from preflight.launches.source import Word
+from preflight.needs.launch_sizing import LaunchInputs
+from preflight.needs.process_shares import gpu_memory, server_hardware
+from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind, with_router
+
+DEFAULT_WRITE_POLICY = "write_through"
+
+
+class Deployment(NamedTuple):
+    """One server of the launch, and how many like it the cluster runs.
+
+    request: what the server's pools ask for; Unknown if a variable decides it. memory: the server's
+    L2 pools. model: the model's name. instances: number of such servers."""
+
+    process: LaunchProcess
+    sized: SizedServer
+    request: PoolRequest | Unknown
+    memory: ServerMemory
+    model: str
+    instances: int
+
+    @property
+    def server(self) -> SglangServer:
+        return self.sized.server
+
+    @property
+    def groups(self) -> int:
+        """Caches side by side: each holds other tokens, and answers other requests."""
+        ranks = self.sized.ranks
+        return ranks.replicas * ranks.attention_dp * self.instances
+
+    @property
+    def ranks(self) -> int:
+        """The number of rank processes of all such servers, over all hosts."""
+        ranks = self.sized.ranks
+        return ranks.tp * ranks.pp * ranks.replicas * self.instances
+
+    @property
+    def write_policy(self) -> str:
+        policy = self.server.value("hicache_write_policy")
+        return policy if isinstance(policy, str) else DEFAULT_WRITE_POLICY
+
+    @property
+    def buffers(self) -> bool:
+        """Whether L2 is staging for L3 alone, and keeps nothing (buffer_only)."""
+        mode = self.server.value("hicache_host_memory_mode")
+        return self.sized.release.buffer_only and mode == "buffer_only"
+
+    @property
+    def reuses(self) -> bool:
+        """Whether a request can use cached tokens of an earlier one."""
+        if self.server.value("disable_radix_cache") is True:
+            return False
+        kept = self.server.value("disaggregation_decode_enable_radix_cache") is True
+        return self.server.mode != "decode" or kept
+
+
+class Router(NamedTuple):
+    """How the launch's router spreads requests over its servers. origin: the flag of the policy
+    with file and line, or the text that the policy is a default."""
+
+    routing: Routing
+    origin: str
+    notes: tuple[str, ...] = ()
+
+
+# sglang_router's policies (router_args.py, sgl-model-gateway/src/policies).
+_POLICIES = {"cache_aware": "cache-aware", "round_robin": "round-robin"}
+_POLICIES |= {"random": "random", "power_of_two": "random"}
+_POLICIES |= {"manual": "sticky", "consistent_hashing": "sticky"}
+_DEFAULT_POLICY = "cache_aware"
+_BALANCING = (
+    "the router's own view of load is not modelled: requests come one after the other, so its "
+    "balancing (--balance-abs-threshold) never acts"
+)
+
+
+def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
+    """Read how the launch's first router, or server with a router, spreads requests; None without
+    one. Raises UsageError for an invalid threshold."""
+    for process in processes:
+        argv, prefix = process.arguments, ""
+        if process.kind is not ProcessKind.ROUTER:
+            if process.server is None or not with_router(process.command):
+                continue
+            argv, prefix = process.command.words, "router_"
+        policy = value_of(argv, f"{prefix}prefill_policy") or value_of(argv, f"{prefix}policy")
+        threshold = value_of(argv, f"{prefix}cache_threshold")
+        return _router(process, policy, threshold)
+    return None
+
+
+def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None) -> Router:
+    """Return the Router for the values of two flags, None if not given. An unknown policy is taken
+    for cache_aware, with a note. Raises UsageError for a threshold outside 0 to 1."""
+    origin = f"--policy at {policy.origin}" if policy else f"{process.name}'s default"
+    name = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
+    how, notes = _POLICIES.get(name), []
+    if policy is not None and policy.unresolved:
+        notes.append(f"the router's {why_unresolved(policy).reason}: {name} is taken")
+    if how is None:
+        how = "cache-aware"
+        notes.append(f"the router's policy {name}: it is taken for cache_aware")
+    also = ", and power_of_two is random" if name == "power_of_two" else ""
+    notes.append(f"{_BALANCING}{also}")
+    if threshold is None or threshold.unresolved:
+        return Router(Routing(how), origin, tuple(notes))
+    part = parse_part(threshold.text)
+    if part is None:
+        raise UsageError(
+            f"--cache-threshold {threshold.text} at {threshold.origin}: must be a part of the "
+            "prompt, 0 to 1, such as 0.3"
+        )
+    return Router(Routing(how, part), origin, tuple(notes))
+
+
+def parse_part(text: str) -> float | None:
+    """Return the number from 0 to 1 that ``text`` is; None for any other text."""
+    with suppress(ValueError):
+        return part if 0 <= (part := float(text)) <= 1 else None
+    return None
+
+
+class Cluster(NamedTuple):
+    """The size of the cluster. hosts: how many run this launch, None if not given. other_bytes:
+    memory that processes outside the launch contribute to the store."""
+
+    hosts: int | None = None
+    other_bytes: int = 0
+
+
+def deployments(
+    inputs: LaunchInputs, options: LaunchOptions, root: Root, cluster: Cluster
+) -> tuple[Deployment, ...]:
+    """Return every server of the launch. Raises UsageError if the launch has none, if a flag's
+    number is invalid, or if the cluster's hosts are no multiple of a server's hosts."""
+    models = Models(root, options.model_config)
+    elsewhere = options.available_bytes is not None
+    gpu = gpu_memory(options.gpu_bytes, root, True, elsewhere)
+    here = None if elsewhere else root
+    servers = []
+    for process in inputs.processes:
+        if process.server is None:
+            continue
+        ranks = server_ranks(process.server)
+        if isinstance(ranks, Unknown):
+            raise UsageError(f"{process.name}: {ranks.reason}")
+        hardware = server_hardware(process.server, models, inputs.sglang, gpu, root=here)
+        sized = SizedServer(process.server, ranks, hardware, inputs.sglang)
+        pools = inputs.memory.get(process.number) or ServerMemory((), (), "not sized")
+        model = models.target(process.server.value("model_path")).name
+        alike = instances(cluster, ranks.nnodes, process)
+        servers.append(Deployment(process, sized, pool_request(sized), pools, model, alike))
+    if not servers:
+        raise UsageError(
+            "the launch starts no SGLang server: capacity is about the cache of one, so give the "
+            "launch of the server, with that of its store"
+        )
+    return tuple(servers)
+
+
+def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
+    """Return the number of hosts of the launch: as given, else those of its largest server."""
+    if cluster.hosts is not None:
+        return cluster.hosts
+    counts = [process.server.number("nnodes") for process in inputs.processes if process.server]
+    return max((count for count in counts if isinstance(count, int)), default=1)
+
+
+def instances(cluster: Cluster, nnodes: int, process: LaunchProcess) -> int:
+    """Return how many servers of ``nnodes`` hosts run. Raises UsageError if hosts are left over."""
+    hosts = nnodes if cluster.hosts is None else cluster.hosts
+    if hosts % nnodes:
+        raise UsageError(
+            f"--nodes-in-cluster {hosts}: {process.name} spans {nnodes} hosts (--nnodes), so give "
+            f"a multiple of {nnodes}"
+        )
+    return hosts // nnodes
+
+
+class Bounds(NamedTuple):
+    """The least and the most of a number; equal if it is known exactly."""
+
+    least: int
+    most: int
+
+    def text(self, shown: Callable[[int], str] = "{:,}".format) -> str:
+        """Return ``1,024 to 2,048``, or ``1,024`` if both bounds read the same."""
+        least, most = shown(self.least), shown(self.most)
+        return least if least == most else f"{least} to {most}"
+
+    def times(self, count: int) -> Bounds:
+        """Return the bounds of ``count`` equal things together."""
+        return Bounds(self.least * count, self.most * count)
+
+
+class Tier(NamedTuple):
+    """One cache tier of a server, over all hosts that it runs on.
+
+    name: ``L1``, ``L2``, ``L3``, ``SSD``. what: in words (``GPU memory``, ``host memory``). bytes,
+    tokens: the size before it evicts; Unknown says which input is missing. formula: how the size is
+    computed, as ``8 x 4.00 GiB x 0.95 (eviction watermark)``. conversations: how many the tier
+    holds, of the length that was asked about; None without a length. group_tokens: tokens of one of
+    several caches side by side, for L1 and L2. keys: what the master keeps, for L3. written, read:
+    bytes a second; None if no speed was given."""
+
+    name: str
+    what: str
+    bytes: Bounds | Unknown
+    tokens: Bounds | Unknown
+    formula: str
+    conversations: Bounds | Unknown | None = None
+    group_tokens: Bounds | Unknown | None = None
+    keys: Keys | Unknown | None = None
+    written: Bounds | None = None
+    read: Bounds | None = None
+
+
+class Round(NamedTuple):
+    """One round of a multi-turn workload.
+
+    number: from 1. held_tokens: all clients' contexts at its end, which an unlimited cache would
+    hold. reusable_tokens: tokens of the round's prompts that were seen in earlier rounds. hits:
+    (tier, least, most), the part of ``reusable_tokens`` (0 to 1) that this tier and all nearer ones
+    still serve. evicting: names of tiers that have evicted for certain by its end. may_evict: those
+    that have if they hold the least that they may hold. likely: (tier, the part to expect if
+    clients take turns at random). It has only tiers that are known exactly and evict the least
+    recently used."""
+
+    number: int
+    held_tokens: int
+    reusable_tokens: int
+    hits: tuple[tuple[str, float, float], ...]
+    evicting: tuple[str, ...]
+    may_evict: tuple[str, ...] = ()
+    likely: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def may_evict_too(self) -> list[str]:
+        """Those of ``may_evict`` that are not in ``evicting``."""
+        return [name for name in self.may_evict if name not in self.evicting]
+
+
+class Keys(NamedTuple):
+    """The keys of a full pool in its master: their number, and about the memory that they take."""
+
+    number: int
+    master_bytes: int
+
+
+class Capacity(NamedTuple):
+    """What one server's tiers hold. tiers: nearest to the GPU first. rounds: of the workload, ()
+    without.
+
+    bytes_per_token: of one copy of the cache, the shards of all ranks together, as the store keeps
+    it. keys: None without a store. prefetch: how many tokens of L3 one cache may have under
+    prefetch at a time; None without L2 or L3."""
+
+    tiers: tuple[Tier, ...]
+    bytes_per_token: int | Unknown
+    rounds: tuple[Round, ...]
+    keys: Keys | Unknown | None = None
+    prefetch: Bounds | Unknown | None = None

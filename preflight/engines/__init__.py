@@ -1,0 +1,2 @@
+"""The facts and formulas of each engine: SGLang, Mooncake, vLLM, LMCache, Dynamo. Nothing here
+reads a host."""

@@ -1,0 +1,1 @@
+"""What is known to be wrong with launches: rules, and records of known-bad combinations."""

@@ -1,5 +1,0 @@
-"""What runs, held against what it was predicted to take: the answer of ``observe``.
-
-``checks.running`` reads /proc. Programs that run here are asked for their metrics, at the address
-that their command lines name.
-"""

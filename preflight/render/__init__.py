@@ -1,1 +1,0 @@
-"""Tables, sentences, plain data and HTML pages, whatever they are about. Pure: it returns text."""

@@ -1,0 +1,1 @@
+"""How answers are shown: the text of a check, pictures, topology, differences, schemas of JSON."""

@@ -1,0 +1,309 @@
+"""One launch held against one host: the findings, what follows from each, and what mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from checks.framework.check import Check, Judge
+from checks.framework.finding import Finding, Status
+from checks.framework.record import NamedTuple
+from checks.framework.unknown import Unknown
+from checks.run_checks.runner import every_check
+from preflight.base.shell import Line, line
+from preflight.base.usage_error import UsageError
+from preflight.command_inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
+from preflight.verdict.judge_host import JudgedHost, judge_host
+from preflight.verdict.report import Findings, Report, consequences, report
+
+# Where the commands that mend something are to be run follows from these, whatever is checked.
+_CONTEXT_TOPICS = ("system", "limits")
+
+
+class Checked(NamedTuple):
+    """A report, the judged host that it is made from, and the waivers that have not expired."""
+
+    report: Report
+    judged_host: JudgedHost
+    waivers: tuple[Waiver, ...] = ()
+
+
+def check_launch(
+    launch: LaunchWords,
+    root: str,
+    timeout_seconds: float,
+    *,
+    chosen: Chosen = ALL_CHECKS,
+    more_topics: Iterable[str] = (),
+    report_slow: Callable[[list[str]], None] | None = None,
+    judge_measured: Callable[[JudgedHost], list[Finding]] = lambda _: [],
+) -> Checked:
+    """Judge ``launch`` on the host ``root``. Raises UsageError.
+
+    chosen: which checks to make and to waive. more_topics: topics to read besides those of the
+    checks. report_slow: called with the topics that are still being read after a while.
+    judge_measured: gives findings about measured rates."""
+    host_checks = list(every_check())
+    selection = selection_of(chosen)
+    made = [pair for pair in host_checks if selection.takes(pair[0].id)]
+    topics = (*_CONTEXT_TOPICS, *more_topics)
+    judged_host = judge_host(launch, root, timeout_seconds, made, topics, report_slow)
+    # That a launch could not be read is said whatever is selected.
+    unread = isinstance(judged_host.launch, Unknown)
+    of_launch = [*judged_host.of_launch, *known_problems(judged_host), *judge_measured(judged_host)]
+    of_launch = [findings for findings in of_launch if unread or selection.takes(findings.check)]
+    over = waiver_findings(selection)
+    ask_line = partial(_ask_line, launch=launch, root=root)
+    every_finding = [*over, *judged_host.of_host, *of_launch]
+    findings = _with_commands(every_finding, judged_host, host_checks, ask_line)
+    understood = ""
+    left_out: tuple[str, ...] = ()
+    if judged_host.launch is not None and not isinstance(judged_host.launch, Unknown):
+        from preflight.command_inputs.reading.understood import (
+            sentence,
+            uses_no_hicache_or_mooncake,
+        )
+        from preflight.processes.host_groups import foreground_server
+
+        processes = judged_host.launch.sizing.inputs.processes
+        understood = sentence(processes)
+        left_out = judged_host.launch.sizing.reading.left_out
+        understood += "".join(f"; {text}" for text in left_out)
+        if (group := judged_host.launch.sizing.group) is not None:
+            understood += f"; {group.text}"
+        elif (behind := foreground_server(judged_host.launch.sizing.whole)) is not None:
+            understood += f"; {behind.text}"
+        if uses_no_hicache_or_mooncake(processes):
+            judged = {each.check for each in findings.findings if each.status is not Status.SKIP}
+            of_host = {check.partition(".")[0] for check in judged if "." in check} - {"launch"}
+            looked_at = ", ".join(sorted(of_host)) or "nothing of the host"
+            understood += f"; neither HiCache nor Mooncake. Checked all the same: {looked_at}"
+    needs, name = judged_host.needs, judged_host.host.name
+    answer = report(findings, selection.ignore, needs, name, understood)
+    return Checked(answer._replace(left_out=left_out), judged_host, selection.waivers)
+
+
+def known_problems(judged_host: JudgedHost) -> list[Finding]:
+    """Judge the launch by the records of known problems; [] without a launch. A defect of a record
+    becomes one finding that is unknown."""
+    if judged_host.launch is None:
+        return []
+    from preflight.launch_problems.advisories.judge import advisory_findings
+    from preflight.verdict.pages import ADVISORIES
+
+    try:
+        return advisory_findings(judged_host)
+    except Exception as error:  # a record's defect must not hide what the checks found
+        text = f"defect of this check: {type(error).__name__}: {error}"
+        return [Finding(ADVISORIES.id, Status.UNKNOWN, "launch", text=text)]
+
+
+def selection_of(chosen: Chosen) -> Selection:
+    """Return the checks and rules chosen, and the waivers, valid and expired.
+
+    Raises UsageError if a pattern or a waiver names no check, a check is waived twice, no check is
+    left, or the file of waivers cannot be read. A waiver of a lock is left out if its check is
+    unknown, or has another waiver."""
+    if chosen == ALL_CHECKS:
+        return Selection()
+    from preflight.launch_problems.advisories.records import advisories
+    from preflight.launch_problems.rules.launch_rules import RULES
+    from preflight.verdict.pages import ADVISORIES, LAUNCH_CHECKS, MEASURED
+
+    declared = (*(check for check, _ in every_check()), *LAUNCH_CHECKS, *MEASURED)
+    ids = {*(check.id for check in declared), *(each.check for each in advisories()), *RULES}
+    from datetime import date
+
+    for option, patterns in (("--only", chosen.only), ("--skip", chosen.skip)):
+        for pattern in patterns:
+            if not any(_matches(check, (pattern,)) for check in ids):
+                raise UsageError(f"{option} {pattern}: {_why_not(pattern, ids, 'such an')}")
+    options = [("--ignore", waiver) for waiver in chosen.ignore]
+    if chosen.waivers is not None:
+        option = f"--waivers {chosen.waivers}:"
+        options += [(option, waiver) for waiver in read_waivers(chosen.waivers)]
+    # What a lock waives is of an older command: a check that is gone cannot be found any more.
+    rule_ids = {waiver.check for _, waiver in options}
+    options += [("the lock", waiver) for waiver in chosen.locked if waiver.check in ids - rule_ids]
+    holds: dict[str, Waiver] = {}
+    over = []
+    today = date.today()
+    for option, waiver in options:
+        if waiver.check not in ids:
+            raise UsageError(f"{option} {waiver.check}: {_why_not(waiver.check, ids, 'this')}")
+        if waiver.is_over(today):
+            over.append(waiver)
+        elif waiver.check in holds:
+            raise UsageError(f"{option} {waiver.check}: it is waived twice: give one reason")
+        else:
+            holds[waiver.check] = waiver
+    over = [waiver for waiver in over if waiver.check not in holds]
+    only = chosen.only
+    if any(pattern.startswith("advisory.") for pattern in only):
+        only += (ADVISORIES.id,)  # what the records that do not affect the launch say in one
+    selection = Selection(only, chosen.skip, tuple(holds.values()), tuple(over))
+    if not any(selection.takes(check) for check in ids):
+        raise UsageError("--only and --skip together leave nothing to check, which is no pass")
+    return selection
+
+
+def _with_commands(
+    findings: Sequence[Finding],
+    judged_host: JudgedHost,
+    host_checks: Sequence[tuple[Check, Judge]],
+    ask_line: Callable[[str], tuple[Line, ...]],
+) -> Findings:
+    """Return the findings with functions for their commands and consequences. ask_line: gives the
+    line that runs a subcommand of this program for the same launch."""
+    from preflight.verdict.pages import LAUNCH_CHECKS, MEASURED
+
+    declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS, *MEASURED]
+    from preflight.host_tuning.commands import commands, conditions_of, context_of
+
+    context = context_of(judged_host.facts)
+    return Findings(
+        findings,
+        consequences(declared),
+        lambda finding: commands(finding.settings, context),
+        lambda finding: conditions_of(finding.settings, context),
+        lambda finding: ask_line(finding.asks),
+    )
+
+
+def _ask_line(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
+    """Return the line that runs the subcommand ``command`` for the same launch file.
+
+    () if ``command`` is "", or the launch was typed, piped, or read with other options than --root
+    and the versions."""
+    files = launch.words if len(launch.words) == 1 and not launch.is_command else ()
+    typed = bool(launch.words) and not files
+    mooncake, sglang = launch.mooncake_version, launch.sglang_version
+    plain = LaunchWords(launch.words, mooncake_version=mooncake, sglang_version=sglang)
+    if not command or launch != plain or typed or files == ("-",):
+        return ()
+    options = (
+        ("--root", "" if root == "/" else root),
+        ("--mooncake-version", mooncake),
+        ("--sglang-version", sglang),
+    )
+    options_used = [word for name, value in options if value for word in (name, value)]
+    return (line(("mooncake-preflight", command, *options_used, *files)),)
+
+
+# Of a file of waivers; longer is none.
+_MOST_CHARACTERS = 1 << 20
+
+
+def read_waivers(path: str) -> tuple[Waiver, ...]:
+    """Return the waivers of a TOML file: check, reason, until. Raises UsageError if the file cannot
+    be read, has no waiver, or a wrong one."""
+    import sys
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    from preflight.base.within import limit_seconds, within
+
+    def read() -> str:
+        with open(path, encoding="utf-8") as file:
+            return file.read(_MOST_CHARACTERS)
+
+    where = f"--waivers {path}"
+    try:
+        table = tomllib.loads(within(limit_seconds(), where, read))
+    except UsageError:
+        raise
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{where}: {why}") from None
+    rows = table.get("waiver", [])
+    if set(table) - {"waiver"} or not isinstance(rows, list) or not rows:
+        text = "write a table [[waiver]] for each, with check, reason and until"
+        raise UsageError(f"{where}: {text}")
+    return tuple(_waiver(where, number, row) for number, row in enumerate(rows, 1))
+
+
+def _waiver(where: str, number: int, row: object) -> Waiver:
+    """Read one row of the waivers. where, number: the file and the row's place, for the message.
+    Raises UsageError."""
+    from datetime import date
+
+    row = row if isinstance(row, dict) else {}
+    check, reason, until = (row.get(name) for name in Waiver._fields)
+    place = f"{where}: waiver {number} ({check})"
+    if set(row) - set(Waiver._fields):
+        extra = ", ".join(sorted(set(row) - set(Waiver._fields)))
+        raise UsageError(f"{place}: {extra}: it has check, reason and until alone")
+    if not (isinstance(check, str) and isinstance(reason, str) and check and reason.strip()):
+        raise UsageError(f"{place}: give its check, and a reason that others understand, as texts")
+    if until is not None and type(until) is not date:
+        raise UsageError(f"{place}: until = {until}: write a date without quotes, as 2026-12-31")
+    return Waiver(check, " ".join(reason.split()), until)
+
+
+def waiver_findings(selection: Selection) -> list[Finding]:
+    """Return a warning for each expired waiver of a check that is selected."""
+    if not selection.expired:
+        return []  # nothing of launches is loaded for a host alone
+    from preflight.verdict.pages import WAIVER
+
+    text = "the waiver has expired, and what the check finds counts again"
+    advice = "mend what the check finds, or write a later until; its reason: "
+    rows = ((w, f"a waiver until {w.until}") for w in selection.expired if selection.takes(w.check))
+    warn = partial(Finding, WAIVER.id, Status.WARN)
+    return [warn(w.check, until, text=text, advice=advice + w.reason) for w, until in rows]
+
+
+class Selection(NamedTuple):
+    """Which checks are made, and which findings are waived. only, skip: patterns over ids
+    (``rdma.*``). waivers: valid ones. expired: those whose last day is over."""
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    waivers: tuple[Waiver, ...] = ()
+    expired: tuple[Waiver, ...] = ()
+
+    @property
+    def ignore(self) -> Mapping[str, str]:
+        """Return the reason of each waiver by the id of its check."""
+        return {waiver.check: waiver.text for waiver in self.waivers}
+
+    def takes(self, check: str) -> bool:
+        """Tell whether the check is to be made."""
+        return (not self.only or _matches(check, self.only)) and not _matches(check, self.skip)
+
+
+def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
+    """Return the end of an error message: why ``pattern`` matches none of ``ids``. A check between
+    nodes belongs to another command. such: "such an" or "this", before the word "id"."""
+    from preflight.verdict.catalogue import FLEET_CHECKS
+
+    elsewhere = [check.id for check in FLEET_CHECKS if _matches(check.id, (pattern,))]
+    if elsewhere and elsewhere[0].startswith("measure."):
+        return "is found by `mooncake-preflight measure` alone"
+    if elsewhere:
+        merged = "`mooncake-preflight fleet merge` judges it, from the nodes' reports"
+        text = "is found between nodes, never on one host"
+        return f"{text}: {merged}, as does `fleet check`, which gets them itself"
+    return f"no check has {such} id{nearest(pattern, ids)}"
+
+
+def nearest(name: str, ids: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown ``name``: the id that was probably meant, or
+    the command that lists all."""
+    from difflib import get_close_matches
+
+    known = sorted(set(ids))
+    close = get_close_matches(name, known, 1, 0.5)
+    if not close:  # "memlock" for limits.memlock
+        close = [check for check in known if name.strip("*.") and name.strip("*.") in check][:1]
+    if close:
+        return f" (did you mean {close[0]}?)"
+    return ": `mooncake-preflight explain` lists them all"
+
+
+def _matches(check: str, patterns: Sequence[str]) -> bool:
+    from fnmatch import fnmatchcase
+
+    return any(fnmatchcase(check, pattern) for pattern in patterns)

@@ -1,0 +1,148 @@
+"""One launch held against one host, as data: what check, plan and apply all start from.
+
+A launch whose pools are known only between two bounds is judged at both. A failure at only the
+upper bound becomes unknown, as the launch may start. A failure at both bounds stays a failure.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+
+from checks.framework.check import Check, Judge
+from checks.framework.finding import Finding, Status, passed, unknown
+from checks.framework.needs import LaunchNeeds
+from checks.framework.record import NamedTuple
+from checks.framework.units import or_more
+from checks.framework.unknown import Unknown
+from checks.run_checks.facts import READERS, Facts, read_facts
+from checks.run_checks.runner import judge
+from preflight.command_inputs.host_source import Host, Sized, open_host, size_within
+from preflight.command_inputs.launch_words import LaunchWords
+from preflight.host_tuning.refusal import without_refused
+
+_ORDER = list(Status)
+
+
+class JudgedHost(NamedTuple):
+    """A launch held against a host. launch: None if none was given, Unknown if it was not read in
+    time. needs: of the launch, None without one. of_host, of_launch: the findings of each."""
+
+    host: Host
+    launch: Sized | Unknown | None
+    needs: LaunchNeeds | None
+    facts: Facts
+    of_host: list[Finding]
+    of_launch: list[Finding]
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [*self.of_host, *self.of_launch]
+
+
+def judge_host(
+    launch: LaunchWords,
+    root: str | Host,
+    timeout_seconds: float,
+    checks: Sequence[tuple[Check, Judge]],
+    more_topics: Iterable[str] = READERS,
+    slow: Callable[[list[str]], None] | None = None,
+) -> JudgedHost:
+    """Judge a launch on a host by ``checks``: read their topics and ``more_topics``, run them, and
+    judge the launch itself. Raises UsageError.
+
+    root: a path, or a ``Host`` that was opened before, whose facts are not read twice. Without a
+    launch, checks that need one are left out. slow: called with the topics that are still being
+    read after a while."""
+    host = open_host(root, timeout_seconds) if isinstance(root, str) else root
+    read = size_within(launch, host, timeout_seconds)
+    sized = None if isinstance(read, Unknown) else read
+    needs = None if sized is None else sized.needs
+    asked = [check for check, _ in checks if needs is not None or check.of_host]
+    wanted = {topic for check in asked for topic in check.topics}.union(more_topics)
+    topics = [topic for topic in READERS if topic in wanted]
+    facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
+    of_launch = [_on_host(finding, facts) for finding in _judge_launch(read)]
+    seen = JudgedHost(host, read, needs, facts, [], of_launch)
+    return seen._replace(of_host=judge_again(seen, checks))
+
+
+def judge_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> list[Finding]:
+    """Run ``checks`` on the facts of ``seen``, at both bounds, without the refused settings."""
+    findings = judge(seen.facts, seen.needs, checks)
+    sized = seen.launch
+    if isinstance(sized, Sized) and sized.least_needs is not None:
+        findings = merge_bounds(findings, judge(seen.facts, sized.least_needs, checks))
+    return without_refused(findings, seen.of_launch)
+
+
+def merge_bounds(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> list[Finding]:
+    """Return the findings of both bounds as one list, in the order of ``at_most`` (the upper)."""
+    lower: dict[str, list[Finding]] = {}
+    for finding in at_least:
+        lower.setdefault(finding.check, []).append(finding)
+    groups = groupby(at_most, key=lambda finding: finding.check)
+    return [
+        finding
+        for check, upper in groups
+        for finding in _merge_check(list(upper), lower.get(check, []))
+    ]
+
+
+def _merge_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Finding]:
+    """Merge the findings of one check at both bounds: a failure at only one bound becomes unknown.
+    If the upper bound is unknown and the lower bound fails, its failures are kept."""
+    below = {finding.subject: finding for finding in lower}
+    if _worst(upper) is Status.UNKNOWN and _worst(lower) is Status.FAIL:
+        # The upper bound is not known, and the lower one is too much already.
+        failed = [finding for finding in lower if finding.status is Status.FAIL]
+        for finding in failed:
+            yield finding._replace(need=or_more(finding.need) if finding.need else "")
+        subjects = {finding.subject for finding in failed}
+        yield from (finding for finding in upper if finding.subject not in subjects)
+        return
+    for finding in upper:
+        other = below.get(finding.subject)
+        status = _worst(lower) if other is None else other.status
+        if finding.status is Status.FAIL and status not in (Status.FAIL, Status.UNKNOWN):
+            yield _undecided(finding, other, finding, "fits at the lower one, but at the upper one")
+        elif other is not None and status is Status.FAIL and finding.status is not Status.FAIL:
+            yield _undecided(finding, other, other, "fits at the upper one, but at the lower one")
+        else:
+            yield finding
+
+
+def _worst(findings: Sequence[Finding]) -> Status:
+    return min((finding.status for finding in findings), key=_ORDER.index, default=Status.SKIP)
+
+
+def _undecided(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:
+    """Return ``failed`` as unknown: it fails at only one bound. where: says at which bound."""
+    need = upper.need
+    if lower is not None and lower.need and lower.need != need:
+        need = f"{lower.need} to {need}"
+    text = f"known only between two bounds: it {where}: {failed.text}"
+    return failed._replace(status=Status.UNKNOWN, need=need, text=text)
+
+
+def _on_host(finding: Finding, facts: Facts) -> Finding:
+    """Return a launch's finding; ``tcp-takes-rdma`` is a pass on a host without RDMA devices."""
+    rdma = facts.topic("rdma")
+    if finding.check != "tcp-takes-rdma" or isinstance(rdma, Unknown) or rdma.nics != ():
+        return finding
+    return passed(finding.subject, "no RDMA device on this host")._replace(check=finding.check)
+
+
+def _judge_launch(launch: Sized | Unknown | None) -> list[Finding]:
+    """Judge the launch itself; [] without a launch. A launch that was not read, or an error in the
+    checks, gives one unknown finding."""
+    if launch is None:
+        return []
+    from preflight.verdict.launch_checks import launch_findings
+    from preflight.verdict.pages import SIZES
+
+    if isinstance(launch, Unknown):
+        return [unknown("launch", launch, check=SIZES.id)]
+    try:
+        return launch_findings(launch.sizing)
+    except Exception as error:
+        text = f"defect of this check: {type(error).__name__}: {error}"
+        return [Finding(SIZES.id, Status.UNKNOWN, "launch", text=text)]

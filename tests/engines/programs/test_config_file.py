@@ -1,0 +1,64 @@
+"""``--config FILE`` of SGLang: its entries count as if they stood first on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from preflight.engines.sglang.server import SglangServer
+from tests.processes.test_unread import sized
+
+YAML = """\
+model-path: m
+tp_size: 4
+enable-hierarchical-cache: true
+disable-cuda-graph: false
+hicache-storage-backend: mooncake
+hicache-storage-backend-extra-config: {master_server_address: "a:1", global_segment_size: 7gb}
+"""
+
+
+def server(folder: Path, line: str, **files: str) -> SglangServer:
+    texts = {f"{name}.yaml": text for name, text in files.items()}
+    script = f"python3 -m sglang.launch_server {line}\n"
+    (process,) = sized(folder, script, texts).inputs.processes
+    assert process.server is not None
+    return process.server
+
+
+def test_the_file_is_read_and_the_command_line_beats_it(tmp_path: Path) -> None:
+    found = server(tmp_path, "--config c.yaml --tp 2", c=YAML)
+    assert found.arguments.error is None
+    assert (found.value("model_path"), found.value("tp_size"), found.hicache) == ("m", 2, True)
+    assert found.store is not None
+    assert found.store.value("global_segment_size") == "7gb"
+
+
+def test_a_file_that_cannot_be_read_leaves_all_unknown(tmp_path: Path) -> None:
+    found = server(tmp_path, "--model-path m --config missing.yaml")
+    assert found.arguments.unread is not None
+    assert "missing.yaml" in found.arguments.unread.reason
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "says"),
+    [
+        ("--config c.json", "", "must be YAML format, got: .json"),
+        ("--config c.yaml --config c.yaml", "", "Multiple config files"),
+        ("--config", "", "No config file specified"),
+        ("--config c.yaml", "[1]", "a dictionary at root level"),
+        ("--config c.yaml", "tp: 2", "required: --model-path"),
+        ("--config c.yaml", "{model-path: m, tp: [1, 2, x]}", "error"),
+    ],
+)
+def test_what_sglang_refuses(tmp_path: Path, line: str, text: str, says: str) -> None:
+    found = server(tmp_path, line, c=text)
+    problem = found.arguments.error or f"error: {found.arguments.unrecognized}"
+    assert says in problem
+
+
+def test_only_the_word_alone_is_looked_for(tmp_path: Path) -> None:
+    """--config=c.yaml is taken by the parser and never opened."""
+    found = server(tmp_path, "--model-path m --config=c.yaml", c=YAML)
+    assert (found.arguments.error, found.value("tp_size")) == (None, 1)

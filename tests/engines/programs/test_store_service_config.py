@@ -1,0 +1,116 @@
+"""The store service's settings: argparse's words, the file or the environment, and overrides."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.framework.unknown import Unknown
+from preflight.engines.programs.store_service_config import (
+    ServiceConfig,
+    read_service_config,
+    service_arguments,
+)
+from preflight.launches.source import Origin, Word
+
+HERE = Origin("launch.sh", 1)
+
+
+def words(*texts: str) -> tuple[Word, ...]:
+    return tuple(Word(text, HERE) for text in texts)
+
+
+def config(*arguments: str, **environment: str) -> ServiceConfig:
+    given_words = {name: Word(text, HERE) for name, text in environment.items()}
+    found = read_service_config(words(*arguments), given_words, lambda name: Unknown(name))
+    assert isinstance(found, ServiceConfig)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "overrides", "port"),
+    [
+        (
+            ("-Da=b", "-D", "c=d", "--define", "e=f", "--def=g=h"),
+            ["a=b", "c=d", "e=f", "g=h"],
+            8080,
+        ),
+        (("-D=a=b", "--port=81"), ["a=b"], 81),
+        (("--p", "82", "--max-wait-time", "1"), [], 82),
+    ],
+)
+def test_arguments(arguments: tuple[str, ...], overrides: list[str], port: int) -> None:
+    """As the service's own argparse takes them, starts of long names included."""
+    found = service_arguments(words(*arguments))
+    assert found.error is None
+    assert [word.text for word in found.overrides] == overrides
+    assert found.port == port
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--porf", "1"), "error: unrecognized arguments: --porf"),
+        (("file.json",), "error: unrecognized arguments: file.json"),
+        (("--config",), "error: argument --config: expected one argument"),
+        (("--port", "x"), "error: argument --port: invalid int value: 'x'"),
+    ],
+)
+def test_refused_arguments(arguments: tuple[str, ...], error: str) -> None:
+    """In argparse's own words."""
+    assert service_arguments(words(*arguments)).error == error
+
+
+def test_an_override_is_read_by_the_library_not_by_the_service() -> None:
+    """1.5gb and 0x10000 are sizes to both; a protocol is lowered only by the service."""
+    found = config(
+        "-Dglobal_segment_size=0x10000",
+        "-Dprotocol=rdma",
+        "-Denable_ssd_offload=enable",
+        MOONCAKE_MASTER="m:1",
+        MOONCAKE_LOCAL_BUFFER_SIZE="1.5gb",
+        MOONCAKE_PROTOCOL="TCP",
+    )
+    assert found.refused == ()
+    assert found.values["global_segment_size"] == 65536
+    assert found.values["local_buffer_size"] == 1536 * 1024**2
+    assert found.values["protocol"] == "rdma"
+    assert found.values["enable_ssd_offload"] is True
+
+
+def test_an_override_does_not_rescue_a_refused_setting() -> None:
+    """The configuration is checked before -D is looked at."""
+    found = config(
+        "-Dglobal_segment_size=4gb", MOONCAKE_MASTER="m:1", MOONCAKE_GLOBAL_SEGMENT_SIZE="4GiB"
+    )
+    assert "global_segment_size '4GiB': ValueError" in found.refused[0]
+
+
+@given(
+    st.lists(st.text(max_size=20) | st.sampled_from(["-D", "--config", "--port", "-Dprotocol="]))
+)
+def test_no_words_stop_the_reader(texts: list[str]) -> None:
+    """Any command line comes to settings, errors, or a file that cannot be read."""
+    found = read_service_config(words(*texts), {}, lambda name: Unknown(name))
+    assert isinstance(found, ServiceConfig | Unknown)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+KEY = st.sampled_from(["", "global_segment_size", "protocol", "client_http_port", "device_name"])
+
+
+@given(st.dictionaries(KEY | st.sampled_from(["enable_ssd_offload", "x'y"]), VALUES))
+def test_no_file_stops_the_reader(given_values: dict[str, object]) -> None:
+    """Any JSON object comes to settings or to the service's error."""
+    needed = {"local_hostname": "a", "metadata_server": "b", "master_server_address": "c"}
+    text = json.dumps({**needed, **given_values})
+    found = read_service_config(words("--config=f"), {}, lambda _: text)
+    assert isinstance(found, ServiceConfig)
+    assert len(found.unknown_keys) == len(given_values.keys() & {"", "x'y"})

@@ -1,0 +1,1 @@
+"""Tests of preflight.live_servers and checks.running_processes."""

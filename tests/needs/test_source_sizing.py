@@ -1,0 +1,352 @@
+"""A launch as it was written is sized to the page, at both ends of what is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from checks.framework.finding import Consequence
+from checks.framework.pages import Spot
+from checks.framework.root import Root
+from checks.framework.unknown import Unknown
+from preflight.base.output import json_text
+from preflight.cli.sizing import run
+from preflight.command_inputs.written_launch import read_launch, size_written
+from preflight.launches.shell_script import read_script
+from preflight.launches.source import Reading
+from preflight.needs.launch_sizing import Admission, LaunchSizing, size_launch
+from preflight.needs.shown_needs import host_needs
+from preflight.needs.sizing_json import launch_object
+from preflight.needs.sizing_text import explain, launch_text
+from preflight.processes.processes import LaunchOptions
+from tests.builders.hosts import GIB, MIB, Host, HostPool
+from tests.builders.launch_text import MASTER, process
+from tests.needs.test_sizing_command import SCHEMA
+from tests.valid import valid
+
+HUGE = {"MC_STORE_USE_HUGEPAGE": "1"}
+RDMA = {"MOONCAKE_PROTOCOL": "rdma"}
+SERVER = "python3 -m sglang.launch_server --tp 2 --page-size 64 --enable-hierarchical-cache"
+QWEN = f"{SERVER} --model-path Qwen/Qwen3-14B"
+STORE = "--hicache-storage-backend mooncake"
+
+
+def size(
+    root: Path,
+    *lines: str | tuple[str, Mapping[str, str]],
+    options: LaunchOptions | None = None,
+    files: Mapping[str, str] | None = None,
+) -> LaunchSizing:
+    commands = []
+    for number, line in enumerate(lines, start=1):
+        text, environment = (line, {}) if isinstance(line, str) else line
+        commands.append(process(text, environment, number))
+
+    def read_file(name: str) -> str | Unknown:
+        return (files or {}).get(name, Unknown(f"{name}: not here", absent=True))
+
+    reading = Reading(tuple(commands))
+    chosen = options or LaunchOptions(mooncake_version="0.3.13.post1")
+    return size_launch(reading, "launch.sh", chosen, Root(str(root)), read_file)
+
+
+def pages(sizing: LaunchSizing, page_size: int = 2 * MIB) -> int:
+    assert sizing.shown is not None
+    return sizing.shown.verdict.needs.get(Spot(page_size, None), 0)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    return Host({2 * MIB: HostPool(total=60000)}, memory_bytes=512 * GIB).write(tmp_path)
+
+
+def test_a_store_beside_the_server_is_added(host: Path) -> None:
+    """The server contributes nothing, a mooncake_client 10 GiB, a store service 3.125 GiB + 1."""
+    server = (
+        f"{QWEN} {STORE} --hicache-size 30",
+        {**MASTER, **HUGE, "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0"},
+    )
+    client = ("mooncake_client --global_segment_size=10GB", HUGE)
+    service = ("python -m mooncake.mooncake_store_service", {**MASTER, **HUGE})
+    sizing = size(host, server, "mooncake_master", client, service)
+    assert pages(sizing) == 2 * (14308 + 8) + 5120 + (1600 + 512)
+
+
+def test_a_ratio_without_a_gpu_is_unknown(host: Path) -> None:
+    sizing = size(host, (f"{QWEN} {STORE} --hicache-ratio 2", {**MASTER, **HUGE}))
+    assert (sizing.status, sizing.exit_code) == ("unknown", 3)
+    assert "--gpu-memory" in sizing.reason
+
+
+def test_the_segment_is_divided_as_the_version_divides_it(host: Path) -> None:
+    launch = (f"{QWEN} {STORE} --hicache-size 30 --pp-size 2", {**MASTER, **HUGE})
+    newest = size(host, launch, options=LaunchOptions(None, None, None, "0.3.13.post1", "0.5.23"))
+    older = size(host, launch, options=LaunchOptions(None, None, None, "0.3.13.post1", "0.5.16"))
+    shares = [
+        {client.segment_bytes for p in s.inputs.least.launch.processes for client in p.clients}
+        for s in (newest, older)
+        if not isinstance(s.inputs.least, Unknown)
+    ]
+    assert shares == [{4 * GIB // 4}, {4 * GIB // 2}]
+
+
+# SGLang's own check --------------------------------------------------------------------------
+
+
+def admission(sizing: LaunchSizing) -> Admission:
+    (found,) = sizing.admissions
+    assert not isinstance(found, Unknown)
+    return found
+
+
+@pytest.mark.parametrize(("words", "asked"), [("--tp $TP --hicache-size 30", 1), ("--tp $TP", 0)])
+def test_a_gate_whose_sizes_are_not_known_is_unknown_and_no_skip(
+    tmp_path: Path, words: str, asked: int
+) -> None:
+    """A server without a hierarchical cache is asked nothing, known or not."""
+    model = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B"
+    cache = "--enable-hierarchical-cache " * asked
+    found = size(Host().write(tmp_path), f"{model} {cache}{words}").admissions
+    assert len(found) == asked
+    assert all(isinstance(one, Unknown) and "TP is not set" in one.reason for one in found)
+
+
+def test_a_host_may_admit_no_number_of_huge_pages(tmp_path: Path) -> None:
+    """Each page that is reserved lowers MemAvailable, which the gate asks for all the same."""
+    root = Host({2 * MIB: HostPool()}, memory_bytes=100 * GIB).write(tmp_path)
+    found = admission(size(root, (f"{QWEN} {STORE} --hicache-size 30", {**MASTER, **HUGE})))
+    assert found.pages is not None
+    assert found.pages.empty
+    # 2 x 30 005 002 240 + 10 GiB = 70.75 GB are asked for: 36.6 GB are left for pages.
+    assert found.pages.most == (100 * GIB - 2 * 30_005_002_240 - 10 * GIB) // (2 * MIB)
+    assert found.pages.least == 2 * (14308 + 1024 + 8)
+
+
+# Nothing raises ------------------------------------------------------------------------------
+
+WORDS = st.sampled_from(
+    [
+        *QWEN.split(),
+        *STORE.split(),
+        *"""--hicache-size 30 -1 0 x --hicache-ratio 2 --dp 8 --tp --enable-dp-attention --nnodes $N
+        --hicache-storage-backend-extra-config {"master_server_address":"a:1"} {} [] { @x.yaml 64
+        --page-size --disaggregation-mode decode prefill --kv-cache-dtype fp8_e4m3 mxfp8 1000000
+        mooncake_client --global_segment_size=80GB mooncake_master --pp --served-model-name $D $P
+        --mooncake-ib-device --disaggregation-ib-device --max-total-tokens --port $S NEXTN EAGLE3
+        --speculative-algorithm STANDALONE DFLASH $A --speculative-draft-model-path Qwen/Qwen3-8B 8k
+        --context-length --disaggregation-decode-enable-offload-kvcache --dcp-size direct
+        --hicache-host-memory-fraction --max-running-requests --hicache-io-backend""".split(),
+    ]
+)
+VARIABLES = st.dictionaries(
+    st.sampled_from(
+        """MOONCAKE_MASTER MOONCAKE_GLOBAL_SEGMENT_SIZE MOONCAKE_DEVICE MC_GID_INDX MC_MAX_MR_SIZE
+        MC_STORE_USE_HUGEPAGE MC_MMAP_ARENA_POOL_SIZE MOONCAKE_PROTOCOL MOONCAKE_CHECK_SERVER
+        SGLANG_HICACHE_MOONCAKE_CONFIG_PATH MOONCAKE_CLIENT MOONCAKE_STANDALONE_STORAGE
+        MOONCAKE_ENABLE_SSD_OFFLOAD MOONCAKE_OFFLOAD_FILE_STORAGE_PATH SGLANG_HUGEPAGE_SIZE
+        MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES""".split()
+    ),
+    st.text(max_size=12).filter(lambda text: "\x00" not in text)
+    | st.sampled_from(["4gb", "0", "1", "a:1", '{"0": "mlx5_0"}', "store.json", "$X", "tcp"]),
+    max_size=6,
+)
+
+
+@pytest.mark.slow
+@given(st.lists(WORDS | st.text(max_size=8), max_size=14), VARIABLES, st.text(max_size=60))
+def test_no_launch_makes_the_sizing_raise(
+    words: list[str], environment: dict[str, str], config: str
+) -> None:
+    from preflight.base.usage_error import UsageError
+    from preflight.launches.source import Command, Origin, Word
+
+    origin = Origin("launch.sh", 1)
+
+    def word(text: str) -> Word:
+        return Word(text, origin, (text,) if text.startswith("$") else ())
+
+    line = ["python3", "-m", "sglang.launch_server", *words]
+    command = Command(
+        tuple(word(text) for text in line),
+        {name: word(text) for name, text in environment.items()},
+        (),
+        origin,
+    )
+    reading = Reading((command, command._replace(words=tuple(word(text) for text in words))))
+    try:
+        sizing = size_launch(
+            reading, "launch.sh", LaunchOptions(), Root("/nowhere"), lambda _name: config
+        )
+    except UsageError:
+        return
+    assert sizing.exit_code in (0, 1, 2, 3)
+    answer = json.loads(json_text(launch_object(sizing, "exact")))
+    valid(answer, SCHEMA)
+    launch_text(sizing, "exact", lambda text, _colour: text)
+    if sizing.shown is not None:
+        needs = host_needs(sizing.shown, sizing.inputs.processes)
+        explain(needs, sizing.shown.inputs.shown)
+
+
+def test_a_store_service_is_no_rank_of_the_documented_rule(host: Path) -> None:
+    """The rule counts L2 once for each rank: two here, whatever else the launch starts."""
+    rank = f"{QWEN} --hicache-size 4 {STORE}"
+    ranks = size(host, (rank, HUGE | MASTER))
+    beside = size(host, (rank, HUGE | MASTER), ("mooncake_client --protocol=tcp", {}))
+    for sized in (ranks, beside):
+        assert not isinstance(sized.inputs.least, Unknown)
+        assert sized.inputs.least.terms.tp_size == 2
+
+
+@pytest.mark.parametrize(
+    ("flag", "formula"), [("", "default of --port"), (" --port=50051", "as given")]
+)
+def test_a_need_says_whether_somebody_asked_for_it(host: Path, flag: str, formula: str) -> None:
+    """The same port: whose default it is is carried with it, and told from one that is given."""
+    sizing = size(host, f"mooncake_master{flag}", f"{QWEN} --hicache-size 1 {STORE}")
+    assert sizing.shown is not None
+    needs = host_needs(sizing.shown, sizing.inputs.processes)["ports"]
+    assert [need.formula for need in needs if need.value == 50051] == [formula]
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "why"),
+    [
+        ("pip install sglang==0.4.10\n", None, "SGLang 0.4.10 is older than 0.5.2"),
+        ("docker run --gpus all lmsysorg/sglang:v0.4.6.post5-cu124 ", None, "0.4.6.post5 is older"),
+        ("docker run --gpus all lmsysorg/sglang:v0.4.6.post5-cu124 ", "0.5.9", ""),
+        ("pip install sglang==0.5.2\n", None, ""),
+    ],
+)
+def test_a_release_older_than_the_known_ones_is_not_taken_for_the_newest(
+    host: Path, before: str, given: str | None, why: str
+) -> None:
+    options = LaunchOptions(mooncake_version="0.3.13.post1", sglang_version=given)
+    reading = read_script(f"{before}{QWEN} --hicache-size 5", "l.sh", {})
+    sizing = size_launch(reading, "l.sh", options, Root(str(host)), Unknown)
+    assert [one.why for one in sizing.unread if why in one.why] == [
+        one.why for one in sizing.unread
+    ]
+    assert (sizing.status == "unknown") is bool(sizing.unread) is bool(why)
+
+
+# utils/numa_utils.py: 0.5.9 does not bind by itself; from 0.5.10 on any constraint turns binding
+# off (_is_numa_available); from 0.5.14 on it is off where no CPU of the node is left (#26983).
+@pytest.mark.parametrize(
+    ("version", "wrapper", "flags", "nodes"),
+    [
+        ("0.5.9", "", "", {None}),
+        ("0.5.9", "numactl --cpunodebind=0 ", "", {None}),
+        ("0.5.12.post1", "", "", {0, 1}),
+        ("0.5.12.post1", "numactl --cpunodebind=0 ", "", {None}),
+        ("0.5.13", "numactl -N 0 ", "", {None}),
+        ("0.5.13", "numactl -N 0,1 ", "", {0, 1}),
+        ("0.5.13", "numactl --cpunodebind=0 --membind=0 ", "", {0}),
+        # Only the memory policy is replaced: no CPU is taken away.
+        ("0.5.13", "numactl --membind=0 ", "", {0, 1}),
+        ("0.5.14", "numactl --cpunodebind=0 ", "", {0, None}),
+        ("0.5.23", "numactl --cpunodebind=0 ", "", {0, None}),
+        ("0.5.23", "numactl --cpunodebind=0 --membind=0 ", "", {0}),
+        ("0.5.23", "numactl --cpunodebind=0 ", "--numa-node 0 1", {0, None}),
+        ("0.5.23", "numactl --membind=0 ", "", {0, 1}),
+        ("0.5.23", "numactl --interleave=0 ", "", {0, 1}),
+    ],
+)
+def test_sglang_binds_ranks_to_the_nodes_whose_cpus_numactl_leaves(
+    tmp_path: Path, version: str, wrapper: str, flags: str, nodes: set[int | None]
+) -> None:
+    there = Host({2 * MIB: HostPool(total=60000)}, nodes=(0, 1), memory_bytes=512 * GIB)
+    text = f"{wrapper}{QWEN} {flags} {STORE} --hicache-size 30"
+    options = LaunchOptions(None, (0, 1), None, "0.3.13.post1", version)
+    root = Root(str(there.write(tmp_path)))
+    reading = read_script(text, "launch.sh", {**HUGE, **MASTER, **RDMA})
+    sizing = size_launch(reading, "launch.sh", options, root, lambda name: Unknown(name))
+    assert not isinstance(sizing.inputs.least, Unknown)
+    members = sizing.inputs.least.launch.processes
+    assert {one.node for one in members} == nodes
+
+
+def sized(tmp_path: Path, *words: str, **options: int) -> LaunchSizing:
+    Host(memory_bytes=64 * GIB).write(tmp_path)
+    root = Root(str(tmp_path))
+    launch = read_launch(words, (), {}, root, is_command=True)
+    return size_written(launch, LaunchOptions(**options), root)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("size", "status"), [("400GB", "fails"), ("4GB", "fits")])
+def test_a_segment_on_regular_pages_has_to_be_there(tmp_path: Path, size: str, status: str) -> None:
+    found = sized(tmp_path, "mooncake_client", f"--global_segment_size={size}", "--protocol=tcp")
+    assert found.status == status
+    if status == "fails":
+        assert "400.00 GiB needed" in found.reason
+        assert found.exit_code == 2
+        assert found.consequence is Consequence.DIES_LATER  # as memory.host says
+
+
+def test_of_another_host_the_memory_is_not_known(tmp_path: Path) -> None:
+    words = ("mooncake_client", "--global_segment_size=400GB", "--protocol=tcp")
+    assert sized(tmp_path, *words, available_bytes=1 << 40).status == "fits"
+
+
+def test_an_engine_alone_is_unknown_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "launch.sh"
+    nixl = '{"kv_connector": "NixlConnector", "kv_role": "kv_both"}'
+    words = f"vllm serve Qwen/Qwen3-8B --kv-transfer-config '{nixl}'"
+    script.write_text(f"mooncake_master &\n{words}\n")
+    assert run([str(script)]) == 3
+    assert "vllm serve Qwen/Qwen3-8B" in capsys.readouterr().out
+    assert run(["--json", str(script)]) == 3
+    assert "vllm serve" in json.loads(capsys.readouterr().out)["error"]
+
+
+NODE = "sys/devices/system/node/node{}/meminfo"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size", "status"),
+    [
+        ("0", "40GB", "fails"),
+        ("0", "30GB", "fits"),
+        ("0,1", "60GB", "fits"),
+        ("0,1", "70GB", "fails"),
+        ("2", "30GB", "unknown"),
+    ],
+)
+def test_memory_that_is_bound_to_a_node_has_to_be_there(
+    tmp_path: Path, nodes: str, size: str, status: str
+) -> None:
+    """As check says: one judgement for both."""
+    Host(memory_bytes=96 * GIB, nodes=(0, 1, 2)).write(tmp_path)
+    for node in (0, 1):
+        rows = {"MemTotal": 32 << 20, "MemFree": 32 << 20, "Active(file)": 0}
+        rows |= {"Inactive(file)": 0, "SReclaimable": 0}
+        text = "".join(f"Node {node} {name}: {kib} kB\n" for name, kib in rows.items())
+        (tmp_path / NODE.format(node)).write_text(text)
+    with (tmp_path / "proc/meminfo").open("a") as file:
+        file.write("SwapFree: 0 kB\n")
+    root = Root(str(tmp_path))
+    words = ("numactl", f"--membind={nodes}", "mooncake_client", f"--global_segment_size={size}")
+    launch = read_launch((*words, "--protocol=tcp"), (), {}, root, is_command=True)
+    found = size_written(launch, LaunchOptions(), root)
+    assert (found.status, "node" in found.reason) == (status, status != "fits")
+
+
+def test_pages_of_several_nodes_have_a_row_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pools = {2 * MIB: HostPool(total=3000, nodes=dict.fromkeys((0, 1, 2), (1000, 1000)))}
+    Host(pools, nodes=(0, 1, 2)).write(tmp_path)
+    words = "numactl --membind=0,2 mooncake_client --global_segment_size=1GB --protocol=tcp"
+    launch = ("env", "MC_STORE_USE_HUGEPAGE=1", *words.split())
+    assert run(["--json", "--root", str(tmp_path), "--", *launch]) == 0
+    (pool,) = json.loads(capsys.readouterr().out)["exact"]["hugetlb"]
+    assert pool["nodes"] == []
+    (row,) = pool["node_groups"]
+    assert (row["nodes"], row["need_pages"], row["available_pages"]) == ([0, 2], 512, 2000)

@@ -1,1 +1,0 @@
-"""Tests of preflight.observing and checks.running."""

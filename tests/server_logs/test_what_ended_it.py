@@ -1,0 +1,338 @@
+"""What ended it, which line says so: lines that were taken for another cause, times, processes."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from preflight.cli.main import run
+from preflight.server_logs.by_words import answer_query, answer_text, shown_lines
+from preflight.server_logs.explain import (
+    LogReading,
+    explanations_object,
+    explanations_text,
+    read_log,
+    read_logs,
+)
+from preflight.server_logs.patterns import Stage, read_patterns
+from tests.paths import ROOT
+from tests.server_logs.test_log_explain import LOGS, plain, rows_of
+from tests.valid import valid
+
+Out = pytest.CaptureFixture[str]
+SCHEMA = json.loads((ROOT / "preflight/report/schemas/explain-log-v1.schema.json").read_text())
+
+
+def of_file(name: str) -> LogReading:
+    return read_log((LOGS / name).read_text().splitlines())
+
+
+def causes(*lines: str) -> list[str]:
+    return [each.pattern for each in read_log(lines).causes]
+
+
+def text_of(reading: LogReading, verbose: bool = False) -> str:
+    return explanations_text(reading, plain, 100, verbose=verbose)
+
+
+# Lines that were taken for something else --------------------------------------------------------
+
+E = "E1126 03:12:01.123456  4711 "
+
+
+@pytest.mark.parametrize(("line", "pattern", "says", "not_said"), rows_of("log_words"))
+def test_a_line_is_told_for_what_it_is(line: str, pattern: str, says: str, not_said: str) -> None:
+    reading = read_log([line])
+    assert [each.pattern for each in reading.explanations] == [pattern]
+    one = reading.explanations[0]
+    told = " ".join([one.cause, one.decided, one.remedy])
+    assert says.lower() in told.lower()
+    assert not_said not in told
+
+
+def test_the_name_of_a_first_client_is_not_there_yet() -> None:
+    """After the client was up, the same line is a peer that went."""
+    lines = (LOGS / "healthy-client-http-metadata.log").read_text().splitlines()
+    assert read_log(lines).exit_code == 0
+    gone = f"{E}transfer_metadata.cpp:1067] Failed to retrieve segment descriptor, name 10.0.0.2:1"
+    assert causes(*lines, gone) == ["peer.descriptor"]
+
+
+def test_an_exception_through_the_prefetch_check_is_not_its_hang() -> None:
+    """The last line of the traceback says what it is."""
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/sglang/srt/managers/scheduler.py", line 1, in check_prefetch_progress',
+        "    self.tree_cache.check_hicache_events()",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    ]
+    reading = read_log(lines)
+    assert reading.causes[0].pattern == "cuda.memory"
+    assert "advisory.mp-2026-0034" not in [each.pattern for each in reading.explanations]
+    unknown = read_log([*lines[:-1], "acme.FrobError: no frob"])
+    assert (unknown.causes, unknown.exit_code) == ([], 1)
+    assert text_of(unknown).index("no frob") < text_of(unknown).index("hicache.progress")
+
+
+def test_a_bare_assertion_is_of_the_store_where_its_traceback_is() -> None:
+    """Alone it follows from something that the lines above it name."""
+    frame = '  File "/a/mooncake_store/mooncake_store.py", line 745, in warmup'
+    assert causes("AssertionError") == []
+    assert causes(frame, "AssertionError") == ["sglang.assertion"]
+
+
+def test_killed_behind_a_sigquit_is_sglang_itself() -> None:
+    """What failed before is the cause, here an assertion that no table knows."""
+    reading = of_file("sigquit-killed.log")
+    killed = next(each for each in reading.explanations if each.pattern == "process.sigkill")
+    assert (killed.stage, killed.checks) == (Stage.CONSEQUENCE, ())
+    assert reading.causes == []
+    assert reading.unknown[0].unknown.text.startswith("AssertionError: fp8 tensor core")
+    assert reading.exit_code == 1
+    said = text_of(reading)
+    assert said.index("AssertionError") < said.index("process.sigkill")
+    assert "memory ran out" not in said
+    alone = read_log(["Killed"]).explanations[0]
+    assert (alone.stage, alone.checks[0]) == (Stage.SYMPTOM, "memory.cgroup")
+
+
+# What is not known is shown ----------------------------------------------------------------------
+
+
+def test_unknown_errors_are_shown_word_for_word(tmp_path: Path, capsys: Out) -> None:
+    """With the file and line; the last exception before errors; exit code 1."""
+    log = tmp_path / "server.log"
+    log.write_text(
+        "E1126 03:12:01.1  4711 foo.cpp:14] frobnication 17 went wrong\n"
+        "E1126 03:12:02.1  4711 foo.cpp:14] frobnication 18 went wrong\n"
+        "I1126 03:12:02.1  4711 foo.cpp:14] Failed to be silent\n"
+        "Traceback (most recent call last):\n"
+        '  File "a.py", line 1, in f\n'
+        "    raise FrobError('x')\n"
+        "acme.FrobError: no frob\n"
+        "goodbye\n"
+    )
+    assert run(["explain", str(log)]) == 1
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].startswith("not known")
+    assert f"{log}:7 (exception)\n    acme.FrobError: no frob" in out
+    assert f"{log}:2 (error, 2 times, the last, 11-26 03:12:02)" in out
+    assert f"{log}:8 (the last line)\n    goodbye" in out
+    assert "Failed to be silent" not in out
+    assert "root cause" not in out
+    assert run(["explain", "--json", str(log)]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    valid(answer, SCHEMA)
+    unknown = answer["answer"]["unknown"]
+    found = [(each["kind"], each["count"], each["last_line"]) for each in unknown]
+    assert found == [("exception", 1, 7), ("error", 2, 2)]
+    assert answer["answer"]["ends"][0]["text"] == "goodbye"
+
+
+def test_unknown_errors_beside_a_known_cause_are_counted() -> None:
+    """They are shown with -v."""
+    lines = ["E1126 03:12:01.1  4711 foo.cpp:14] no frob", "RPC call failed: invalid rpc arg"]
+    reading = read_log(lines)
+    assert reading.exit_code == 2
+    assert "no frob" not in text_of(reading)
+    assert "1 kind of error line is not known" in text_of(reading)
+    assert "no frob" in text_of(reading, verbose=True)
+
+
+@pytest.mark.slow
+def test_the_law_no_answer_by_words_is_a_cause() -> None:
+    """Of each line with a word removed: what no pattern matches any more is similar at most."""
+    draw = random.Random(7)
+    patterns = [each for each in read_patterns() if each.cause]
+    for pattern in draw.sample(patterns, 20):
+        words = pattern.example.split()
+        at = draw.randrange(len(words))
+        part = " ".join([*words[:at], *words[at + 1 :]])
+        matched = {each.pattern for each in read_log([part], alone=True).explanations}
+        found = answer_query(part, {})
+        lines = shown_lines(found)
+        similar = [each for each in lines if each.pattern not in matched]
+        assert all(each.stage in (Stage.SIMILAR, Stage.HARMLESS) for each in similar), part
+        assert sum(each.stage is Stage.SIMILAR for each in lines) <= 2
+        if not matched:
+            assert "root cause" not in answer_text(found, plain, 100)
+
+
+def test_a_year_in_the_time_of_glog_is_read() -> None:
+    """glog 0.6 and later write one where it is built with its defaults."""
+    unknown = read_log(["E20250722 21:51:37.218041 2814 foo.cpp:1] no frob"]).unknown[0].unknown
+    assert (unknown.fault, unknown.time[1]) == ("error", "07-22 21:51:37")
+    assert read_log(["I20250722 21:51:37.218041 2814 foo.cpp:1] Failed to frob"]).unknown == []
+
+
+# By time and by process --------------------------------------------------------------------------
+
+REFUSED = "E1126 {}.118824 4907 master_client.cpp:361] Client not available"
+READY = "[2026-11-26 03:20:00] The server is fired up and ready to roll!"
+DECODE = "[2026-11-26 {} TP0] Decode batch. #running-req: 1"
+STARTED = "[2026-11-26 {}] server_args=ServerArgs(model_path='a')"
+
+
+def test_what_came_hours_before_the_end_is_not_the_cause() -> None:
+    """Minutes before it is; without any later cause it stays the only one that is known."""
+    oom = "[2026-11-26 09:00:00 TP1] torch.OutOfMemoryError: CUDA out of memory"
+    assert causes(REFUSED.format("03:12:01"), oom) == ["cuda.memory"]
+    early = read_log([REFUSED.format("03:12:01"), oom]).explanations[-1]
+    assert (early.pattern, early.earlier) == ("mooncake.master-unreachable", "5.8 h before the end")
+    assert "mooncake.master-unreachable" in causes(REFUSED.format("08:52:01"), oom)
+    hanging = [REFUSED.format("03:12:01"), DECODE.format("09:00:00")]
+    assert causes(*hanging) == ["mooncake.master-unreachable"]
+
+
+def test_ready_parts_a_start_from_a_run() -> None:
+    """What a server got over before it was ready did not end it."""
+    start = [STARTED.format("03:10:00"), REFUSED.format("03:12:01"), READY]
+    reading = read_log([*start, DECODE.format("03:21:00")])
+    assert (reading.causes, reading.exit_code) == ([], 1)
+    assert reading.explanations[0].earlier == "before the server was ready"
+    assert causes(*start, REFUSED.format("03:25:00")) == ["mooncake.master-unreachable"]
+    # An earlier start is not this one.
+    lines = [STARTED.format("03:00:00"), REFUSED.format("03:02:01"), STARTED.format("03:10:00")]
+    reading = read_log([*lines, DECODE.format("03:11:00")])
+    assert (reading.causes, reading.explanations[0].earlier) == ([], "in an earlier start")
+
+
+def test_how_often_when_and_on_which_rank() -> None:
+    line = "[2026-11-26 03:1{0}:00 TP{0}] HiCache prefetch transfer failed for request 1"
+    one = read_log([line.format(rank) for rank in range(4)]).explanations[0]
+    assert (one.times, one.line, one.last_line) == (4, 1, 4)
+    assert (one.first_time, one.last_time) == ("11-26 03:10:00", "11-26 03:13:00")
+    assert one.ranks == ("TP0", "TP1", "TP2", "TP3")
+    assert one.process == "TP0"
+
+
+def test_of_several_ranks_in_one_file_each_line_says_which() -> None:
+    """The cause of one rank, and what followed from it on two others."""
+    lines = [
+        "[2026-11-26 03:10:00 TP3] torch.OutOfMemoryError: CUDA out of memory",
+        "[2026-11-26 03:10:01 TP0] HiCache prefetch transfer failed for request 1",
+        "[2026-11-26 03:10:01 TP1] HiCache prefetch transfer failed for request 1",
+    ]
+    said = text_of(read_log(lines))
+    assert "once, rank TP3" in said
+    assert "2 ranks: TP0, TP1)" in said
+
+
+PODS = (
+    "[pod/sglang-0/server] [2026-11-26 03:12:00 TP0] Load weight begin.",
+    "[pod/master-0/master] I1126 03:12:00.1 7 master.cpp:15] Master service started on port 50051",
+    "[pod/sglang-0/server] " + REFUSED.format("03:12:01"),
+    "[pod/master-0/master] F1126 03:12:02.1 7 master.cpp:439] Failed to resolve "
+    "rpc_interface=eth9: interface not found",
+    "[pod/sglang-0/server] Traceback (most recent call last):",
+    "[pod/sglang-0/server] acme.FrobError: no frob",
+)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        PODS,
+        [f"{line.split('/')[1]}  | {line.split('] ', 1)[1]}" for line in PODS],
+        [f"\x1b[36m{line.split('/')[1]} |\x1b[0m {line.split('] ', 1)[1]}" for line in PODS],
+        [
+            json.dumps({"MESSAGE": line.split("] ", 1)[1], "_SYSTEMD_UNIT": line.split("/")[1]})
+            for line in PODS
+        ],
+        [
+            json.dumps({"MESSAGE": [*line.split("] ", 1)[1].encode()], "CONTAINER_NAME": "sglang-0"
+                        if "sglang" in line else "master-0"})
+            for line in PODS
+        ],
+    ],
+    ids=["kubectl", "compose", "compose in colours", "journald", "journald bytes"],
+)  # fmt: skip
+def test_the_processes_of_one_stream_are_told_apart(lines: list[str]) -> None:
+    """Each has its cause, by the numbers of the stream's lines."""
+    reading = read_log(lines)
+    assert reading.lines == len(lines)
+    found = {each.source.split("/")[0]: (each.pattern, each.line) for each in reading.causes}
+    assert found == {
+        "sglang-0": ("mooncake.master-unreachable", 3),
+        "master-0": ("mooncake.master-interface", 4),
+    }
+    assert [each.unknown.last_line for each in reading.unknown] == [6]
+    said = text_of(reading)
+    assert said.count("root cause: ") == 2
+
+
+def test_several_logs_and_a_folder_are_one_answer(tmp_path: Path, capsys: Out) -> None:
+    """Each cause with its file; what is no log in a folder is passed over and said."""
+    server, master = tmp_path / "server.log", tmp_path / "master.log"
+    server.write_text(REFUSED.format("03:12:01") + "\n")
+    master.write_text(PODS[3].split("] ", 1)[1] + "\n")
+    (tmp_path / "core.bin").write_bytes(bytes(range(1, 32)) * 99)
+    for arguments in ([str(server), str(master)], [str(tmp_path)]):
+        assert run(["explain", "--json", *arguments]) == 2
+        answer = json.loads(capsys.readouterr().out)
+        valid(answer, SCHEMA)
+        rows = answer["answer"]["explanations"]
+        assert {(row["file"], row["pattern"]) for row in rows} == {
+            (str(server), "mooncake.master-unreachable"),
+            (str(master), "mooncake.master-interface"),
+        }
+    assert run(["explain", str(tmp_path)]) == 2
+    out = capsys.readouterr().out
+    assert f"{server}:1" in out
+    assert f"not read: {tmp_path}/core.bin" in out
+
+
+def test_several_processes_have_one_time_line() -> None:
+    """The master's end comes before that of the server that misses it."""
+    oom = "[2026-11-26 03:10:00 TP1] torch.OutOfMemoryError: CUDA out of memory"
+    reading = read_logs([("a.log", [REFUSED.format("03:12:01")]), ("b.log", [oom])])
+    assert [each.file for each in reading.causes] == ["b.log", "a.log"]
+    swapped = read_logs([("b.log", [oom]), ("a.log", [REFUSED.format("03:12:01")])])
+    assert [each.file for each in swapped.causes] == ["b.log", "a.log"]
+
+
+def test_a_known_line_of_another_log_decides() -> None:
+    """The kernel's log explains the kill of the server's."""
+    oom = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=python3,pid=7,uid=0"
+    reading = read_logs([("server.log", ["Killed"]), ("dmesg.log", [oom])])
+    assert [each.pattern for each in reading.causes] == ["kernel.oom-host"]
+
+
+def test_the_answer_fits_a_screen() -> None:
+    """The cause, its line, what to do; the others in a line or two each; -v has them whole."""
+    reading = of_file("etcd-metadata-dead.log")
+    said = text_of(reading)
+    assert len(said.splitlines()) <= 24
+    assert said.count("Cause:") == 1
+    assert "Also" in said
+    assert text_of(reading, verbose=True).count("Cause:") == len(reading.explanations)
+
+
+def test_the_object_has_what_the_text_has() -> None:
+    reading = of_file("duplicate-name.log")
+    rows = explanations_object(reading)["explanations"]
+    assert rows[0]["process"] == "client"
+    assert (rows[0]["line"], rows[0]["count"]) == (11, 1)
+    assert rows[0]["first_time"] == "11-26 13:31:26"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in LOGS.glob("healthy-*.log")))
+def test_a_healthy_log_has_exit_code_0(name: str) -> None:
+    """Mooncake's logs were recorded; they hold E and W lines that mean nothing."""
+    reading = of_file(name)
+    assert (reading.explanations, reading.unknown, reading.exit_code) == ([], [], 0)
+    assert "No problem was found" in text_of(reading)
+
+
+def test_a_launch_that_passes_the_checks_says_so(tmp_path: Path, capsys: Out) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        "E1126 13:30:48.702925 28842 common.h:392] Socket read failed: Connection reset by peer "
+        "[104]\n"
+    )
+    launch = str(ROOT / "docs/examples/launch.sh")
+    run(["explain", "--root", "demo:h800", "--launch", launch, str(log)])
+    assert "What check can see is fine here" in " ".join(capsys.readouterr().out.split())
