@@ -29,7 +29,10 @@ _answered = False
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM: what is under way is given up as at Ctrl-C. ``args[0]``: the signal."""
+    """SIGTERM: what is under way is given up as at Ctrl-C.
+
+    ``args[0]``: the signal.
+    """
 
 
 def preflight() -> None:
@@ -224,7 +227,9 @@ def _become_at_once(words: list[str]) -> None:
 
 
 def become(command: tuple[str, ...], environment: dict[str, str]) -> int:
-    """Replace this process: id, signals, exit code are the command's own. Returns where it cannot.
+    """Replace this process: id, signals, exit code are the command's own.
+
+    Returns where it cannot.
 
     126: it cannot be run; 127: it is not there, as in a shell.
     """

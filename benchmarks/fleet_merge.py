@@ -37,7 +37,11 @@ CHANGES = [fails, altered(kernel="5.15.0-91-generic"), altered(**{"mlx5_3.firmwa
 
 
 def reports(count: int, noisy: bool) -> Iterator[tuple[str, str]]:
-    """(node, report). noisy: free memory and the like are no two nodes' same."""
+    """(node, report).
+
+    Args:
+        noisy: Free memory and the like are no two nodes' same.
+    """
     for number in range(count):
         node = f"gpu{number:05}"
         odd = CHANGES[number // 100 % len(CHANGES)] if number % 100 == 7 else None

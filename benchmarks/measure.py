@@ -26,8 +26,10 @@ ROUNDS = 9
 
 
 def compare(what: str, size: int, pair: Pair) -> None:
-    """Print the medians of both, and of their ratios; each round has another one first. Rates are
-    printed in GB/s; for what is ready, seconds."""
+    """Print the medians of both, and of their ratios; each round has another one first.
+
+    Rates are printed in GB/s; for what is ready, seconds.
+    """
     rounds: list[tuple[float, float]] = []
     for number in range(ROUNDS):
         first, second = pair if number % 2 else reversed(pair)

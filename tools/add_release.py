@@ -120,7 +120,8 @@ def add_sglang(release: str) -> None:
 
 def say_messages(program: str, folder: Path) -> None:
     """Say which error messages need a row in preflight/server_logs, or one in
-    tools/log_messages.toml."""
+    tools/log_messages.toml.
+    """
     new = (
         f"{name}: {text}"
         for why, name, text in log_messages.decided(program, folder)

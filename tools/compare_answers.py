@@ -77,7 +77,11 @@ NO_ANSWERS = ("tests", "tools", "benchmarks")
 
 
 class Request(NamedTuple):
-    """One command line. command: how rows name it, as ``plan --format sysctl``."""
+    """One command line.
+
+    Attributes:
+        command: How rows name it, as ``plan --format sysctl``.
+    """
 
     number: int
     command: str
@@ -234,7 +238,9 @@ def _of_pair(turn: int, pair: dict[str, Any]) -> Iterator[tuple[str, str, tuple[
 
 
 class Comparison:
-    """What the requests showed. exits: how often the old version ended with which code.
+    """What the requests showed.
+
+    exits: how often the old version ended with which code.
 
     cpu_seconds: by command and "old" or "new".
     """

@@ -52,8 +52,9 @@ def names_of_mooncake(release: str) -> Iterator[str]:
 def add(found: set[str], last: str = "", gone: Collection[str] = ()) -> list[str]:
     """Add names to the table; return those that it did not have.
 
-    last: the last release of SGLang that reads them; "" where its newest does, or Mooncake.
-    gone: names that were the newest's and are no longer: ``last`` is the last of these too.
+    Args:
+        last: The last release of SGLang that reads them; "" where its newest does, or Mooncake.
+        gone: Names that were the newest's and are no longer: ``last`` is the last of these too.
     """
     head, *lines = TABLE.read_text().splitlines()
     known = dict(line.partition(" ")[::2] for line in lines)

@@ -27,8 +27,10 @@ class ArchiveError(Exception):
 
 
 class Archive(NamedTuple):
-    """A tar's members by absolute name ("/proc/meminfo"). If one folder holds all members, as in
-    hwloc's archives, its name is cut off (``_without_top``)."""
+    """A tar's members by absolute name ("/proc/meminfo").
+
+    If one folder holds all members, as in hwloc's archives, its name is cut off (``_without_top``).
+    """
 
     files: dict[str, bytes]
     links: dict[str, str]
@@ -41,8 +43,12 @@ _BROKEN = (EOFError, MemoryError, RecursionError, ValueError, tarfile.TarError)
 
 
 def read_archive(path: str) -> Archive:
-    """Read a tar's members, plain or packed by gzip, bzip2 or xz. Raises ArchiveError if the file
-    is unreadable, no whole tar, without files, or larger than a host's facts."""
+    """Read a tar's members, plain or packed by gzip, bzip2 or xz.
+
+    Raises:
+        ArchiveError: If the file is unreadable, no whole tar, without files, or larger than a
+            host's facts.
+    """
     import lzma
     import zlib
 
@@ -63,8 +69,13 @@ def read_archive(path: str) -> Archive:
 
 
 def _unpack(path: str) -> bytes:
-    """Read a file and return the tar in it, decompressed. Raises ArchiveError if the tar is larger
-    than ``MOST_BYTES`` or has a sparse file. Errors of the decompressor are not caught."""
+    """Read a file and return the tar in it, decompressed.
+
+    Errors of the decompressor are not caught.
+
+    Raises:
+        ArchiveError: If the tar is larger than ``MOST_BYTES`` or has a sparse file.
+    """
     import bz2
     import gzip
     import lzma
@@ -102,8 +113,12 @@ class _Bounds:
     entries = name_bytes = header_bytes = 0
 
     def header(self, member: tarfile.TarInfo) -> None:
-        """Count a header before what it announces is read. Raises ArchiveError if no recorded host
-        has such a header: a sparse file, a negative size, or too many bytes of names and links."""
+        """Count a header before what it announces is read.
+
+        Raises:
+            ArchiveError: If no recorded host has such a header: a sparse file, a negative size, or
+                too many bytes of names and links.
+        """
         if member.size < 0:
             raise ArchiveError(f"not a whole tar archive: {member.name} of {member.size} bytes")
         if member.type == tarfile.GNUTYPE_SPARSE:
@@ -116,7 +131,11 @@ class _Bounds:
                 raise ArchiveError(f"{_TOO_MUCH}a header of over {most}, or many")
 
     def member(self, name: str) -> None:
-        """Count a member. Raises ArchiveError for too many members, or a name with ".."."""
+        """Count a member.
+
+        Raises:
+            ArchiveError: For too many members, or a name with "..".
+        """
         if ".." in name.split("/"):
             raise ArchiveError(f"has a member outside of itself: {name!r}")
         self.entries += 1
@@ -126,8 +145,13 @@ class _Bounds:
 
 
 def _read_members(content: bytes) -> Archive:
-    """Read the members of the tar ``content``; devices and pipes are left out. Raises ArchiveError
-    if the tar is not whole or exceeds the bounds. Errors of tarfile are not caught."""
+    """Read the members of the tar ``content``; devices and pipes are left out.
+
+    Errors of tarfile are not caught.
+
+    Raises:
+        ArchiveError: If the tar is not whole or exceeds the bounds.
+    """
     archive = Archive({}, {}, {}, frozenset())
     folders: set[str] = set()
     bounds = _Bounds()
@@ -174,7 +198,9 @@ def _absolute(name: str) -> str:
 
 def _without_top(archive: Archive) -> Archive:
     """Return the archive with its one top folder cut off the names, as hwloc's archives have one.
-    Unchanged if it has several top folders, or if the only one is proc, sys, etc, dev or a file."""
+
+    Unchanged if it has several top folders, or if the only one is proc, sys, etc, dev or a file.
+    """
     names = {*archive.files, *archive.links, *archive.folders}
     tops = {name.split("/", 2)[1] for name in names}
     if len(tops) != 1 or tops & {"proc", "sys", "etc", "dev"}:
@@ -209,10 +235,16 @@ def archive_bytes(files: Mapping[str, bytes]) -> bytes:
 
 
 def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
-    """Write a file completely, or not at all. Raises OSError. mode: used if the file is new.
+    """Write a file completely, or not at all.
+
+    Raises OSError.
 
     A file that exists keeps its mode, and its owner if that is permitted. A pipe or a device is
-    written to, never replaced. If ``path`` is a link, the file behind the link is written."""
+    written to, never replaced. If ``path`` is a link, the file behind the link is written.
+
+    Args:
+        mode: Used if the file is new.
+    """
     import tempfile
 
     if is_stream(path):
@@ -236,7 +268,12 @@ def write_whole(path: str, content: bytes, mode: int = 0o600) -> None:
 
 def _keep_owner_and_mode(path: str, handle: int, mode: int) -> None:
     """Give a new file the mode, and if permitted the owner, of the file at ``path`` that it
-    replaces. handle: the new file's descriptor. mode: used if no file is at ``path``."""
+    replaces.
+
+    Args:
+        handle: The new file's descriptor.
+        mode: Used if no file is at ``path``.
+    """
     from contextlib import suppress
 
     try:
@@ -273,8 +310,12 @@ class TreeRoot(Root):
         modes: Mapping[str, int],
         folders: frozenset[str] = frozenset(),
     ) -> None:
-        """Keep the members, all by absolute name, and list the entries of each folder. links: the
-        text of each link. folders: needed for empty folders only."""
+        """Keep the members, all by absolute name, and list the entries of each folder.
+
+        Args:
+            links: The text of each link.
+            folders: Needed for empty folders only.
+        """
         super().__init__(NOWHERE)
         self._files = files
         self._links = links
@@ -318,7 +359,10 @@ class TreeRoot(Root):
 
     def link(self, name: str) -> str | Unknown:
         """Return the real path of ``name``: links, "." and ".." are followed as realpath does.
-        Unknown if it does not exist, or after more than ``MOST_LINKS`` links."""
+
+        Returns:
+            Unknown if it does not exist, or after more than ``MOST_LINKS`` links.
+        """
         parts = [part for part in reversed(name.split("/")) if part]
         real: list[str] = []
         followed = 0

@@ -38,7 +38,11 @@ class CgroupMount(NamedTuple):
 
 def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
     """Return where the cgroup is mounted that limits this process by ``controller`` ("memory",
-    "pids"). None if no cgroup does; Unknown if the files do not tell where."""
+    "pids").
+
+    Returns:
+        None if no cgroup does; Unknown if the files do not tell where.
+    """
     memberships = _read_memberships(root)
     if isinstance(memberships, Unknown):
         return none_if_absent(memberships, None)
@@ -84,7 +88,11 @@ def own_mount(root: Root, controller: str) -> CgroupMount | Unknown | None:
 
 @or_unknown
 def _read_memberships(root: Root) -> str | Unknown:
-    """Read /proc/self/cgroup, empty without hierarchies. Unknown if a line names no cgroup."""
+    """Read /proc/self/cgroup, empty without hierarchies.
+
+    Returns:
+        Unknown if a line names no cgroup.
+    """
     content = known(root.text(MEMBERSHIPS))
     lines = filter(str.strip, content.splitlines())
     if not all(_MEMBERSHIP.fullmatch(line) for line in lines):
@@ -105,7 +113,11 @@ def no_limit(name: str) -> str:
 
 def _paths_of(memberships: str, controller: str) -> dict[str, str]:
     """Return the process's path in each hierarchy that can hold the controller, by file system
-    (cgroup, cgroup2). memberships: the text of /proc/self/cgroup."""
+    (cgroup, cgroup2).
+
+    Args:
+        memberships: The text of /proc/self/cgroup.
+    """
     paths = {}
     for line in memberships.splitlines():
         _, _, rest = line.partition(":")
@@ -118,8 +130,14 @@ def _paths_of(memberships: str, controller: str) -> dict[str, str]:
 
 
 def _mount_of(line: str, paths: dict[str, str], controller: str) -> CgroupMount | Unknown | None:
-    """Read a line of mountinfo; None if it mounts no hierarchy with the controller. Unknown if the
-    process's cgroup lies outside of the mounted part. paths: as ``_paths_of`` returns them."""
+    """Read a line of mountinfo; None if it mounts no hierarchy with the controller.
+
+    Args:
+        paths: As ``_paths_of`` returns them.
+
+    Returns:
+        Unknown if the process's cgroup lies outside of the mounted part.
+    """
     before, dash, after = line.partition(" - ")
     fields, filesystem = before.split(), after.split()
     if not dash or len(fields) < 5 or len(filesystem) < 3 or filesystem[0] not in paths:

@@ -58,9 +58,12 @@ class PageError(Exception):
 
 @cache
 def read_page(folder: str, check: str) -> Page:
-    """Read and parse the page of a check, the file ``<folder>/<check>.md``; cached. Raises
-    PageError if the file or a required section is missing, or if a status or consequence is not a
-    known one."""
+    """Read and parse the page of a check, the file ``<folder>/<check>.md``; cached.
+
+    Raises:
+        PageError: If the file or a required section is missing, or if a status or consequence is
+            not a known one.
+    """
     head, *parts = re.split(r"^## ", _page_text(folder, check), flags=re.MULTILINE)
     path = os.path.join(folder, f"{check}.md")
     sections = {name: body for name, _, body in (part.partition("\n") for part in parts)}
@@ -85,7 +88,11 @@ def read_page(folder: str, check: str) -> Page:
 
 
 def _page_text(folder: str, check: str) -> str:
-    """Return the text of ``<folder>/<check>.md``. Raises PageError if the file does not exist."""
+    """Return the text of ``<folder>/<check>.md``.
+
+    Raises:
+        PageError: If the file does not exist.
+    """
     path = os.path.join(folder, f"{check}.md")
     try:
         with open(path, encoding="utf-8") as file:
@@ -132,7 +139,10 @@ class Check(NamedTuple):
 
     @property
     def page(self) -> Page:
-        """Return the check's page, read when it is first asked for. Raises PageError."""
+        """Return the check's page, read when it is first asked for.
+
+        Raises PageError.
+        """
         return self.at if isinstance(self.at, Page) else read_page(self.at, self.id)
 
     @property
@@ -145,7 +155,11 @@ class Check(NamedTuple):
 
 
 def the_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return ``needs``. Raises UnjudgedError, with a skip as its finding, if ``needs`` is None."""
+    """Return ``needs``.
+
+    Raises:
+        UnjudgedError: With a skip as its finding, if ``needs`` is None.
+    """
     if needs is None:
         raise UnjudgedError(skip(NO_LAUNCH))
     return needs
@@ -171,7 +185,8 @@ class CheckSet:
         The function's first parameter is ``takes(needs)``, unless ``takes`` is None. The other
         parameters are topics of the facts, by name (``memory``, ``limits``). ``takes`` raises
         UnjudgedError if a launch has nothing to judge. The function yields findings without an id;
-        the id is added to them."""
+        the id is added to them.
+        """
 
         def add(function: JudgeByName) -> JudgeByName:
             """Register ``function`` and return it unchanged."""
@@ -183,7 +198,8 @@ class CheckSet:
 
                 If it raises UnjudgedError, the error's finding is added as the last one.
                 UnknownFactError or UnreadTopicError replaces all findings by one unknown of the
-                host."""
+                host.
+                """
                 findings: list[Finding] = []
                 try:
                     part = () if takes is None else (takes(needs),)

@@ -39,8 +39,10 @@ def driver_gpus(root: Root) -> frozenset[str]:
 
 
 def pci_addresses(root: Root) -> tuple[str, ...] | Unknown:
-    """Return the address of every PCI function and of the driver's GPUs, in PCI order. If sysfs
-    cannot be read, the driver's GPUs alone; Unknown if the driver has none either."""
+    """Return the address of every PCI function and of the driver's GPUs, in PCI order.
+
+    If sysfs cannot be read, the driver's GPUs alone; Unknown if the driver has none either.
+    """
     addresses, driven = root.entries(PCI_DEVICES), driver_gpus(root)
     if isinstance(addresses, Unknown):
         return tuple(sorted(driven)) or addresses
@@ -49,8 +51,11 @@ def pci_addresses(root: Root) -> tuple[str, ...] | Unknown:
 
 @or_unknown
 def gpu_numa_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
-    """Return the NUMA node of each NVIDIA GPU, in PCI order; None for a GPU without a node. Unknown
-    if a PCI device cannot be read."""
+    """Return the NUMA node of each NVIDIA GPU, in PCI order; None for a GPU without a node.
+
+    Returns:
+        Unknown if a PCI device cannot be read.
+    """
     nodes: list[int | None] = []
     driven = driver_gpus(root)
     for address in known(pci_addresses(root)):
@@ -64,5 +69,8 @@ def gpu_numa_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
 
 
 def _if_exists(fact: T | Unknown) -> T | None:
-    """Return a file's content, None if there is no file. Raises UnknownFactError else."""
+    """Return a file's content, None if there is no file.
+
+    Raises UnknownFactError else.
+    """
     return known(none_if_absent(fact, None))

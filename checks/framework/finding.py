@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 
 class Status(Enum):
-    """The result of judging one subject. Results are shown in this order, the worst first."""
+    """The result of judging one subject.
+
+    Results are shown in this order, the worst first.
+    """
 
     FAIL = "fail"
     UNKNOWN = "unknown"
@@ -89,8 +92,12 @@ class Setting(NamedTuple):
 
 
 def command(*argv: str | Fill, name: str = "", now: str = "", as_root: bool = False) -> Setting:
-    """Return a setting that is a command to run. name: what the command sets; by default the
-    command itself. now: the value before."""
+    """Return a setting that is a command to run.
+
+    Args:
+        name: What the command sets; by default the command itself.
+        now: The value before.
+    """
     label = name or " ".join(word if isinstance(word, str) else word.value for word in argv)
     return Setting(Kind.COMMAND, label, "", now, words=argv, as_root=as_root)
 
@@ -116,7 +123,11 @@ class Evidence(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One subject judged. have, need: what was seen and what the launch takes, with units."""
+    """One subject judged.
+
+    Attributes:
+        have, need: What was seen and what the launch takes, with units.
+    """
 
     check: str  # the id of its declaration
     status: Status
@@ -136,7 +147,11 @@ class Finding(NamedTuple):
     def failed(
         self, text: str, advice: str = "", settings: tuple[Setting, ...] = (), **more: Any
     ) -> "Finding":
-        """Return the same subject as a failure. more: other fields to replace."""
+        """Return the same subject as a failure.
+
+        Args:
+            more: Other fields to replace.
+        """
         return self._with_status(Status.FAIL, text, advice, settings, more)
 
     def warned(
@@ -146,15 +161,23 @@ class Finding(NamedTuple):
         return self._with_status(Status.WARN, text, advice, settings, more)
 
     def unknown(self, why: str | Unknown, **more: Any) -> "Finding":
-        """Return the same subject as unknown. why: what stood in the way; an Unknown also gives the
-        advice, the cause and the variables to set."""
+        """Return the same subject as unknown.
+
+        Args:
+            why: What stood in the way; an Unknown also gives the advice, the cause and the
+                variables to set.
+        """
         why = Unknown(why) if isinstance(why, str) else why
         more.setdefault("cause", why.cause)
         more.setdefault("sets", why.sets)
         return self._with_status(Status.UNKNOWN, why.reason, why.advice, (), more)
 
     def skipped(self, text: str, **more: Any) -> "Finding":
-        """Return the same subject as skipped. text: why nothing is judged."""
+        """Return the same subject as skipped.
+
+        Args:
+            text: Why nothing is judged.
+        """
         return self._with_status(Status.SKIP, text, "", (), more)
 
     def _with_status(
@@ -165,14 +188,23 @@ class Finding(NamedTuple):
         settings: tuple[Setting, ...],
         more: dict[str, Any],
     ) -> "Finding":
-        """Return this finding with another status and text. Empty ``advice`` or ``settings`` keep
-        those of this finding. more: other fields to replace."""
+        """Return this finding with another status and text.
+
+        Empty ``advice`` or ``settings`` keep those of this finding.
+
+        Args:
+            more: Other fields to replace.
+        """
         more.setdefault("advice", advice or self.advice)
         more.setdefault("settings", settings or self.settings)
         return self._replace(status=status, text=text, **more)
 
     def known(self, fact: T | Unknown, why: str = "") -> T:
-        """Return the fact; raise UnjudgedError if it is Unknown. why: prefix of the reason."""
+        """Return the fact; raise UnjudgedError if it is Unknown.
+
+        Args:
+            why: Prefix of the reason.
+        """
         if isinstance(fact, Unknown):
             raise UnjudgedError(self.unknown(fact.of(why)))
         return fact
@@ -186,7 +218,8 @@ class UnjudgedError(Exception):
 
 def or_unjudged(function: Callable[P, Finding]) -> Callable[P, Finding]:
     """Decorate a function that judges one subject: it returns the finding of a raised
-    UnjudgedError."""
+    UnjudgedError.
+    """
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> "Finding":
@@ -202,7 +235,11 @@ NO_LAUNCH = "no launch was given"
 
 
 def passed(subject: str, have: str = "", need: str = "", formula: str = "", **more: Any) -> Finding:
-    """Return a finding that passes; the runner adds the id of the check. more: other fields."""
+    """Return a finding that passes; the runner adds the id of the check.
+
+    Args:
+        more: Other fields.
+    """
     return Finding("", Status.PASS, subject, have, need, formula, **more)
 
 
@@ -214,5 +251,9 @@ def skip(text: str = NO_LAUNCH, subject: str = "host") -> Finding:
 def unknown(
     subject: str, why: str | Unknown, have: str = "", need: str = "", *, check: str = ""
 ) -> Finding:
-    """Return a finding that says why a subject is unknown. check: its id, if no runner adds it."""
+    """Return a finding that says why a subject is unknown.
+
+    Args:
+        check: Its id, if no runner adds it.
+    """
     return Finding(check, Status.PASS, subject, have, need).unknown(why)

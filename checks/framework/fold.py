@@ -33,8 +33,11 @@ def fold_names(names: Sequence[str]) -> Subject:
 
 
 def join_names(names: Iterable[str]) -> str:
-    """Return the names as one text, in their order: ``mlx5_0-3, mlx5_8, rank 0``. Neighbours whose
-    number at the end counts up by one become a range; equal parts are written once."""
+    """Return the names as one text, in their order: ``mlx5_0-3, mlx5_8, rank 0``.
+
+    Neighbours whose number at the end counts up by one become a range; equal parts are written
+    once.
+    """
     runs: list[tuple[str, list[int]]] = []  # what stands before the number, and the numbers
     for name in names:
         match = _COUNTED.fullmatch(name)
@@ -48,8 +51,10 @@ def join_names(names: Iterable[str]) -> str:
 
 
 def fold_alike(names: Sequence[str], most: int) -> str:
-    """Join names that differ in one number: ``mlx5_0-3,8 port 1``. Of names that differ otherwise,
-    write the first ``most`` and how many more names exist."""
+    """Join names that differ in one number: ``mlx5_0-3,8 port 1``.
+
+    Of names that differ otherwise, write the first ``most`` and how many more names exist.
+    """
     folded_names = fold_one_number(names)
     if folded_names is not None:
         return folded_names
@@ -59,8 +64,11 @@ def fold_alike(names: Sequence[str], most: int) -> str:
 
 
 def fold_one_number(names: Sequence[str]) -> str | None:
-    """Return ``mlx5_0-3,8 port 1`` for names that differ in exactly one number. None if they differ
-    otherwise or not at all, or if that number has leading zeros."""
+    """Return ``mlx5_0-3,8 port 1`` for names that differ in exactly one number.
+
+    Returns:
+        None if they differ otherwise or not at all, or if that number has leading zeros.
+    """
     split = [re.split(r"(\d+)", name) for name in names]
     if len({tuple(parts[::2]) for parts in split}) == 1:
         varying = [

@@ -46,8 +46,10 @@ def _installed(
     accepts: Callable[[str], bool], search_path: Iterable[str] | None
 ) -> tuple[tuple[str, str], ...]:
     """Return (name, version) of the distributions for whose name ``accepts`` is True, in the order
-    of the path (``sys.path`` for None). If a name occurs twice, its first version is taken.
-    Unreadable folders are left out."""
+    of the path (``sys.path`` for None).
+
+    If a name occurs twice, its first version is taken. Unreadable folders are left out.
+    """
     versions: dict[str, str] = {}
     for folder in sys.path if search_path is None else search_path:
         try:
@@ -65,8 +67,13 @@ def _installed(
 @lru_cache(maxsize=64)  # one command asks five times
 def _distributions(folder: str, changed: tuple[int, int, int]) -> list[tuple[str, str]]:
     """Return (name, version) of each distribution in a folder, from the file names alone; cached.
-    Raises OSError. changed: the folder's device, inode and time of change, so that a changed folder
-    is read again."""
+
+    Raises OSError.
+
+    Args:
+        changed: The folder's device, inode and time of change, so that a changed folder is read
+            again.
+    """
     names = os.listdir(folder)
     editable = [name for name in names if "editable" in name]
     every = (distribution_of(name, editable) for name in sorted(names))
@@ -74,9 +81,12 @@ def _distributions(folder: str, changed: tuple[int, int, int]) -> list[tuple[str
 
 
 def distribution_of(name: str, beside: Iterable[str] = ()) -> tuple[str, str] | None:
-    """Return ``(name, version)`` of a ``.dist-info`` entry; None for any other entry. beside: the
-    folder's entries with "editable" in their names; if one is of this distribution, the version is
-    ``0.5.12+editable``."""
+    """Return ``(name, version)`` of a ``.dist-info`` entry; None for any other entry.
+
+    Args:
+        beside: The folder's entries with "editable" in their names; if one is of this distribution,
+            the version is ``0.5.12+editable``.
+    """
     stem, dot, suffix = name.rpartition(".")
     distribution, _, version = stem.rpartition("-")
     if not dot or suffix != "dist-info" or not distribution:

@@ -37,7 +37,9 @@ class RunAs(NamedTuple):
 
     def then(self, other: "RunAs") -> "RunAs":
         """Return who runs a program that is started through both, first this one, then ``other``.
-        If ``other`` names no user, the user and the capabilities of this one stay."""
+
+        If ``other`` names no user, the user and the capabilities of this one stay.
+        """
         if other.user == "":
             other = other._replace(user=self.user, gained=(*self.gained, *other.gained))
         return other._replace(origin=other.origin or self.origin)
@@ -126,7 +128,10 @@ class ContainerLimits(NamedTuple):
 
 
 class LaunchStep(Protocol):
-    """A command or process of a launch. waited: the next steps begin only once it has ended."""
+    """A command or process of a launch.
+
+    waited: the next steps begin only once it has ended.
+    """
 
     @property
     def waited(self) -> bool: ...
@@ -197,8 +202,11 @@ _SIZED = ("sglang", "store_service", "mooncake_client")
 
 
 def sizes_to_lower(processes: Iterable[ProcessNeeds], huge: bool = False) -> str:
-    """Name the sizes that a person may lower, as text: ``--hicache-size or the segment``. huge: the
-    sizes on huge pages, else those on regular pages."""
+    """Name the sizes that a person may lower, as text: ``--hicache-size or the segment``.
+
+    Args:
+        huge: The sizes on huge pages, else those on regular pages.
+    """
     sizes = ((p.program, p.hugetlb_bytes if huge else p.regular_bytes) for p in processes)
     taking = dict.fromkeys(program for program, size in sizes if size != 0)
     parts = ["--hicache-size"] * ("sglang" in taking)
@@ -210,8 +218,11 @@ def sizes_to_lower(processes: Iterable[ProcessNeeds], huge: bool = False) -> str
 class Service(NamedTuple):
     """Something that the launch talks to.
 
-    kind: master, master-admin (its HTTP health), metadata-http, -etcd, -redis, client
-    (mooncake_client), worker (a router's server), dist-init, advertised (a store's own name)."""
+    Attributes:
+        kind: Master, master-admin (its HTTP health), metadata-http, -etcd, -redis, client
+            (mooncake_client), worker (a router's server), dist-init, advertised (a store's own
+            name).
+    """
 
     kind: str
     host: str | Unknown

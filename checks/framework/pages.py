@@ -20,8 +20,10 @@ class Spot(NamedTuple):
         return self.among if self.node is None else (self.node,)
 
     def gives(self, other: "Spot") -> bool:
-        """Tell whether pages of ``other`` count as pages of this spot too. They do if their size is
-        equal, and this spot is on any node or on exactly the same nodes."""
+        """Tell whether pages of ``other`` count as pages of this spot too.
+
+        They do if their size is equal, and this spot is on any node or on exactly the same nodes.
+        """
         return (other.page_size_bytes == self.page_size_bytes) and self.nodes in ((), other.nodes)
 
     @property

@@ -84,7 +84,8 @@ class RecordingRoot(Root):
 
         In a folder of files, an answer "does not exist" may only mean that a whole part was not
         recorded. It becomes Unknown "not recorded" if the name that shows this part (``_SIGNS``,
-        ``_ONES``) is missing too. Answers of the live machine are never changed."""
+        ``_ONES``) is missing too. Answers of the live machine are never changed.
+        """
         answer = ask(name)
         if self.live or not isinstance(answer, Unknown) or not answer.absent:
             return answer

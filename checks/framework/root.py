@@ -59,8 +59,11 @@ class Root:
         return self._prefix + name
 
     def text(self, name: str) -> str | Unknown:
-        """Return a file's whole content, with undecodable bytes replaced. Unknown if it cannot be
-        read or is a device or a pipe; NoFile for a folder."""
+        """Return a file's whole content, with undecodable bytes replaced.
+
+        Returns:
+            Unknown if it cannot be read or is a device or a pipe; NoFile for a folder.
+        """
         try:
             with open(
                 self.locate(name), encoding="utf-8", errors="replace", opener=without_waiting
@@ -77,7 +80,11 @@ class Root:
     def integer(
         self, name: str, parse: Callable[[str], int | None] = kernel_number
     ) -> int | Unknown:
-        """Read a file that holds one number. parse: returns the number, None for any other text."""
+        """Read a file that holds one number.
+
+        Args:
+            parse: Returns the number, None for any other text.
+        """
         content = known(self.text(name))
         number = parse(content)
         wrong = Unknown(f"{name}: not a number: {content.strip()[:40]!r}")
@@ -114,8 +121,11 @@ class Root:
         return [] if isinstance(content, Unknown) else content.splitlines()
 
     def link(self, name: str) -> str | Unknown:
-        """Return the path to which the links of ``name`` lead, below this root. Unknown if the path
-        does not exist or leads out of this root."""
+        """Return the path to which the links of ``name`` lead, below this root.
+
+        Returns:
+            Unknown if the path does not exist or leads out of this root.
+        """
         try:
             real = os.path.realpath(self.locate(name), strict=True)
         except (OSError, ValueError) as error:
@@ -149,7 +159,8 @@ class Root:
 
     def _load_calls(self) -> dict[str, Any] | Unknown:
         """Return the recorded answers in calls.json, by ``call_key``; Unknown if the file cannot be
-        read or is not a JSON object."""
+        read or is not a JSON object.
+        """
         import json
 
         content = self.text(f"/{CALLS_FILE}")
@@ -173,8 +184,12 @@ def call_key(name: str, *arguments: str | int) -> str:
 
 
 def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
-    """Return the recorded answer under ``key``, a ``call_key``. Unknown if none is recorded, or if
-    an Unknown is recorded, which is an object with the key "unknown"."""
+    """Return the recorded answer under ``key``, a ``call_key``.
+
+    Returns:
+        Unknown if none is recorded, or if an Unknown is recorded, which is an object with the key
+        "unknown".
+    """
     if key not in calls:
         return Unknown(
             f"not recorded ({key.rstrip()})",
@@ -207,7 +222,10 @@ def live_call(name: str, *arguments: str | int) -> Any | Unknown:
 
 def in_child(attempt: Callable[[], Any], limit_seconds: float) -> Any:
     """Run ``attempt`` in a forked child and return its result, which must be JSON data but no text.
-    Raises OSError if ``attempt`` raises, the child dies, or ``limit_seconds`` pass."""
+
+    Raises:
+        OSError: If ``attempt`` raises, the child dies, or ``limit_seconds`` pass.
+    """
     import json
     import select
     import signal

@@ -20,7 +20,11 @@ class Quantity(str):
     def __new__(
         cls, text: str, value: float | None = None, unit: str = "", least: bool = False
     ) -> Quantity:
-        """Make a text with its number. value: None if the text has no number."""
+        """Make a text with its number.
+
+        Args:
+            value: None if the text has no number.
+        """
         made = super().__new__(cls, text)
         made.value, made.unit, made.least = value, unit, least
         return made
@@ -31,8 +35,11 @@ class Quantity(str):
 
 
 def or_more(amount: str) -> str:
-    """Return an amount as ``"8.22 GiB or more"``. A ``Quantity`` that is marked ``least`` says so
-    already, and is returned unchanged; plain text always gets the words."""
+    """Return an amount as ``"8.22 GiB or more"``.
+
+    A ``Quantity`` that is marked ``least`` says so already, and is returned unchanged; plain text
+    always gets the words.
+    """
     if not isinstance(amount, Quantity):
         return f"{amount} or more"
     if amount.least:
@@ -49,13 +56,19 @@ def _scaled(size_bytes: int, style: str) -> str:
 
 
 def format_bytes(size_bytes: int, template: str = "{}") -> Quantity:
-    """Return a size as ``"264.06 GiB"``. template: the text around the size."""
+    """Return a size as ``"264.06 GiB"``.
+
+    Args:
+        template: The text around the size.
+    """
     return Quantity(template.replace("{}", _scaled(size_bytes, ".2f")), size_bytes, "bytes")
 
 
 def format_need(need_bytes: int, have_bytes: int, template: str = "{}") -> Quantity:
-    """Return a need as text. If ``have_bytes`` would print the same, the text adds the difference:
-    ``"5 GiB (3 MiB more)"``."""
+    """Return a need as text.
+
+    If ``have_bytes`` would print the same, the text adds the difference: ``"5 GiB (3 MiB more)"``.
+    """
     if need_bytes > have_bytes and format_bytes(need_bytes) == format_bytes(have_bytes):
         template = template.replace("{}", f"{{}} ({format_bytes(need_bytes - have_bytes)} more)")
     return format_bytes(need_bytes, template)
@@ -95,8 +108,11 @@ def parse_size(text: str, *, bare_bytes: bool = False) -> int:
     """Return the bytes of a size such as ``"64gb"``, in powers of 1024, as Mooncake's own helper.
 
     A number without a unit is refused, because programs read it differently; 0 is accepted, and
-    with ``bare_bytes`` any number, as bytes. Raises ValueError with a sentence that names the
-    value, the rule and the right spelling."""
+    with ``bare_bytes`` any number, as bytes.
+
+    Raises:
+        ValueError: With a sentence that names the value, the rule and the right spelling.
+    """
     compact = text.strip().lower().replace("_", "")
     match = _SIZE.fullmatch(compact)
     if match is None:
@@ -129,7 +145,11 @@ def parse_size(text: str, *, bare_bytes: bool = False) -> int:
 
 
 def bare_number(text: str, number: str) -> str:
-    """Return why ``text``, a number without a unit, is refused. number: ``text`` as digits."""
+    """Return why ``text``, a number without a unit, is refused.
+
+    Args:
+        number: ``text`` as digits.
+    """
     spellings = f"write {number}b for {number} bytes, or {number}gb for {number} GiB"
     return f"{text!r} has no unit: {spellings}"
 

@@ -17,7 +17,8 @@ class Inside(NamedTuple):
 
     run: a container's shell. service, pod: the variables of that container. remote: what ssh or
     ``docker exec`` runs. operator: variables that a pod's operator sets. cluster: ``valueFrom`` of
-    Kubernetes. program: a name that a program itself computes."""
+    Kubernetes. program: a name that a program itself computes.
+    """
 
     kind: Literal["run", "service", "pod", "remote", "operator", "cluster", "program"]
     what: str  # which of them
@@ -41,8 +42,11 @@ N = TypeVar("N")
 class Unknown:
     """Why a fact is missing; ``absent`` if the file does not exist, as opposed to unreadable.
 
-    cause: the reason alone, if ``reason`` begins with the fact's name. advice: a sentence on how to
-    learn the fact, or "". sets: the variables that the advice asks to set."""
+    Args:
+        cause: The reason alone, if ``reason`` begins with the fact's name.
+        advice: A sentence on how to learn the fact, or "".
+        sets: The variables that the advice asks to set.
+    """
 
     __slots__ = ("absent", "advice", "cause", "reason", "sets")
 
@@ -63,8 +67,10 @@ class Unknown:
         self.sets = sets
 
     def of(self, what: str) -> "Unknown":
-        """Return a new Unknown with ``what`` in front of the reason. Cause, advice and sets are the
-        same, but ``absent`` is False."""
+        """Return a new Unknown with ``what`` in front of the reason.
+
+        Cause, advice and sets are the same, but ``absent`` is False.
+        """
         return Unknown(f"{what}{self.reason}", cause=self.cause, advice=self.advice, sets=self.sets)
 
     def __repr__(self) -> str:
@@ -100,8 +106,10 @@ def known(fact: T | Unknown) -> T:
 
 
 def none_if_absent(fact: T | Unknown, nothing: N) -> T | N | Unknown:
-    """Return ``nothing`` if the fact is Unknown because its file does not exist. Else return the
-    fact as it is, even if it is Unknown for another reason."""
+    """Return ``nothing`` if the fact is Unknown because its file does not exist.
+
+    Else return the fact as it is, even if it is Unknown for another reason.
+    """
     return nothing if isinstance(fact, Unknown) and fact.absent else fact
 
 

@@ -39,7 +39,11 @@ Numbers = tuple[int, int, int, int]
 
 
 def version_numbers(text: str, product: str, examples: str) -> Numbers:
-    """Return a version as (0, 3, 13, 1). Raises ValueError, with ``product`` and ``examples``."""
+    """Return a version as (0, 3, 13, 1).
+
+    Raises:
+        ValueError: With ``product`` and ``examples``.
+    """
     match = _VERSION.fullmatch(text.strip())
     if match is None:
         raise ValueError(

@@ -18,8 +18,10 @@ def visible_devices() -> str | None:
 
 
 def nvml() -> dict[str, Any]:
-    """Ask NVML for the driver, CUDA's version and all devices, as plain data. If NVML does not
-    start: its ``error``, and ``code`` (nvmlReturn_t)."""
+    """Ask NVML for the driver, CUDA's version and all devices, as plain data.
+
+    If NVML does not start: its ``error``, and ``code`` (nvmlReturn_t).
+    """
     pynvml = _library()
     try:
         pynvml.nvmlInit()
@@ -37,7 +39,11 @@ def nvml() -> dict[str, Any]:
 
 def held() -> list[dict[str, Any]]:
     """Return for each GPU ``total_bytes``, and ``processes``: the bytes that each compute process
-    of this pid namespace holds, by id (None if NVML does not tell). Raises OSError without NVML."""
+    of this pid namespace holds, by id (None if NVML does not tell).
+
+    Raises:
+        OSError: Without NVML.
+    """
     pynvml = _library()
     try:
         pynvml.nvmlInit()
@@ -104,7 +110,11 @@ def _text(value: Any) -> str | None:
 
 def cuda_attributes() -> list[dict[str, int | None]]:
     """Ask CUDA in a child which GPUs NICs can reach: ``rdma`` and ``dma_buf`` of each, 1, 0 or
-    None, in CUDA's order. Raises OSError if CUDA gives no answer."""
+    None, in CUDA's order.
+
+    Raises:
+        OSError: If CUDA gives no answer.
+    """
     import ctypes  # noqa: F401  # before the child is there: see memory_policy
 
     from checks.framework.root import in_child

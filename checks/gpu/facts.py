@@ -32,7 +32,11 @@ class NvmlGpu(NamedTuple):
 
 
 class Nvml(NamedTuple):
-    """NVML's answer. error, code: why NVML did not start, "" and 0 if it did."""
+    """NVML's answer.
+
+    Attributes:
+        error, code: Why NVML did not start, "" and 0 if it did.
+    """
 
     driver: str
     cuda_version: int | None  # the newest that the driver supports, 1000 x major + 10 x minor
@@ -49,7 +53,11 @@ class CudaAbility(NamedTuple):
 
 
 class GpuFacts(NamedTuple):
-    """Facts about the GPUs. abilities: in CUDA's order; read only if GPU memory is registered."""
+    """Facts about the GPUs.
+
+    Attributes:
+        abilities: In CUDA's order; read only if GPU memory is registered.
+    """
 
     accelerators: tuple[PciFunction, ...] | Unknown  # see ``PciFacts``
     nvml: Nvml | Unknown  # Unknown and absent where nothing says NVIDIA
@@ -83,7 +91,10 @@ class GpuFacts(NamedTuple):
 
 
 def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
-    """Read the GPUs' facts. NVML is asked only if PCI, the driver or device nodes show NVIDIA's."""
+    """Read the GPUs' facts.
+
+    NVML is asked only if PCI, the driver or device nodes show NVIDIA's.
+    """
     accelerators = read_accelerators(root)
     on_pci = () if isinstance(accelerators, Unknown) else accelerators
     driver = root.text(DRIVER_VERSION)
@@ -135,7 +146,8 @@ def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown
     """Return ``(type, version)`` of NVIDIA's loaded module, from the text of
     /proc/driver/nvidia/version.
 
-    The type is "open" or "proprietary"; both are "" without the module."""
+    The type is "open" or "proprietary"; both are "" without the module.
+    """
     if isinstance(content, Unknown):
         return ("", "") if content.absent else (content, content)
     first = content.partition("\n")[0]

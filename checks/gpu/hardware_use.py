@@ -20,8 +20,10 @@ def nics_of(
 
 
 def nics_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> tuple[str, ...] | Unknown:
-    """Return the NICs that the launch's processes use, each once. Processes whose NICs are not
-    known are left out; Unknown if that leaves no NIC."""
+    """Return the NICs that the launch's processes use, each once.
+
+    Processes whose NICs are not known are left out; Unknown if that leaves no NIC.
+    """
     names: dict[str, None] = {}
     missing: Unknown | None = None
     for process in needs.rdma_processes:
@@ -52,7 +54,11 @@ def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:
     """Return the PCI addresses of the GPUs that this process may use, in NVML's (PCI) order.
 
     If NVML was not asked or is not installed, the GPUs on PCI are taken: NVIDIA's, else those of
-    other makers. Unknown if neither NVML nor PCI can tell."""
+    other makers.
+
+    Returns:
+        Unknown if neither NVML nor PCI can tell.
+    """
     if isinstance(gpus.nvml, Unknown):
         silent = gpus.nvml
     elif not gpus.nvml.error:
@@ -76,7 +82,11 @@ def physical_gpus(gpus: GpuFacts) -> tuple[str, ...] | Unknown:
 
 def visible_setting(gpus: GpuFacts, process: ProcessNeeds) -> str | Unknown | None:
     """Return CUDA_VISIBLE_DEVICES of the process: set by the launch, or inherited from here if it
-    runs in no container. None if it is not set."""
+    runs in no container.
+
+    Returns:
+        None if it is not set.
+    """
     setting = process.environment.get("CUDA_VISIBLE_DEVICES")
     return gpus.visible_devices if setting is None and process.container is None else setting
 
@@ -86,7 +96,8 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
     """Return the PCI addresses of the GPUs that CUDA shows to ``process``, in CUDA's order.
 
     An entry that names no GPU ends the list, as in CUDA. Which GPUs a pod is given is not known:
-    the first GPUs of the host are taken."""
+    the first GPUs of the host are taken.
+    """
     physical = known(physical_gpus(gpus))
     visible_to_container = known(container_gpu_addresses(gpus, process))
     setting = visible_setting(gpus, process)
@@ -107,7 +118,10 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
 @or_unknown
 def container_gpu_addresses(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unknown:
     """Return the PCI addresses of the GPUs that the container or job of a process is given, in
-    CUDA's order. All GPUs of the host if nothing limits them; () if it asks for another maker's."""
+    CUDA's order.
+
+    All GPUs of the host if nothing limits them; () if it asks for another maker's.
+    """
     asked = known(container_gpus(process))
     if asked is not None and lacks_resource(gpus, asked):
         return ()
@@ -147,7 +161,11 @@ def _by_number(entry: str, places: tuple[str, ...]) -> str | None:
 @or_unknown
 def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | Unknown | None:
     """Return the address of the GPU that an entry of CUDA_VISIBLE_DEVICES names, None if it names
-    no GPU; Unknown for an MIG instance. physical: the addresses of all GPUs."""
+    no GPU; Unknown for an MIG instance.
+
+    Args:
+        physical: The addresses of all GPUs.
+    """
     if entry.startswith("MIG-"):
         return Unknown(f"CUDA_VISIBLE_DEVICES names the MIG instance {entry}")
     if entry.startswith("GPU-"):
@@ -157,8 +175,10 @@ def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | U
 
 
 def taken_gpu(gpus: GpuFacts, process: ProcessNeeds, index: int) -> str | Unknown:
-    """Name the host's GPU that ``process`` takes as its GPU ``index``: an address, or ``GPU 2``. It
-    is "" if the process sees no such GPU, Unknown if the GPUs of its container are not known."""
+    """Name the host's GPU that ``process`` takes as its GPU ``index``: an address, or ``GPU 2``.
+
+    It is "" if the process sees no such GPU, Unknown if the GPUs of its container are not known.
+    """
     setting = visible_setting(gpus, process)
     container = process.container
     asked = GivenGpus()

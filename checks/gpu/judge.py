@@ -137,8 +137,10 @@ def _judge_accelerators(needs: LaunchNeeds) -> Iterable[Finding]:
 
 
 def _judge_vllm(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
-    """Judge whether each vLLM server has a GPU for each of its workers on this host. A server that
-    sees no GPU is left out, as vLLM runs without GPUs too."""
+    """Judge whether each vLLM server has a GPU for each of its workers on this host.
+
+    A server that sees no GPU is left out, as vLLM runs without GPUs too.
+    """
     servers: dict[int, list[ProcessNeeds]] = {}
     for process in needs.processes:
         if process.gpu_share is not None and process.gpu_share.of_total:
@@ -194,8 +196,13 @@ def _judge_shared_gpus(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
 
 
 def _judge_shared_gpu(place: str, processes: list[ProcessNeeds]) -> Finding | None:
-    """Judge the programs on one GPU, those of each turn of the launch together; None if all fit. An
-    unknown finding if each turn fits but all turns together do not. place: the GPU's name."""
+    """Judge the programs on one GPU, those of each turn of the launch together; None if all fit.
+
+    An unknown finding if each turn fits but all turns together do not.
+
+    Args:
+        place: The GPU's name.
+    """
     for turn in dict.fromkeys(process.turn for process in processes):
         finding = _judge_together(place, [process for process in processes if process.turn == turn])
         if finding is not None:
@@ -207,8 +214,12 @@ def _judge_shared_gpu(place: str, processes: list[ProcessNeeds]) -> Finding | No
 
 
 def _judge_together(place: str, processes: list[ProcessNeeds]) -> Finding | None:
-    """Judge the programs that run on one GPU at the same time; None if it has room for all. place:
-    the GPU's name. processes: in the order of their start."""
+    """Judge the programs that run on one GPU at the same time; None if it has room for all.
+
+    Args:
+        place: The GPU's name.
+        processes: In the order of their start.
+    """
     together = running_with_last(processes)
     shares = [each.gpu_share for each in together if each.gpu_share is not None]
     whole = sum(1.0 if share.fraction is None else share.fraction for share in shares)
@@ -280,8 +291,11 @@ def _give_more(runtime: str, resource: str = "") -> str:
 
 
 def _judge_group(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFacts) -> Finding:
-    """Judge whether a group of ranks sees enough GPUs for its highest GPU index. setting: the
-    CUDA_VISIBLE_DEVICES of all its ranks, None if it is not set."""
+    """Judge whether a group of ranks sees enough GPUs for its highest GPU index.
+
+    Args:
+        setting: The CUDA_VISIBLE_DEVICES of all its ranks, None if it is not set.
+    """
     highest = max(process.gpu for process in processes if process.gpu is not None)
     subject = "launch" if setting is None else f"CUDA_VISIBLE_DEVICES={setting}"
     finding = passed(
@@ -356,8 +370,11 @@ MIG_ON = 1
 
 
 def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, NvmlGpu]:
-    """Return the GPUs to judge, by NVML's address: the launch's, or all without a launch. Raises
-    UnjudgedError if there are none, or they are not known."""
+    """Return the GPUs to judge, by NVML's address: the launch's, or all without a launch.
+
+    Raises:
+        UnjudgedError: If there are none, or they are not known.
+    """
     finding = passed("GPUs")
     if not finding.known(gpus.nvidia) or physical_gpus(gpus) == ():
         raise UnjudgedError(skip("no NVIDIA GPU is visible here"))
@@ -467,8 +484,10 @@ def peer_memory(
 
 
 def _judge_reach(process: ProcessNeeds, system: SystemFacts, gpus: GpuFacts) -> Finding:
-    """Judge whether NICs can register an NVIDIA GPU's memory for one process. If they can, warn of
-    PyTorch's expandable segments, which may prevent the registration."""
+    """Judge whether NICs can register an NVIDIA GPU's memory for one process.
+
+    If they can, warn of PyTorch's expandable segments, which may prevent the registration.
+    """
     judge_way = _judge_peer_memory if through_peermem(process.environment) else _judge_dma_buf
     finding = judge_way(passed(process.name), system, gpus)
     variable = expandable_segments(process)
@@ -507,7 +526,10 @@ def _judge_reach_amd(
     process: ProcessNeeds, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds
 ) -> Finding:
     """Judge how NICs reach an AMD GPU's memory: by dma-buf if Mooncake has that, else by peer
-    memory. Warn if dma-buf would hold a second copy of the KV cache."""
+    memory.
+
+    Warn if dma-buf would hold a second copy of the KV cache.
+    """
     off = leading_integer(process.environment.get(NO_HIP_DMA_BUF, "0")) != 0
     finding = passed(process.name, need=f"{AMD_PEER} in {MEMORY_PEERS}, or dma-buf")
     peer = AMD_PEER in finding.known(gpus.memory_peers)
@@ -546,7 +568,11 @@ def _judge_reach_amd(
 
 
 def _judge_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
-    """Judge whether nvidia_peermem lets NICs register GPU memory. finding: to be completed."""
+    """Judge whether nvidia_peermem lets NICs register GPU memory.
+
+    Args:
+        finding: To be completed.
+    """
     finding = finding._replace(need="nvidia_peermem loaded (WITH_NVIDIA_PEERMEM is on)")
     facts = gpus.peer_modules, gpus.memory_peers
     modules, clients = (() if isinstance(fact, Unknown) else fact for fact in facts)
@@ -572,7 +598,11 @@ def _judge_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) ->
 
 
 def _judge_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Finding:
-    """Judge whether dma-buf lets NICs register GPU memory. finding: to be completed."""
+    """Judge whether dma-buf lets NICs register GPU memory.
+
+    Args:
+        finding: To be completed.
+    """
     finding = finding._replace(
         need="dma-buf: open kernel module, Linux 5.12 (WITH_NVIDIA_PEERMEM=0)"
     )
@@ -594,8 +624,11 @@ def _judge_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Fin
 
 @or_unknown
 def _dma_buf_problem(system: SystemFacts, gpus: GpuFacts) -> str | Unknown | None:
-    """Return why GPU memory cannot be exported as dma-buf; None if it can. Unknown if the kernel's
-    release or CUDA's answer is not known."""
+    """Return why GPU memory cannot be exported as dma-buf; None if it can.
+
+    Returns:
+        Unknown if the kernel's release or CUDA's answer is not known.
+    """
     # The proprietary module never has it, whatever the GPU (NVIDIA open-gpu-kernel-modules).
     if gpus.kernel_module == "proprietary":
         return "the proprietary kernel module exports no dma-buf"

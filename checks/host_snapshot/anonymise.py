@@ -41,12 +41,14 @@ def keeps_ipv4(address: int) -> bool:
 
 
 def ipv4_replacements(addresses: Iterable[int]) -> dict[int, int]:
-    """Return the replacement of each IPv4 address (all as numbers). Addresses that ``keeps_ipv4``
-    accepts are left out.
+    """Return the replacement of each IPv4 address (all as numbers).
+
+    Addresses that ``keeps_ipv4`` accepts are left out.
 
     The last octet stays, and addresses of one /24 network stay in one. Two addresses of a private
     range share as many leading bits after replacing as before. A bit in which all known addresses
-    agree becomes 0. Public networks are numbered from 198.18.0 on."""
+    agree becomes 0. Public networks are numbered from 198.18.0 on.
+    """
     known = sorted(address for address in addresses if not keeps_ipv4(address))
     prefixes = {address >> shift for address in known for shift in range(_HOST_BITS, 32)}
     public = sorted({address >> _HOST_BITS for address in known if _kept_bits(address) == 0})
@@ -96,8 +98,11 @@ _HOST_FILES = ("/proc/sys/kernel/hostname", "/etc/hostname")
 
 
 class PrivateNames:
-    """Collects private names and addresses with the ``learn`` methods, then replaces them. Each has
-    one replacement in all texts. What is learned after the first ``replace`` is not replaced."""
+    """Collects private names and addresses with the ``learn`` methods, then replaces them.
+
+    Each has one replacement in all texts. What is learned after the first ``replace`` is not
+    replaced.
+    """
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> None:
         """Begin with private names of hosts and users; short and common names are left out."""
@@ -114,7 +119,10 @@ class PrivateNames:
 
     def learn_file(self, name: str, text: str) -> None:
         """Collect names of hosts and users from hostname, hosts, limits, mounts and fstab files.
-        name: the file's absolute path, which tells its form; any other file is ignored."""
+
+        Args:
+            name: The file's absolute path, which tells its form; any other file is ignored.
+        """
         hosts: list[str] = [text.strip()] if name in _HOST_FILES else []
         if name == "/etc/hosts":
             rows = (line.partition("#")[0].split()[1:] for line in text.splitlines())
@@ -133,7 +141,8 @@ class PrivateNames:
 
     def learn_launch(self, text: str) -> None:
         """Collect as ``learn``; also users and hosts of mail addresses, and dotted hosts of
-        URLs."""
+        URLs.
+        """
         self.learn(text)
         for user, host in _MAIL.findall(text):
             self._users |= {user} if _is_private(user) else set()
@@ -143,10 +152,13 @@ class PrivateNames:
 
     def _learn_address(self, what: str, text: str) -> str:
         """Collect one address, and return the text that takes its place in ``_change_addresses``.
-        what: uuid, mac, guid, ipv6 or ipv4.
 
         That text is a blank, so that no later pattern finds a part of the address again. An IPv4
-        address is returned unchanged, and so is a text that proves to be no address."""
+        address is returned unchanged, and so is a text that proves to be no address.
+
+        Args:
+            what: Uuid, mac, guid, ipv6 or ipv4.
+        """
         if what == "uuid":
             self._uuids.add(text.lower().replace("_", "-"))
         elif what == "mac":
@@ -201,7 +213,11 @@ class PrivateNames:
 
     def _replacement(self, what: str, text: str) -> str:
         """Return the replacement of one address, in the style of ``text``; ``text`` itself if it is
-        kept or was not learned. what: uuid, mac, guid, ipv6 or ipv4."""
+        kept or was not learned.
+
+        Args:
+            what: Uuid, mac, guid, ipv6 or ipv4.
+        """
         if what == "uuid":
             uuid = self._uuid_of.get(text.lower().replace("_", "-"), text)
             return uuid.replace("-", "_") if "_" in text else uuid
@@ -228,8 +244,10 @@ class PrivateNames:
         return written.packed.hex(":", 2) if len(text) == 39 else written.compressed
 
     def _ipv6_replacement(self, address: int) -> int:
-        """Return the replacement of an IPv6 address; multicast and loopback addresses stay. If it
-        contains an IPv4 address (``::ffff:10.0.0.1``), only that part is replaced."""
+        """Return the replacement of an IPv6 address; multicast and loopback addresses stay.
+
+        If it contains an IPv4 address (``::ffff:10.0.0.1``), only that part is replaced.
+        """
         if address <= 1 or address >> 120 == 0xFF:
             return address
         if _is_ipv4(address):
@@ -246,8 +264,10 @@ def _numbered(values: set[int], base: int) -> dict[int, int]:
 
 
 def _change_addresses(text: str, change: Callable[[str, str], str]) -> str:
-    """Return ``text`` with each address replaced by ``change(what, address)``. what: uuid, mac,
-    guid, ipv6 or ipv4. A release number that looks like an IPv4 address stays."""
+    """Return ``text`` with each address replaced by ``change(what, address)``.
+
+    what: uuid, mac, guid, ipv6 or ipv4. A release number that looks like an IPv4 address stays.
+    """
     for what, pattern in (("uuid", _UUID), ("mac", _MAC), ("guid", _GUID), ("ipv6", _IPV6)):
         text = pattern.sub(lambda m, what=what: change(what, m[0]), text)  # type: ignore[misc]
 
@@ -290,8 +310,11 @@ def _ipv6(text: str) -> int | None:
 def anonymise(
     answers: Answers, extras: Mapping[str, Any], hosts: Iterable[str], users: Iterable[str]
 ) -> tuple[Answers, dict[str, Any]]:
-    """Return the answers and extras of a capture with private names and addresses replaced. hosts,
-    users: more private names, beside those that the data itself shows."""
+    """Return the answers and extras of a capture with private names and addresses replaced.
+
+    Args:
+        hosts, users: More private names, beside those that the data itself shows.
+    """
     names = PrivateNames(hosts, users)
     for name, text in answers.texts.items():
         if not isinstance(text, Unknown):

@@ -41,8 +41,13 @@ def _not_recorded(reason: str) -> Unknown:
 
 
 class Capture(Root):
-    """A host that was captured: gives the recorded ``answers`` back. An answer that was not
-    recorded is Unknown. extras: plain data that the writer of the capture added."""
+    """A host that was captured: gives the recorded ``answers`` back.
+
+    An answer that was not recorded is Unknown.
+
+    Args:
+        extras: Plain data that the writer of the capture added.
+    """
 
     def __init__(self, answers: Answers, extras: Json) -> None:
         super().__init__(NOWHERE)
@@ -85,10 +90,14 @@ class Capture(Root):
 
 
 def open_root(path: str) -> Root:
-    """Open what ``--root`` names. Raises CaptureError.
+    """Open what ``--root`` names.
 
-    path: "/", a host's folder, a capture (archive or folder), a tar of a host's files,
-    ``demo:NAME``, ``described:...`` or a TOML file that describes a host."""
+    Raises CaptureError.
+
+    Args:
+        path: "/", a host's folder, a capture (archive or folder), a tar of a host's files,
+            ``demo:NAME``, ``described:...`` or a TOML file that describes a host.
+    """
 
     def refused(why: str) -> CaptureError:
         return CaptureError(f"--root {path}: {why}")
@@ -131,9 +140,13 @@ def open_root(path: str) -> Root:
 
 
 def capture_files(answers: Answers, extras: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the members of a capture archive by relative name, ``capture.json`` first. Files whose
-    names suit no archive are in ``capture.json``, and so are ``extras``. Raises CaptureError if
-    that file, or ``calls.json``, is too large."""
+    """Return the members of a capture archive by relative name, ``capture.json`` first.
+
+    Files whose names suit no archive are in ``capture.json``, and so are ``extras``.
+
+    Raises:
+        CaptureError: If that file, or ``calls.json``, is too large.
+    """
     members: dict[str, bytes] = {}
     inline: dict[str, str] = {}
     for name, text in sorted(answers.texts.items()):
@@ -176,8 +189,11 @@ def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
 
 
 def json_of(value: object) -> bytes:
-    """Return an object as indented JSON for people, with a line feed at the end. Raises
-    CaptureError if it is too large."""
+    """Return an object as indented JSON for people, with a line feed at the end.
+
+    Raises:
+        CaptureError: If it is too large.
+    """
     import json
 
     text = json.dumps(value, indent=1, sort_keys=True)
@@ -191,7 +207,10 @@ def json_of(value: object) -> bytes:
 
 
 def _from_folder(path: str) -> Capture:
-    """Read a capture that somebody unpacked into the folder ``path``. Raises CaptureError."""
+    """Read a capture that somebody unpacked into the folder ``path``.
+
+    Raises CaptureError.
+    """
 
     def read(name: str) -> bytes:
         with open(os.path.join(path, name), "rb") as file:
@@ -210,7 +229,11 @@ def _from_folder(path: str) -> Capture:
 
 
 def _parse_json(content: bytes) -> Any:
-    """Parse JSON. Raises ValueError if it is not JSON, or larger than the JSON of any capture."""
+    """Parse JSON.
+
+    Raises:
+        ValueError: If it is not JSON, or larger than the JSON of any capture.
+    """
     import json
 
     if len(content) > MOST_JSON_BYTES:
@@ -219,8 +242,13 @@ def _parse_json(content: bytes) -> Any:
 
 
 def _parse_capture_json(path: str, content: bytes) -> Json:
-    """Parse the content of ``capture.json`` and check its schema. Raises CaptureError. path: of the
-    capture, for the error's text."""
+    """Parse the content of ``capture.json`` and check its schema.
+
+    Raises CaptureError.
+
+    Args:
+        path: Of the capture, for the error's text.
+    """
     try:
         about = _parse_json(content)
     except (ValueError, RecursionError) as error:
@@ -235,8 +263,14 @@ def _parse_capture_json(path: str, content: bytes) -> Json:
 
 
 def _capture_of_parts(path: str, content: bytes, files: Mapping[str, bytes]) -> Capture:
-    """Return a capture from its parts. Raises CaptureError if a part is missing or malformed. path:
-    for the error's text; content: of ``capture.json``; files: content by absolute name."""
+    """Return a capture from its parts.
+
+    Args:
+        path: For the error's text; content: of ``capture.json``; files: content by absolute name.
+
+    Raises:
+        CaptureError: If a part is missing or malformed.
+    """
     about = _parse_capture_json(path, content)
     answers = no_answers()
     missing = [name for name in about.get("files", ()) if f"/{name}" not in files]

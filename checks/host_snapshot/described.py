@@ -84,8 +84,11 @@ class Description(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """Return the size of all memory of the host. Raises CaptureError if the text is missing, is
-        no size, or is a size that no host has."""
+        """Return the size of all memory of the host.
+
+        Raises:
+            CaptureError: If the text is missing, is no size, or is a size that no host has.
+        """
         if not self.memory:
             raise CaptureError("a host is described by its memory first: give --memory, as 2tb")
         try:
@@ -101,7 +104,11 @@ class Description(NamedTuple):
 
     @property
     def numa_nodes(self) -> int:
-        """Return the number of NUMA nodes, 1 by default. Raises CaptureError if not 1 to 64."""
+        """Return the number of NUMA nodes, 1 by default.
+
+        Raises:
+            CaptureError: If not 1 to 64.
+        """
         numa = self.numa or "1"
         if not re.fullmatch("[0-9]{1,2}", numa) or not 1 <= int(numa) <= _MOST_NODES:
             raise CaptureError(f"--numa {numa}: must be 1 to {_MOST_NODES}")
@@ -109,7 +116,11 @@ class Description(NamedTuple):
 
 
 class Devices(NamedTuple):
-    """GPUs or NICs of one model, as ``8xH800``. model: the row of ``name`` in the table."""
+    """GPUs or NICs of one model, as ``8xH800``.
+
+    Attributes:
+        model: The row of ``name`` in the table.
+    """
 
     number: int
     name: str
@@ -117,8 +128,12 @@ class Devices(NamedTuple):
 
 
 class DescribedHost(NamedTuple):
-    """The described host as values. gpus, nics: None if not described. nodes: number of NUMA
-    nodes."""
+    """The described host as values.
+
+    Attributes:
+        gpus, nics: None if not described.
+        nodes: Number of NUMA nodes.
+    """
 
     memory_bytes: int
     gpus: Devices | None
@@ -137,10 +152,14 @@ class DescribedRoot(TreeRoot):
     """Gives the files and answers of a host that does not exist yet, made from its description.
 
     assumptions: what is assumed of the host, in sentences. not_described: the topics (gpus, rdma)
-    that the description leaves out; their folders are Unknown, not empty."""
+    that the description leaves out; their folders are Unknown, not empty.
+    """
 
     def __init__(self, description: Description) -> None:
-        """Make the files and answers of the described host. Raises CaptureError."""
+        """Make the files and answers of the described host.
+
+        Raises CaptureError.
+        """
         gpus, nics = _devices("gpus", description.gpus), _devices("nics", description.nics)
         host = DescribedHost(description.memory_bytes, gpus, nics, description.numa_nodes)
         self.host = host
@@ -168,7 +187,10 @@ class DescribedRoot(TreeRoot):
 
 def description_of(path: str) -> Description:
     """Read a description: ``described:memory=2tb,gpus=8xH800,...``, or the path of a TOML file with
-    the same keys. Raises CaptureError."""
+    the same keys.
+
+    Raises CaptureError.
+    """
     if path.startswith(DESCRIBED):
         fields = path.removeprefix(DESCRIBED).split(",")
         values: Table = {key: text for key, _, text in (word.partition("=") for word in fields)}
@@ -186,8 +208,14 @@ def description_of(path: str) -> Description:
 
 
 def _devices(model_type: str, text: str | None) -> Devices | None:
-    """Read ``8xH800``: the number and the model of GPUs or NICs; None if ``text`` is None. Raises
-    CaptureError if text, number or model is not accepted. model_type: ``gpus`` or ``nics``."""
+    """Read ``8xH800``: the number and the model of GPUs or NICs; None if ``text`` is None.
+
+    Args:
+        model_type: ``gpus`` or ``nics``.
+
+    Raises:
+        CaptureError: If text, number or model is not accepted.
+    """
     if text is None:
         return None
     option, known = f"--{model_type}", known_models(model_type)
@@ -212,8 +240,11 @@ def _comparable(name: str) -> str:
 
 
 def _gpu_by_memory(text: str) -> Table | None:
-    """Return a GPU that is known only by its memory, ``288gb``, as a row of the table. None if
-    ``text`` is no size or less than 1 GiB."""
+    """Return a GPU that is known only by its memory, ``288gb``, as a row of the table.
+
+    Returns:
+        None if ``text`` is no size or less than 1 GiB.
+    """
     try:
         size = parse_size(text)
     except ValueError:
@@ -232,7 +263,8 @@ def gpu_kinds(gpus: str | None, count: int) -> Iterator[tuple[tuple[str, ...], D
 
     If ``gpus`` describes GPUs (``8xH800``), only that kind is yielded. Else ``count`` GPUs of each
     size of memory that a known model has, the smallest first. Models with up to 8 % more memory
-    than the smallest are one kind, with all their names. Raises CaptureError."""
+    than the smallest are one kind, with all their names. Raises CaptureError.
+    """
     devices = _devices("gpus", gpus)
     if devices is not None:
         yield (devices.name,), devices
@@ -262,7 +294,10 @@ def _described_tree(
 
 def _assumptions(described: DescribedHost, assumes_one_node: bool) -> tuple[str, ...]:
     """Return sentences on the values that the description does not give, and on the GPUs and NICs.
-    assumes_one_node: the description does not tell the number of NUMA nodes."""
+
+    Args:
+        assumes_one_node: The description does not tell the number of NUMA nodes.
+    """
     total, available = (size * described.nodes for size in described.usable)
     assumed = [
         f"of {format_bytes(described.memory_bytes)} the kernel's page tables take a "
@@ -355,8 +390,10 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
 
 
 def _add_gpus(tree: Tree, gpus: Devices, nodes: int) -> None:
-    """Add GPUs of one model, evenly over ``nodes`` NUMA nodes. Only NVIDIA's have answers of NVML
-    and CUDA."""
+    """Add GPUs of one model, evenly over ``nodes`` NUMA nodes.
+
+    Only NVIDIA's have answers of NVML and CUDA.
+    """
     count, _, model = gpus
     nvidia = "vendor" not in model
     devices = []
@@ -434,7 +471,11 @@ def _load(tree: Tree, *modules: str) -> None:
 def _add_function(
     tree: Tree, address: str, numa_node: int, driver: str, vendor: str, device: str, code: str
 ) -> str:
-    """Add a PCI function on the root bus of its address; return its folder. code: its PCI class."""
+    """Add a PCI function on the root bus of its address; return its folder.
+
+    Args:
+        code: Its PCI class.
+    """
     bus = address[5:7]
     folder = f"/sys/devices/pci0000:{bus}/{address}"
     ids = {"driver": driver, "vendor": vendor, "device": device, "class": code}

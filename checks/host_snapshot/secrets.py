@@ -75,7 +75,10 @@ def clean_text(text: str) -> str:
 
 def clean_words(argv: Iterable[str]) -> list[str]:
     """Return the words of a command with ``(removed)`` for the values of secret flags and
-    variables. References to variables stay; ``clean_text`` cleans all other words."""
+    variables.
+
+    References to variables stay; ``clean_text`` cleans all other words.
+    """
     cleaned, before = [], ""
     for word in argv:
         name, _, value = word.partition("=")
@@ -92,7 +95,10 @@ def clean_words(argv: Iterable[str]) -> list[str]:
 
 def public(value: Any) -> Any:
     """Return plain data with all texts cleaned, keys too: secrets written ``NAME=value`` are
-    replaced, and addresses lose user info and query. Tuples become lists."""
+    replaced, and addresses lose user info and query.
+
+    Tuples become lists.
+    """
     if isinstance(value, str):
         shown = _public(value)
         return value if shown == value else shown  # a Quantity stays one
@@ -113,8 +119,13 @@ def _public(text: str) -> str:
 
 
 def _without_values(text: str, head: re.Pattern[str], value: re.Pattern[str]) -> str:
-    """Return a text with the value of each secret replaced by ``(removed)`` in quotes. References
-    to variables stay. head: matches a name (group ``name``) and its sign; value: a value."""
+    """Return a text with the value of each secret replaced by ``(removed)`` in quotes.
+
+    References to variables stay.
+
+    Args:
+        head: Matches a name (group ``name``) and its sign; value: a value.
+    """
     parts, done = [], 0
     for match in head.finditer(text):
         if match.start() < done or not is_secret(match["name"]):

@@ -36,8 +36,12 @@ DROP_IN = f"{SYSCTL_FOLDERS[0]}/90-mooncake.conf"
 
 
 class SysctlFile(NamedTuple):
-    """One sysctl file. settings: name, with dots, and value of each line, in order. masked: it is a
-    link to /dev/null, which hides the files of the same name in later folders."""
+    """One sysctl file.
+
+    Attributes:
+        settings: Name, with dots, and value of each line, in order.
+        masked: It is a link to /dev/null, which hides the files of the same name in later folders.
+    """
 
     path: str
     settings: tuple[tuple[str, str], ...] = ()
@@ -45,9 +49,13 @@ class SysctlFile(NamedTuple):
 
 
 def read_sysctl_files(root: Root, *, lasting: bool = False) -> tuple[SysctlFile, ...]:
-    """Read the sysctl files in the order in which they act. Of several files with one name only the
-    one in the earliest folder is read. lasting: leave out /run, whose files are gone after a boot
-    that does not write them again."""
+    """Read the sysctl files in the order in which they act.
+
+    Of several files with one name only the one in the earliest folder is read.
+
+    Args:
+        lasting: Leave out /run, whose files are gone after a boot that does not write them again.
+    """
     folders = [folder for folder in SYSCTL_FOLDERS if not (lasting and folder == RUN)]
     files = []
     for path in (*conf_files(root, folders), SYSCTL_CONF):
@@ -85,11 +93,15 @@ def acts_before_drop_in(path: str) -> bool:
 
 
 def choose_sysctl_file(files: Sequence[SysctlFile], last: str = "") -> tuple[str, str]:
-    """Choose the sysctl file that a line is added to. Return its path, and the file to copy to that
-    path first, or "".
+    """Choose the sysctl file that a line is added to.
 
-    files: those of ``read_sysctl_files``. last: the file that would overrule our drop-in, or "". If
-    ``last`` lies outside of /etc, it is copied to /etc first, so that its other lines stay."""
+    Return its path, and the file to copy to that path first, or "".
+
+    Args:
+        files: Those of ``read_sysctl_files``.
+        last: The file that would overrule our drop-in, or "". If ``last`` lies outside of /etc, it
+            is copied to /etc first, so that its other lines stay.
+    """
     if last == SYSCTL_CONF:
         return SYSCTL_CONF, ""
     name = (last or DROP_IN).rpartition("/")[2]
@@ -106,16 +118,24 @@ _LINUX = ("linux", "linux16", "linuxefi")
 
 
 class BootEntry(NamedTuple):
-    """One entry of the menu. names: of the entry and the submenus above it, the outermost first:
-    number, id and title of each. words: of the kernel command line."""
+    """One entry of the menu.
+
+    Attributes:
+        names: Of the entry and the submenus above it, the outermost first: number, id and title of
+            each.
+        words: Of the kernel command line.
+    """
 
     names: tuple[tuple[str, ...], ...]
     words: tuple[str, ...]
 
 
 def read_next_words(root: Root) -> tuple[str, ...] | Unknown:
-    """Return the words of the kernel command line of the next boot. Unknown if no menu of GRUB can
-    be read, or its default entry is missing."""
+    """Return the words of the kernel command line of the next boot.
+
+    Returns:
+        Unknown if no menu of GRUB can be read, or its default entry is missing.
+    """
     missing = Unknown("")
     for folder in GRUB_FOLDERS:
         path = f"{folder}/grub.cfg"
@@ -166,7 +186,11 @@ def _words(line: str) -> list[str]:
 
 def _default_entry(menu: str, saved: dict[str, str]) -> str:
     """Return the name of the entry that the menu starts by default: a number, id or title, or
-    ``1>2`` for an entry of a submenu. saved: the variables of grubenv."""
+    ``1>2`` for an entry of a submenu.
+
+    Args:
+        saved: The variables of grubenv.
+    """
     if "next_entry" in menu and saved.get("next_entry"):
         return saved["next_entry"]
     defaults = [each for each in re.findall(r'set default="([^"]*)"', menu) if "next_" not in each]
@@ -175,8 +199,14 @@ def _default_entry(menu: str, saved: dict[str, str]) -> str:
 
 
 def _entry_words(entries: list[BootEntry], default: str, source: str) -> tuple[str, ...] | Unknown:
-    """Return the kernel's words of the first entry that ``default`` names ("1>2" or an id). Unknown
-    if no entry has that name. source: the menu's path."""
+    """Return the kernel's words of the first entry that ``default`` names ("1>2" or an id).
+
+    Args:
+        source: The menu's path.
+
+    Returns:
+        Unknown if no entry has that name.
+    """
     wanted = default.split(">")
     for entry in entries:
         fits = (name in names for name, names in zip(wanted, entry.names, strict=False))
@@ -187,7 +217,11 @@ def _entry_words(entries: list[BootEntry], default: str, source: str) -> tuple[s
 
 def _read_bls_entries(root: Root, saved: dict[str, str]) -> list[BootEntry]:
     """Read the files of BLS_ENTRIES, one menu entry each, the newest version first, as in GRUB's
-    blscfg. saved: the variables of grubenv."""
+    blscfg.
+
+    Args:
+        saved: The variables of grubenv.
+    """
     entries = []
     for name in root.listed(BLS_ENTRIES):
         text = root.text(f"{BLS_ENTRIES}/{name}")
@@ -211,8 +245,13 @@ _UNIT_SCALE = {"K": KIB, "M": MIB, "G": GIB}
 
 
 class PoolWriter(NamedTuple):
-    """One thing that sets a pool at boot. page_size_bytes: None for the kernel's default size.
-    node: None for the whole pool. pages: None if a script writes a number that is not read."""
+    """One thing that sets a pool at boot.
+
+    Attributes:
+        page_size_bytes: None for the kernel's default size.
+        node: None for the whole pool.
+        pages: None if a script writes a number that is not read.
+    """
 
     source: str
     page_size_bytes: int | None
@@ -222,7 +261,8 @@ class PoolWriter(NamedTuple):
 
 def read_pool_writers(root: Root, files: Sequence[SysctlFile]) -> tuple[PoolWriter, ...]:
     """Read everything that sets pools at boot, in the order of the boot: the kernel command line,
-    the sysctl ``files``, TuneD, systemd units."""
+    the sysctl ``files``, TuneD, systemd units.
+    """
     words = read_next_words(root)  # this boot's own words, if no menu is read
     content = root.text("/proc/cmdline") if isinstance(words, Unknown) else " ".join(words)
     return (
@@ -239,7 +279,8 @@ def pages_after_boot(
     """Return ``(pages, source)`` of a pool after the boot; None if nobody sets it.
 
     The pages are the last writer's; if single NUMA nodes were written after that, the sum over
-    those nodes. Writers whose number could not be read are left out."""
+    those nodes. Writers whose number could not be read are left out.
+    """
     last, nodes = _last_writers(_writers_of_size(writers, page_size_bytes, default_page_bytes))
     if nodes:
         sources = sorted({source for _, source in nodes.values()})
@@ -253,8 +294,11 @@ def shares_after_boot(
     default_page_bytes: int | Unknown,
     nodes: Sequence[int],
 ) -> dict[int, int]:
-    """Return the pages that each of ``nodes`` has after the boot. The kernel spreads a whole pool
-    evenly; if single nodes are written after that, every other node has 0."""
+    """Return the pages that each of ``nodes`` has after the boot.
+
+    The kernel spreads a whole pool evenly; if single nodes are written after that, every other node
+    has 0.
+    """
     last, by_node = _last_writers(_writers_of_size(writers, page_size_bytes, default_page_bytes))
     even = 0 if last is None or not nodes or by_node else last[0] // len(nodes)
     return {node: by_node[node][0] if node in by_node else even for node in nodes}
@@ -271,7 +315,10 @@ def _last_writers(
     writers: list[PoolWriter],
 ) -> tuple[tuple[int, str] | None, dict[int, tuple[int, str]]]:
     """Return ``(pages, source)`` of the last writer of the whole pool, or None; and by node, those
-    of the last writer after that. Writers whose number could not be read are left out."""
+    of the last writer after that.
+
+    Writers whose number could not be read are left out.
+    """
     last: tuple[int, str] | None = None
     nodes: dict[int, tuple[int, str]] = {}
     for source, _, at, pages in writers:
@@ -296,7 +343,10 @@ def overruling_writers(
     writers: Sequence[PoolWriter], pages: int, default_page_bytes: int | Unknown
 ) -> tuple[PoolWriter, ...]:
     """Return the writers that set the whole default pool below ``pages`` after our drop-in, or to a
-    number that was not read. The kernel command line and our unit are left out."""
+    number that was not read.
+
+    The kernel command line and our unit are left out.
+    """
     return tuple(
         writer
         for writer in writers
@@ -309,7 +359,8 @@ def overruling_writers(
 
 def parse_command_line(text: str, source: str) -> tuple[PoolWriter, ...]:
     """Read the pools that a kernel command line sets: ``default_hugepagesz=1G hugepagesz=2M
-    hugepages=512``, or by NUMA node ``hugepages=0:256,1:256``."""
+    hugepages=512``, or by NUMA node ``hugepages=0:256,1:256``.
+    """
     writers: list[PoolWriter] = []
     size: int | None = None
     for word in text.split():

@@ -27,12 +27,16 @@ THP = "/sys/kernel/mm/transparent_hugepage"
 class HugetlbFacts(NamedTuple):
     """All facts about the huge pages of a host.
 
-    limits: what the hugetlb cgroup leaves, by page size; None if nothing limits. free_blocks: by
-    node, how many free blocks of each order (2^order base pages) the kernel holds, zones together.
-    node_free_bytes: free memory by node. writers: who sets the pools at boot. thp_*: the setting in
-    force, the word in brackets. sysctl_files: those that are applied at boot, in their order.
-    boot_unread: why it is not known what sets the pools at boot; None if that was read. lasting:
-    ``writers`` without the files of /run/sysctl.d; None if /run has no such file."""
+    Attributes:
+        limits: What the hugetlb cgroup leaves, by page size; None if nothing limits.
+        free_blocks: By node, how many free blocks of each order (2^order base pages) the kernel
+            holds, zones together.
+        node_free_bytes: Free memory by node.
+        writers: Who sets the pools at boot. thp_*: the setting in force, the word in brackets.
+        sysctl_files: Those that are applied at boot, in their order.
+        boot_unread: Why it is not known what sets the pools at boot; None if that was read.
+        lasting: ``writers`` without the files of /run/sysctl.d; None if /run has no such file.
+    """
 
     hugetlb: HugeTlb
     meminfo: Meminfo | Unknown
@@ -48,7 +52,10 @@ class HugetlbFacts(NamedTuple):
 
     def boot_writers(self, page_bytes: int) -> tuple[PoolWriter, ...]:
         """Return who sets pools at boot: ``writers`` or ``lasting``, whichever leaves fewer pages.
-        page_bytes: the page size of the pool that is compared."""
+
+        Args:
+            page_bytes: The page size of the pool that is compared.
+        """
         default = self.hugetlb.default_page_size_bytes
         lasting = self.writers if self.lasting is None else self.lasting
         return min(

@@ -21,8 +21,11 @@ HEADROOM = "while a split segment is mapped"
 class Stock(NamedTuple):
     """Pages available, between two bounds; equal if they are known exactly.
 
-    kills: a mapping of more pages is granted all the same, and a bus error ends the process that
-    touches them; nothing falls back. A cgroup's hugetlb limit does so unless it is ``rsvd``."""
+    Attributes:
+        kills: A mapping of more pages is granted all the same, and a bus error ends the process
+            that touches them; nothing falls back. A cgroup's hugetlb limit does so unless it is
+            ``rsvd``.
+    """
 
     least_pages: int
     most_pages: int
@@ -31,7 +34,8 @@ class Stock(NamedTuple):
 
 class Fit(Enum):
     """Whether pools hold all that is asked for (FITS), enough for a start (FALLS_BACK), or less
-    (FAILS)."""
+    (FAILS).
+    """
 
     FITS = "fits"
     FALLS_BACK = "falls_back"
@@ -57,7 +61,10 @@ class FitVerdict(NamedTuple):
 
 
 def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) -> FitVerdict:
-    """Judge whether ``stock`` holds all ``usages`` together. A spot not in ``stock`` is unknown."""
+    """Judge whether ``stock`` holds all ``usages`` together.
+
+    A spot not in ``stock`` is unknown.
+    """
     needs = fit_needs(usages)
     start = start_needs([_drop_large_arena(usage, stock) for usage in usages])
     missing = Unknown("not read")
@@ -68,7 +75,11 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
 
     def verdict(bound: int, unknown_pages: float) -> Fit:
         """Tell whether one bound of each stock (0: least, 1: most) holds everything, or at least a
-        start. unknown_pages: taken for an unknown stock."""
+        start.
+
+        Args:
+            unknown_pages: Taken for an unknown stock.
+        """
         have = {
             spot: unknown_pages if isinstance(stock, Unknown) else stock[bound]
             for spot, stock in available.items()
@@ -88,14 +99,18 @@ def judge_fit(usages: Sequence[Usage], stock: Mapping[Spot, Stock | Unknown]) ->
 
 
 def touched_pages(usages: Sequence[Usage], spot: Spot) -> int:
-    """Return the pages at ``spot`` that a single process touches if it does not fill its arena. 0
-    for several processes, or if the process fills its arena."""
+    """Return the pages at ``spot`` that a single process touches if it does not fill its arena.
+
+    Returns:
+        0 for several processes, or if the process fills its arena.
+    """
     return usages[0].touched.get(spot, 0) if len(usages) == 1 else 0
 
 
 def _drop_large_arena(usage: Usage, stock: Mapping[Spot, Stock | Unknown]) -> Usage:
     """Return a usage without its arena, if the arena alone is larger than the stock of its pool or
-    node; else unchanged."""
+    node; else unchanged.
+    """
     for spot, pages in usage.arena.items():
         every = (stock.get(at) for at in (spot, Spot(spot.page_size_bytes, None)))
         if any(isinstance(have, Stock) and have.most_pages < pages for have in every):
@@ -113,8 +128,11 @@ def fit_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
 
 
 def start_needs(usages: Sequence[Usage]) -> dict[Spot, int]:
-    """Return the pages, by spot, with which every process certainly starts. This is the worst case:
-    one process gets the least that it can start with, after all others took their most."""
+    """Return the pages, by spot, with which every process certainly starts.
+
+    This is the worst case: one process gets the least that it can start with, after all others took
+    their most.
+    """
     needs: dict[Spot, int] = {}
     every = [(usage.mapped, usage.dropped, usage.headroom) for usage in usages]
     for spot in _spots(pages for three in every for pages in three):
@@ -135,7 +153,8 @@ def pool_needs(needs: Pages) -> dict[Spot, int]:
     """Return needs with each whole pool at least as large as the needs of its NUMA nodes together.
 
     That sum is more than is ever taken at once if unbound pages may lie on any node, or if a node
-    has to show free pages for a moment (``Usage.headroom``)."""
+    has to show free pages for a moment (``Usage.headroom``).
+    """
     together: dict[Spot, int] = {}
     for spot, pages in needs.items():
         if spot.node is not None:

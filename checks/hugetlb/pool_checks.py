@@ -73,7 +73,8 @@ class PageNeed:
     """The huge pages of a launch.
 
     taken: the most that are in use at one time if all goes well. everything, start: what to set the
-    pools to, for all that the launch asks for, and for a certain start."""
+    pools to, for all that the launch asks for, and for a certain start.
+    """
 
     def __init__(self, needs: LaunchNeeds) -> None:
         assert not isinstance(needs.usages, Unknown)
@@ -89,7 +90,11 @@ class PageNeed:
 
 
 def wanted_pages(needs: LaunchNeeds | None) -> PageNeed:
-    """Return the huge pages of a launch. Raises UnjudgedError if they are none or not known."""
+    """Return the huge pages of a launch.
+
+    Raises:
+        UnjudgedError: If they are none or not known.
+    """
     launch = the_launch(needs)
     passed("launch").known(launch.usages)
     wanted = PageNeed(launch)
@@ -113,7 +118,11 @@ def pool_terms(wanted: PageNeed, spot: Spot) -> str:
 
 def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
     """Return the pages at ``spot`` as a sum over processes, equal terms joined: ``8 x 14306 + 128
-    ...``. "" if no process takes any, or that is not known."""
+    ...``.
+
+    Returns:
+        "" if no process takes any, or that is not known.
+    """
     counts: dict[int, int] = {}
     if needs is None or isinstance(needs.usages, Unknown):
         return ""
@@ -193,8 +202,10 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: PageNeed) -> Finding:
 
 
 def _consequence(spot: Spot) -> str:
-    """Tell what happens if pages of ``spot`` are missing, as the end of a sentence. It differs
-    for the whole pool (no node) and for one node."""
+    """Tell what happens if pages of ``spot`` are missing, as the end of a sentence.
+
+    It differs for the whole pool (no node) and for one node.
+    """
     if spot.node is None:
         return "mapping fails, and the process ends after it has loaded the model"
     return (
@@ -204,7 +215,12 @@ def _consequence(spot: Spot) -> str:
 
 
 def _advice(short: bool, refused: str, hugepages: Pool | Unknown) -> str:
-    """Say how to get missing pages. short: a pool must grow. refused: why it cannot grow, or ""."""
+    """Say how to get missing pages.
+
+    Args:
+        short: A pool must grow.
+        refused: Why it cannot grow, or "".
+    """
     if refused:
         return f"cannot be reserved now ({refused})"
     if not short:
@@ -346,7 +362,9 @@ def _judge_limit(
 
 def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
     """Judge whether each Kubernetes container asks for the huge pages that its processes take.
-    Processes whose huge pages are not known are left out."""
+
+    Processes whose huge pages are not known are left out.
+    """
     taken: dict[str, int] = {}
     limits: dict[str, int] = {}
     for process in needs.processes:
@@ -384,7 +402,10 @@ def reservation(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
 @or_unjudged
 def _judge_room(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> Finding:
     """Judge whether free memory can become the missing pages of one pool, or of one NUMA node.
-    sizes: the flags that set the launch's memory, for the advice."""
+
+    Args:
+        sizes: The flags that set the launch's memory, for the advice.
+    """
     page = spot.page_size_bytes
     finding = passed(f"{format_page_size(page)} pages{spot.where}")
     if target.now_pages is None:
@@ -427,8 +448,11 @@ def _judge_room(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> 
 
 
 def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
-    """Count the free pages of the spot's size that lie in one piece of memory. 0 for pages of 1 GiB
-    or more, which the allocator does not keep."""
+    """Count the free pages of the spot's size that lie in one piece of memory.
+
+    Returns:
+        0 for pages of 1 GiB or more, which the allocator does not keep.
+    """
     if isinstance(facts.free_blocks, Unknown):
         return facts.free_blocks
     if spot.page_size_bytes >= GIGANTIC_BYTES:
@@ -452,8 +476,12 @@ def after_reboot(wanted: PageNeed, hugetlb: HugetlbFacts, system: SystemFacts) -
 
 
 def _judge_boot(page: int, wanted: PageNeed, hugetlb: HugetlbFacts, contained: bool) -> Finding:
-    """Judge whether the boot makes the pool of one page size as large as the launch needs. page:
-    the page size in bytes. contained: this is a container, which does not see the host's boot."""
+    """Judge whether the boot makes the pool of one page size as large as the launch needs.
+
+    Args:
+        page: The page size in bytes.
+        contained: This is a container, which does not see the host's boot.
+    """
     default = hugetlb.hugetlb.default_page_size_bytes
     bound = {
         at.node: target.own_pages
@@ -519,8 +547,10 @@ def _sysctl_remedy(
     """Return ``(advice, settings)`` that make the boot set the default pool to ``pages``, or to
     what it sets already if that is more.
 
-    later: (pages, source) that the boot sets already, None if nothing does. The settings are () if
-    something other than a sysctl file sets the pool after our file; the advice names it."""
+    Args:
+        later: (pages, source) that the boot sets already, None if nothing does. The settings are ()
+            if something other than a sysctl file sets the pool after our file; the advice names it.
+    """
     wanted, now = (pages, "") if later is None else (max(pages, later[0]), str(later[0]))
     default = facts.hugetlb.default_page_size_bytes
     after = overruling_writers((*(facts.lasting or ()), *facts.writers), wanted, default)
@@ -536,7 +566,11 @@ def _sysctl_remedy(
 
 
 def _boot_advice(page: int, even: bool) -> str:
-    """Say how to set a pool at boot if vm.nr_hugepages cannot. even: nodes have equal shares."""
+    """Say how to set a pool at boot if vm.nr_hugepages cannot.
+
+    Args:
+        even: Nodes have equal shares.
+    """
     if page >= GIB:
         return f"add hugepagesz={page // GIB}G hugepages=N to the kernel command line"
     if not even:

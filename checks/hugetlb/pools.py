@@ -31,7 +31,10 @@ GIGANTIC_BYTES = GIB
 
 
 class NodePool(NamedTuple):
-    """One node's share of a pool, in pages. Reservations are kept for the whole pool only."""
+    """One node's share of a pool, in pages.
+
+    Reservations are kept for the whole pool only.
+    """
 
     total_pages: int
     free_pages: int
@@ -41,7 +44,10 @@ class Pool(NamedTuple):
     """One page size's pool, in pages.
 
     ``total_pages`` counts surplus pages too. ``reserved_pages`` are promised to a mapping that has
-    not touched them yet: free, but not available. overcommit_pages: not every recording has them.
+    not touched them yet: free, but not available.
+
+    Attributes:
+        overcommit_pages: Not every recording has them.
     """
 
     page_size_bytes: int
@@ -61,15 +67,18 @@ class Pool(NamedTuple):
     @or_unknown
     def available_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
         """Return the pages that a new mapping can get: those free and not reserved, and the surplus
-        pages that the kernel may still make."""
+        pages that the kernel may still make.
+        """
         free = max(0, self.free_pages - self.reserved_pages)
         return free + known(self.surplus_allowance_pages(memory_available_bytes))
 
     def surplus_allowance_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
         """Return the surplus pages that the kernel may still make, by overcommit and free memory.
 
-        0 for gigantic pages, or if the available memory is not known. Unknown if the overcommit
-        limit is not known."""
+        Returns:
+            0 for gigantic pages, or if the available memory is not known. Unknown if the overcommit
+            limit is not known.
+        """
         if self.page_size_bytes >= GIGANTIC_BYTES:
             return 0
         if isinstance(self.overcommit_pages, Unknown):
@@ -83,8 +92,10 @@ class Pool(NamedTuple):
 class HugeTlb(NamedTuple):
     """Every pool of the host; ``pools`` is Unknown if neither sysfs nor meminfo shows any.
 
-    page_sizes_complete: False if only /proc/meminfo could be read: the default size alone. barred:
-    the NUMA nodes that give a launch from here no pages, each with the evidence."""
+    Attributes:
+        page_sizes_complete: False if only /proc/meminfo could be read: the default size alone.
+        barred: The NUMA nodes that give a launch from here no pages, each with the evidence.
+    """
 
     default_page_size_bytes: int | Unknown
     pools: Mapping[int, Pool | Unknown] | Unknown
@@ -133,7 +144,11 @@ def read_hugetlb(root: Root, meminfo: Meminfo | Unknown) -> HugeTlb:
 
 def _barred_nodes(root: Root) -> Mapping[int, Evidence] | Unknown:
     """Return the NUMA nodes that give no pages, each with the evidence: nodes outside of the
-    cpuset, and nodes that are a GPU's memory. Unknown if the cpuset is not known."""
+    cpuset, and nodes that are a GPU's memory.
+
+    Returns:
+        Unknown if the cpuset is not known.
+    """
     allowed, gpus = read_allowed(root), gpu_memory_nodes(root)
     if isinstance(allowed.mems, Unknown):
         return allowed.mems
@@ -181,7 +196,11 @@ def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Un
 @or_unknown
 def _meminfo_pool(root: Root, page_size_bytes: int, meminfo: Meminfo) -> Pool | Unknown:
     """Read the pool of the default page size: its counts from /proc/meminfo, the overcommit limit
-    from /proc/sys/vm, each node's share from sysfs. page_size_bytes: the default size."""
+    from /proc/sys/vm, each node's share from sysfs.
+
+    Args:
+        page_size_bytes: The default size.
+    """
     total, free, reserved = (
         known(meminfo.value(f"HugePages_{row}")) for row in ("Total", "Free", "Rsvd")
     )

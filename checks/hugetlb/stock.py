@@ -26,8 +26,10 @@ _NAMES = {"cgroup2": ("max", "current"), "cgroup": ("limit_in_bytes", "usage_in_
 class HugeTlbLimit(NamedTuple):
     """The tightest limit that applies: ``left_bytes`` more may be mapped; ``source`` sets it.
 
-    refuses: a larger mapping fails (``rsvd``); else it is granted, and a bus error ends the process
-    that touches more than is left (seen on 6.1 and 6.18)."""
+    Attributes:
+        refuses: A larger mapping fails (``rsvd``); else it is granted, and a bus error ends the
+            process that touches more than is left (seen on 6.1 and 6.18).
+    """
 
     left_bytes: int
     source: str
@@ -82,8 +84,10 @@ def stock_of(
     """Return the pages that each of ``spots`` can give: free, not reserved, on NUMA nodes that this
     process may use and no GPU owns.
 
-    limits: of the cgroup, by page size; they narrow a whole pool, not a spot of NUMA nodes.
-    memory_available_bytes: bounds the surplus pages that the kernel may still add."""
+    Args:
+        limits: Of the cgroup, by page size; they narrow a whole pool, not a spot of NUMA nodes.
+        memory_available_bytes: Bounds the surplus pages that the kernel may still add.
+    """
 
     @or_unknown
     def at(spot: Spot) -> Stock | Unknown:
@@ -117,7 +121,11 @@ def _pool_stock(
     limit: HugeTlbLimit | Unknown | None,
     memory_available_bytes: int | Unknown,
 ) -> Stock | Unknown:
-    """Return a whole pool's stock within the cgroup's limit. usable: nodes that are not barred."""
+    """Return a whole pool's stock within the cgroup's limit.
+
+    Args:
+        usable: Nodes that are not barred.
+    """
     pages = known(hugepages.available_pages(memory_available_bytes))
     stock = Stock(pages, pages)
     if len(usable) < len(hugepages.nodes):
@@ -134,8 +142,10 @@ def _pool_stock(
 def _stock_on(
     hugepages: Pool, nodes: Collection[int], memory_available_bytes: int | Unknown
 ) -> Stock | Unknown:
-    """Return the least and the most pages that ``nodes`` can give together. They differ because
-    reserved pages may lie on any node until they are used."""
+    """Return the least and the most pages that ``nodes`` can give together.
+
+    They differ because reserved pages may lie on any node until they are used.
+    """
     if not hugepages.nodes:
         return Unknown(f"{hugepages.source}: the kernel shows no pool per NUMA node")
     here = sum(share.free_pages for at, share in hugepages.nodes.items() if at in nodes)

@@ -14,8 +14,10 @@ from checks.numa.nodes import NODES
 class Target(NamedTuple):
     """The ``nr_hugepages`` to set for one pool or NUMA node, and what it is now.
 
-    now_pages: None if the pool cannot be read; then ``pages`` is what the launch needs alone.
-    held_pages: those that other processes keep."""
+    Attributes:
+        now_pages: None if the pool cannot be read; then ``pages`` is what the launch needs alone.
+        held_pages: Those that other processes keep.
+    """
 
     pages: int
     now_pages: int | None
@@ -37,9 +39,11 @@ def reserve_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 
 
 def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
-    """Return a target for every pool that is needed, those that are large enough included. If pages
-    are bound, or some nodes are barred, the targets are by NUMA node. The pages that other
-    processes hold are added to those of the launch."""
+    """Return a target for every pool that is needed, those that are large enough included.
+
+    If pages are bound, or some nodes are barred, the targets are by NUMA node. The pages that other
+    processes hold are added to those of the launch.
+    """
     targets: dict[Spot, Target] = {}
     hugetlb = hugetlb.once_allowed(needs)
     for size in sorted({spot.page_size_bytes for spot, pages in needs.items() if pages}):
@@ -65,8 +69,11 @@ def all_targets(hugetlb: HugeTlb, needs: Pages) -> dict[Spot, Target]:
 def _add_shares(
     shares: dict[Spot, int], hugepages: Pool | Unknown, pages: int, nodes: list[Spot]
 ) -> None:
-    """Add to ``shares`` the ``pages`` that any of ``nodes`` may give. Each node first gives the
-    pages that other processes do not hold; the missing pages are spread evenly."""
+    """Add to ``shares`` the ``pages`` that any of ``nodes`` may give.
+
+    Each node first gives the pages that other processes do not hold; the missing pages are spread
+    evenly.
+    """
     for at in nodes:
         now, others = now_and_held(hugepages, at.node)
         shares[at] = max(shares.get(at, 0), (now or 0) - others, 0)
@@ -77,7 +84,11 @@ def _add_shares(
 
 def _spread_unbound(hugetlb: HugeTlb, hugepages: Pool | Unknown, size: int, needs: Pages) -> Pages:
     """Return the pages that are bound to no node: of the whole pool or, if some of its nodes are
-    barred, evenly on the others. size: of a page, in bytes."""
+    barred, evenly on the others.
+
+    Args:
+        size: Of a page, in bytes.
+    """
     pages = needs[Spot(size, None)]
     if isinstance(hugepages, Unknown):
         return {Spot(size, None): pages}
@@ -89,8 +100,10 @@ def _spread_unbound(hugetlb: HugeTlb, hugepages: Pool | Unknown, size: int, need
 
 
 def now_and_held(hugepages: Pool | Unknown, numa_node: int | None) -> tuple[int | None, int]:
-    """Return ``(pages now, pages that other processes keep)`` of a pool, or of one NUMA node. The
-    pages now are 0 if the kernel has no such pool, and None if they cannot be read."""
+    """Return ``(pages now, pages that other processes keep)`` of a pool, or of one NUMA node.
+
+    The pages now are 0 if the kernel has no such pool, and None if they cannot be read.
+    """
     if isinstance(hugepages, Unknown):
         return (0 if hugepages.absent else None), 0
     if numa_node is None:
@@ -134,8 +147,11 @@ def grows_pool(setting: Setting) -> bool:
 def room_bytes(
     spot: Spot, available_bytes: int | Unknown, node_free_bytes: Mapping[int, int]
 ) -> int | Unknown:
-    """Return the memory that a pool can grow by. For a whole pool that is ``available_bytes``, page
-    cache included; for a NUMA node its free memory."""
+    """Return the memory that a pool can grow by.
+
+    For a whole pool that is ``available_bytes``, page cache included; for a NUMA node its free
+    memory.
+    """
     if spot.node is None:
         return available_bytes
     free = node_free_bytes.get(spot.node)
@@ -149,8 +165,12 @@ def why_refused(
     available_bytes: int | Unknown,
     node_free_bytes: Mapping[int, int],
 ) -> str:
-    """Return why pools cannot grow to ``targets`` now, "" if they can. available_bytes: of the
-    host. node_free_bytes: free memory by NUMA node."""
+    """Return why pools cannot grow to ``targets`` now, "" if they can.
+
+    Args:
+        available_bytes: Of the host.
+        node_free_bytes: Free memory by NUMA node.
+    """
     for spot, target in targets.items():
         name = f"{format_page_size(spot.page_size_bytes)} pages{spot.where}"
         if target.now_pages is None:

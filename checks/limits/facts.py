@@ -41,9 +41,14 @@ class Ceiling(NamedTuple):
 
 
 class ThreadFacts(NamedTuple):
-    """What bounds threads. kernel: for the whole system. cgroups: for this process's cgroup and its
-    ancestors. user_threads: those of this user that were seen, which other containers hide. cpus:
-    the number on which this process may run."""
+    """What bounds threads.
+
+    Attributes:
+        kernel: For the whole system.
+        cgroups: For this process's cgroup and its ancestors.
+        user_threads: Those of this user that were seen, which other containers hide.
+        cpus: The number on which this process may run.
+    """
 
     kernel: tuple[Ceiling, ...] | Unknown
     cgroups: tuple[Ceiling, ...] | Unknown
@@ -64,7 +69,11 @@ def _system_threads(root: Root) -> tuple[Ceiling, ...] | Unknown:
 
 
 def field(answer: object, name: str) -> Any:
-    """Return the field ``name`` of a call's answer, else None. Raises UnknownFactError."""
+    """Return the field ``name`` of a call's answer, else None.
+
+    Raises:
+        UnknownFactError: If a fact that it needs is not known.
+    """
     answer = known(answer)
     return answer.get(name) if isinstance(answer, dict) else None
 
@@ -72,7 +81,10 @@ def field(answer: object, name: str) -> Any:
 @or_unknown
 def _pids_cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
     """Return the ceilings of threads that this process's cgroup and its ancestors set, from the
-    cgroup up. Cgroups without a limit are left out."""
+    cgroup up.
+
+    Cgroups without a limit are left out.
+    """
     mount = own_mount(root, "pids")
     if mount is None or isinstance(mount, Unknown):
         return () if mount is None else mount
@@ -116,7 +128,10 @@ def identity() -> dict[str, Any]:
 
 def processes() -> dict[str, Any]:
     """Return the limits of the daemons that start containers or jobs, and the number of threads
-    that this user has. Processes that are hidden or gone are left out."""
+    that this user has.
+
+    Processes that are hidden or gone are left out.
+    """
     daemons: list[dict[str, Any]] = []
     uid = f"{os.getuid()}".encode()
     user_threads = 0
@@ -132,8 +147,12 @@ def processes() -> dict[str, Any]:
 
 
 def _first_word(content: bytes, name: bytes) -> bytes:
-    """Return the first word of a row of /proc/PID/status, b"" if the row is missing. name: of the
-    row, behind a line break. In the row Uid that is the user whose threads the kernel counts."""
+    """Return the first word of a row of /proc/PID/status, b"" if the row is missing.
+
+    Args:
+        name: Of the row, behind a line break. In the row Uid that is the user whose threads the
+            kernel counts.
+    """
     start = content.find(name)
     fields = content[start + len(name) : start + 60].split() if start >= 0 else []
     return fields[0] if fields else b""
@@ -150,7 +169,10 @@ def _read_start(path: str, most_bytes: int = 1 << 14) -> bytes:
 
 def _limits_of_process(pid: int) -> dict[str, list[str]]:
     """Return memlock and nofile of a process, each [soft, hard] as ``/proc/PID/limits`` writes
-    them. A limit that cannot be read is left out."""
+    them.
+
+    A limit that cannot be read is left out.
+    """
     rows = _read_start(f"/proc/{pid}/limits").decode(errors="replace").splitlines()
     titles = (("memlock", "Max locked memory"), ("nofile", "Max open files"))
     return {
@@ -185,10 +207,15 @@ SIZE_ROWS = {
 class LimitFacts(NamedTuple):
     """The limits of this process and of the daemons that start others; its capability masks.
 
-    initial_user_namespace: this process is in the kernel's first one, so that capabilities count.
-    sudo_uid: the user who called sudo, None without sudo. root_names: the users with number 0.
-    sizes: the limits of ``SIZE_ROWS``, in bytes or seconds. mappable_bytes: the most that one
-    mapping may be, if the kernel guesses (vm.overcommit_memory 0)."""
+    Attributes:
+        initial_user_namespace: This process is in the kernel's first one, so that capabilities
+            count.
+        sudo_uid: The user who called sudo, None without sudo.
+        root_names: The users with number 0.
+        sizes: The limits of ``SIZE_ROWS``, in bytes or seconds.
+        mappable_bytes: The most that one mapping may be, if the kernel guesses
+            (vm.overcommit_memory 0).
+    """
 
     memlock: Limit | Unknown
     nofile: Limit | Unknown
@@ -270,7 +297,9 @@ def _mask(status: dict[str, str] | Unknown, name: str) -> int | Unknown:
 @or_unknown
 def _initial_namespace(root: Root, identity: object) -> bool | Unknown:
     """Tell whether this process is in the kernel's first user namespace, by the namespace's number.
-    If the number is not known, tell whether uid_map maps all users."""
+
+    If the number is not known, tell whether uid_map maps all users.
+    """
     if isinstance(identity, dict) and isinstance(identity.get("user_namespace"), str):
         return bool(identity["user_namespace"] == INITIAL_USER_NAMESPACE)
     lines = [line.split() for line in known(root.text(UID_MAP)).splitlines() if line.strip()]

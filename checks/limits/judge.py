@@ -79,8 +79,10 @@ _REFUSED = {
 
 @CHECKS.check("limits.nofile", the_launch)
 def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
-    """Judge whether each process may open as many files as it needs. Programs other than SGLang are
-    shown only if their limit is too low."""
+    """Judge whether each process may open as many files as it needs.
+
+    Programs other than SGLang are shown only if their limit is too low.
+    """
     findings = [(process, _judge_files(system, limits, process)) for process in needs.processes]
     # Others ask for no number: they are heard of where somebody gave them few.
     heard = (Status.FAIL, Status.WARN)
@@ -91,8 +93,11 @@ def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> I
 
 
 def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
-    """Judge the limit of open files of one process. Fail if the hard limit is too low for its
-    start; warn if it is below SGLang's 65535, or the usual 1024 of other programs."""
+    """Judge the limit of open files of one process.
+
+    Fail if the hard limit is too low for its start; warn if it is below SGLang's 65535, or the
+    usual 1024 of other programs.
+    """
     limit, source = _files_limit(system, limits, process.container)
     after = start_limit("nofile", limit, process, limits, system)
     limit = after.limit
@@ -138,8 +143,11 @@ def _files_setting(process: ProcessNeeds, now: str) -> Setting:
 def _files_limit(
     system: SystemFacts, limits: LimitFacts, container: ContainerLimits | None
 ) -> tuple[Limit | Unknown, str]:
-    """Return ``(limit, source)`` for the open files of a process at its start. The limit is the
-    container's setting, this process's limit, or that of the daemon that starts containers."""
+    """Return ``(limit, source)`` for the open files of a process at its start.
+
+    The limit is the container's setting, this process's limit, or that of the daemon that starts
+    containers.
+    """
     if container is not None and container.nofile is not None:
         count = None if container.nofile == UNLIMITED else container.nofile
         return Limit(count, count), container.origin
@@ -155,7 +163,10 @@ def _files_limit(
 @CHECKS.check("limits.memory", the_launch)
 def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge the limits of address space, data, file size, stack and CPU time that processes start
-    with. Processes of another container are left out, unless the launch sets such limits."""
+    with.
+
+    Processes of another container are left out, unless the launch sets such limits.
+    """
     names = set(SIZE_ROWS.values())
     here = [
         process
@@ -171,8 +182,10 @@ def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 
 @or_unjudged
 def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds) -> Finding:
-    """Judge one process's limits of address space, data, file size, stack and CPU time. Return the
-    worst finding, with the settings of all findings."""
+    """Judge one process's limits of address space, data, file size, stack and CPU time.
+
+    Return the worst finding, with the settings of all findings.
+    """
     finding = passed(process.name, "no limit")
     outside = process.container is not None and not system.container.inside
     bounded = []
@@ -238,8 +251,11 @@ def run_as(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Itera
 
 @or_unjudged
 def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
-    """Judge whether this check runs as the user of the process. Warn if not: limits seen here are
-    then another user's. Skip a process whose container this check does not run in."""
+    """Judge whether this check runs as the user of the process.
+
+    Warn if not: limits seen here are then another user's. Skip a process whose container this check
+    does not run in.
+    """
     container, sudo_uid = process.container, limits.sudo_uid
     if container is not None and not system.container.inside:
         text = "the launch runs in a container, and is judged by that container's settings"
@@ -284,7 +300,12 @@ _USUAL_CPUS = 64
 
 
 class _Need(NamedTuple):
-    """How many threads a launch needs. least: to start. usual: an estimate for it at work."""
+    """How many threads a launch needs.
+
+    Attributes:
+        least: To start.
+        usual: An estimate for it at work.
+    """
 
     least: int
     usual: int
@@ -294,9 +315,12 @@ class _Need(NamedTuple):
 @CHECKS.check("limits.threads", the_launch)
 def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge whether enough threads are left: by the kernel's ceilings, then for each container by
-    its cgroup and user. Processes in no container are judged together, as those of one container.
+    its cgroup and user.
 
-    A container that this check does not run in is skipped."""
+    Processes in no container are judged together, as those of one container.
+
+    A container that this check does not run in is skipped.
+    """
     if not needs.processes:
         yield skip("the launch has no process on this host")
         return
@@ -328,7 +352,8 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
 
 def _threads_needed(processes: Sequence[ProcessNeeds], cpus: int | Unknown) -> _Need:
     """Add up the threads that processes start for certain (least), and an estimate of those that
-    they have under load (usual)."""
+    they have under load (usual).
+    """
     count = _USUAL_CPUS if isinstance(cpus, Unknown) else cpus
     rpc, blas = min(count, RPC_POOL_THREADS), min(count, BLAS_THREADS)
     of = Counter(each.program for each in processes)
@@ -362,8 +387,10 @@ def _has_store(process: ProcessNeeds) -> bool:
 
 
 def _judge_ceilings(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need: _Need) -> Finding:
-    """Judge by the ceiling that leaves the fewest threads; pass if ``ceilings`` is (). Fail if the
-    launch cannot start; warn if too few remain under load."""
+    """Judge by the ceiling that leaves the fewest threads; pass if ``ceilings`` is ().
+
+    Fail if the launch cannot start; warn if too few remain under load.
+    """
     wanted = counted(
         need.least, "threads", f"{{}} to start, about {need.usual} under load (estimate)"
     )
@@ -423,8 +450,11 @@ def _judge_user_threads(
     nproc: Limit | Unknown,
     run_as: RunAs,
 ) -> Finding:
-    """Judge RLIMIT_NPROC, which counts the threads of all processes of a user. nproc, run_as: the
-    limit and the user of the process with the lowest limit."""
+    """Judge RLIMIT_NPROC, which counts the threads of all processes of a user.
+
+    Args:
+        nproc, run_as: The limit and the user of the process with the lowest limit.
+    """
     subject = Subject(f"{subject}, user", "user")
     if isinstance(nproc, Unknown):
         return unknown(subject, nproc)
@@ -454,7 +484,10 @@ def _judge_user_threads(
 
 def _is_exempt(run_as: RunAs, limits: LimitFacts, system: SystemFacts) -> bool | Unknown:
     """Tell whether the user is exempt from RLIMIT_NPROC: as user 0, or with CAP_SYS_RESOURCE or
-    CAP_SYS_ADMIN in effect. Nobody is exempt outside of the initial user namespace."""
+    CAP_SYS_ADMIN in effect.
+
+    Nobody is exempt outside of the initial user namespace.
+    """
     if isinstance(limits.initial_user_namespace, Unknown):
         return limits.initial_user_namespace
     if not limits.initial_user_namespace:

@@ -22,10 +22,12 @@ DEFAULT_NR_OPEN = 1 << 20
 
 
 class StartLimit(NamedTuple):
-    """The limit of a process as it starts. by: the launch's setting that gave the limit, None if no
-    setting did.
+    """The limit of a process as it starts.
 
-    refused: a setting of the launch that the kernel refuses, so that the limit before stays."""
+    Attributes:
+        by: The launch's setting that gave the limit, None if no setting did.
+        refused: A setting of the launch that the kernel refuses, so that the limit before stays.
+    """
 
     limit: Limit | Unknown
     by: SetLimit | None = None
@@ -41,8 +43,10 @@ def start_limit(
 ) -> StartLimit:
     """Return the limit ``name`` (of LIMIT_NAMES) that a process starts with.
 
-    limit: that of the host or container. The launch's own settings are applied to it in order, up
-    to a refused one with ``must``: the program is then not started."""
+    Args:
+        limit: That of the host or container. The launch's own settings are applied to it in order,
+            up to a refused one with ``must``: the program is then not started.
+    """
     state = StartLimit(limit)
     elsewhere = process.container is not None and not system.container.inside
     for setting in process.limits:
@@ -66,10 +70,13 @@ def has_capability(
     system: SystemFacts,
 ) -> bool | Unknown:
     """Tell whether ``run_as`` has a capability that acts on the host (in the initial user
-    namespace). capability: of CAPABILITIES.
+    namespace).
 
-    container: that of the process, None without one. If this check does not run in that container,
-    its settings tell the answer, and its user namespace is ignored."""
+    Args:
+        capability: Of CAPABILITIES.
+        container: That of the process, None without one. If this check does not run in that
+            container, its settings tell the answer, and its user namespace is ignored.
+    """
     bit = CAPABILITIES[capability]
     if container is not None and not system.container.inside:
         return _has_in_container(run_as, capability, container)
@@ -83,8 +90,13 @@ def has_capability(
 
 
 def _has_in_container(run_as: RunAs, capability: str, container: ContainerLimits) -> bool | Unknown:
-    """Tell whether ``run_as`` has a capability in a container that this check does not run in. User
-    namespaces are ignored. Unknown if only the image says which user runs."""
+    """Tell whether ``run_as`` has a capability in a container that this check does not run in.
+
+    User namespaces are ignored.
+
+    Returns:
+        Unknown if only the image says which user runs.
+    """
     if not container.privileged and not added_capabilities(container) & {capability, "ALL"}:
         return False
     user = container.user if run_as.user == "" else run_as.user
@@ -123,8 +135,11 @@ def not_started(finding: Finding, refused: SetLimit) -> Finding:
 def _apply_setting(
     before: StartLimit, setting: SetLimit, raises: bool | Unknown, limits: LimitFacts
 ) -> StartLimit:
-    """Return the limit after one setting of the launch is applied to ``before``. raises: whether
-    the setter may raise the hard limit."""
+    """Return the limit after one setting of the launch is applied to ``before``.
+
+    Args:
+        raises: Whether the setter may raise the hard limit.
+    """
     now = before.limit
     if setting.soft is Bound.SYSTEMD:
         return StartLimit(limits.runtimes.systemd_default(setting.name), setting)
@@ -160,8 +175,10 @@ def _apply_setting(
 def _bound_value(
     bound: int | Bound | Unknown | None, now: Limit | Unknown, part: int
 ) -> int | Unknown | None:
-    """Return the soft (``part`` 0) or hard (1) value of a setting. A value that is relative is
-    taken from ``now``, the limit in force."""
+    """Return the soft (``part`` 0) or hard (1) value of a setting.
+
+    A value that is relative is taken from ``now``, the limit in force.
+    """
     if not isinstance(bound, Bound):
         return bound
     if isinstance(now, Unknown):

@@ -31,8 +31,11 @@ def daemon_of(unit: str) -> str:
 
 
 def runtime_units(runtime: str) -> tuple[str, ...]:
-    """Name the daemons that may hand their limit to a container without a limit. () for pyxis,
-    whose containers have the limit of the job."""
+    """Name the daemons that may hand their limit to a container without a limit.
+
+    Returns:
+        () for pyxis, whose containers have the limit of the job.
+    """
     # Docker's containers are children of containerd's shims; a dockerd without containerd.service
     # starts a containerd of its own, which has dockerd's limit.
     if runtime == "pyxis":
@@ -60,8 +63,11 @@ class Daemon(NamedTuple):
 class UnitLimit(NamedTuple):
     """A daemon that starts containers or jobs.
 
-    running: the limits of its process, None if none was seen to run. configured: the memlock in its
-    unit, None if the unit sets none. source: the unit's file that sets memlock, or ""."""
+    Attributes:
+        running: The limits of its process, None if none was seen to run.
+        configured: The memlock in its unit, None if the unit sets none.
+        source: The unit's file that sets memlock, or "".
+    """
 
     name: str
     running: Daemon | None
@@ -70,8 +76,14 @@ class UnitLimit(NamedTuple):
 
 
 class PamLimit(NamedTuple):
-    """One row of limits.conf. domain: a user, ``@group`` or ``*``. kind: soft, hard, -. most: bytes
-    or a count, None for no limit. name: of LIMIT_NAMES."""
+    """One row of limits.conf.
+
+    Attributes:
+        domain: A user, ``@group`` or ``*``.
+        kind: Soft, hard, -.
+        most: Bytes or a count, None for no limit.
+        name: Of LIMIT_NAMES.
+    """
 
     domain: str
     kind: str
@@ -88,10 +100,15 @@ _SYSTEMD_DEFAULTS = {"memlock": Limit(8 * MIB, 8 * MIB), "nofile": Limit(1024, 5
 class RuntimeLimits(NamedTuple):
     """The limits that daemons, Docker, systemd, logins and Slurm hand on.
 
-    docker_default: memlock of daemon.json's ``default-ulimits``, None if not set. userns_remap: of
-    daemon.json, "" if not set. slurm_propagates: whether jobs inherit the memlock of the shell that
-    submits them, None without Slurm. systemd: the ``DefaultLimit*`` of its files, by limit.
-    init_nproc: of process 1. pam: the rows of limits.conf and limits.d."""
+    Attributes:
+        docker_default: Memlock of daemon.json's ``default-ulimits``, None if not set.
+        userns_remap: Of daemon.json, "" if not set.
+        slurm_propagates: Whether jobs inherit the memlock of the shell that submits them, None
+            without Slurm.
+        systemd: The ``DefaultLimit*`` of its files, by limit.
+        init_nproc: Of process 1.
+        pam: The rows of limits.conf and limits.d.
+    """
 
     units: tuple[UnitLimit, ...]
     docker_default: Limit | Unknown | None
@@ -118,8 +135,12 @@ class RuntimeLimits(NamedTuple):
     @or_unknown
     def login_limit(self, name: str, user: str | Unknown, now: Limit | Unknown) -> Limit | Unknown:
         """Return ``now``, the limit ``name`` before a login of ``user``, if the login keeps it.
-        Unknown if a row of limits.conf may change the limit, or the rows could not be read. It is
-        also Unknown if a row sets this limit, and ``user`` or ``now`` is unknown."""
+
+        It is also Unknown if a row sets this limit, and ``user`` or ``now`` is unknown.
+
+        Returns:
+            Unknown if a row of limits.conf may change the limit, or the rows could not be read.
+        """
         rows = [row for row in known(self.pam) if row.name == name]
         if not rows:
             return now
@@ -133,8 +154,12 @@ class RuntimeLimits(NamedTuple):
 
 
 def _may_apply(domain: str, user: str) -> bool:
-    """Tell whether a row of limits.conf may apply to ``user``. domain: the first word of the row.
-    Only rows that name root apply to root; rows of groups and ranges may apply to all others."""
+    """Tell whether a row of limits.conf may apply to ``user``.
+
+    Args:
+        domain: The first word of the row. Only rows that name root apply to root; rows of groups
+            and ranges may apply to all others.
+    """
     if is_root(user):
         return domain == "root"
     return domain in (user, "*") or user.isdecimal() or domain[:1] in "@%" or ":" in domain
@@ -155,8 +180,11 @@ def read_runtime_limits(root: Root, daemons: Mapping[str, Daemon] | Unknown) -> 
 
 
 def parse_limit(text: str) -> int | Unknown | None:
-    """Return the number of a limit, with K, M, G, T or P as powers of 1024. None for ``unlimited``,
-    ``infinity`` and -1; Unknown for any other text."""
+    """Return the number of a limit, with K, M, G, T or P as powers of 1024.
+
+    Returns:
+        None for ``unlimited``, ``infinity`` and -1; Unknown for any other text.
+    """
     word = text.strip()
     if word in ("unlimited", "infinity", "-1"):
         return None
@@ -167,7 +195,11 @@ def parse_limit(text: str) -> int | Unknown | None:
 
 @or_unknown
 def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unknown:
-    """Return the limit in the row ``name`` of /proc/PID/limits. source: its path, for reasons."""
+    """Return the limit in the row ``name`` of /proc/PID/limits.
+
+    Args:
+        source: Its path, for reasons.
+    """
     for line in known(content).splitlines():
         values = line[len(name) :].split() if line.startswith(name) else []
         if len(values) >= 2:
@@ -183,7 +215,11 @@ def limit_of_pair(pair: object) -> Limit | Unknown:
 
 
 def _parse_pair(soft: str, hard: str, source: str) -> Limit | Unknown:
-    """Parse a soft and a hard limit. source: the file, for the reason of an Unknown."""
+    """Parse a soft and a hard limit.
+
+    Args:
+        source: The file, for the reason of an Unknown.
+    """
     try:
         return Limit(known(parse_limit(soft)), known(parse_limit(hard)))
     except UnknownFactError as error:
@@ -191,8 +227,13 @@ def _parse_pair(soft: str, hard: str, source: str) -> Limit | Unknown:
 
 
 def _read_units(root: Root, daemons: Mapping[str, Daemon]) -> Iterator[UnitLimit]:
-    """Yield the limits of each daemon that starts containers or jobs. A daemon that neither runs
-    nor has a unit file is left out. daemons: those that run, by process name."""
+    """Yield the limits of each daemon that starts containers or jobs.
+
+    A daemon that neither runs nor has a unit file is left out.
+
+    Args:
+        daemons: Those that run, by process name.
+    """
     for name in RUNTIME_UNITS:
         running = daemons.get(daemon_of(name))
         contents = list(_unit_files(root, f"{name}.service"))
@@ -221,8 +262,10 @@ def _drop_ins(root: Root, folders: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def conf_files(root: Root, folders: Sequence[str]) -> list[str]:
-    """Return the paths of drop-ins (``*.conf``), sorted by file name. If several of ``folders``
-    have the same name, the file of the first folder is taken."""
+    """Return the paths of drop-ins (``*.conf``), sorted by file name.
+
+    If several of ``folders`` have the same name, the file of the first folder is taken.
+    """
     chosen = {
         name: f"{folder}/{name}"
         for folder in reversed(folders)
@@ -233,8 +276,13 @@ def conf_files(root: Root, folders: Sequence[str]) -> list[str]:
 
 
 def _last_setting(files: list[tuple[str, str]], key: str) -> tuple[Limit | Unknown | None, str]:
-    """Return the last ``key=soft[:hard]`` in files of systemd, and the path of its file. (None, "")
-    if the last value is empty, or if no file sets it. files: (path, content)."""
+    """Return the last ``key=soft[:hard]`` in files of systemd, and the path of its file.
+
+    (None, "") if the last value is empty, or if no file sets it.
+
+    Args:
+        files: (path, content).
+    """
     value, source = "", ""
     for path, content in files:
         for line in content.splitlines():
@@ -258,7 +306,10 @@ def _read_systemd_defaults(root: Root) -> dict[str, Limit | Unknown]:
 
 def _read_docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
     """Return memlock of Docker's default-ulimits, None if not set, and the user-namespace
-    remapping, "" if not set. Each is Unknown if it cannot be read."""
+    remapping, "" if not set.
+
+    Each is Unknown if it cannot be read.
+    """
     config = read_docker_config(root)
     remapped = docker_text(config, "userns-remap")
     if isinstance(config, Unknown):
@@ -276,7 +327,10 @@ def _read_docker(root: Root) -> tuple[Limit | Unknown | None, str | Unknown]:
 @or_unknown
 def _read_pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
     """Read the rows of limits.conf and limits.d for LIMIT_NAMES, in the order of pam_limits; a
-    later row wins. Malformed rows are left out."""
+    later row wins.
+
+    Malformed rows are left out.
+    """
     names = (name for name in known(root.entries(PAM_FOLDER)) if name.endswith(".conf"))
     paths = ["/etc/security/limits.conf", *(f"{PAM_FOLDER}/{name}" for name in names)]
     rows = []
@@ -294,7 +348,10 @@ def _read_pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
 @or_unknown
 def _read_slurm(root: Root) -> bool | Unknown | None:
     """Tell whether jobs of Slurm get the memlock of the submitting shell, which is Slurm's default.
-    None if no slurm.conf exists."""
+
+    Returns:
+        None if no slurm.conf exists.
+    """
     texts = (known(none_if_absent(root.text(path), None)) for path in SLURM_CONFIGS)
     config = next((text for text in texts if text is not None), None)
     propagates = None if config is None else True

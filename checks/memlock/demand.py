@@ -48,7 +48,11 @@ NO_LARGEST = Unknown("the longest registration was not computed")
 
 
 def pinning(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError if it has no process that pins memory."""
+    """Return the launch.
+
+    Raises:
+        UnjudgedError: If it has no process that pins memory.
+    """
     launch = the_launch(needs)
     return launch if any(map(pins, launch.processes)) else rdma_launch(needs)
 
@@ -69,8 +73,10 @@ def pinned_unseen(transport: str) -> Unknown:
 class Demand(NamedTuple):
     """What one process pins: ``bytes`` over ``nics`` devices, and the formula of that sum.
 
-    more: a part that comes on top and is not known, None if ``bytes`` is all. ring_bytes: the part
-    of ``bytes`` that io_uring pins, once for all devices."""
+    Attributes:
+        more: A part that comes on top and is not known, None if ``bytes`` is all.
+        ring_bytes: The part of ``bytes`` that io_uring pins, once for all devices.
+    """
 
     nics: int
     bytes: int
@@ -80,12 +86,18 @@ class Demand(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """The limit on what one process may pin. limit: RLIMIT_MEMLOCK. void: CAP_IPC_LOCK lifts it.
+    """The limit on what one process may pin.
 
-    origin: who sets the limit. doubt: the condition under which the capability counts although
-    ``void`` is False, or "". hint: advice that lifts the limit, or "". by_launch: the launch itself
-    sets the limit, so no setting around the launch changes it, except one of the systemd unit
-    ``unit``, if any. refused: a limit that the launch asks for and the kernel refuses."""
+    Attributes:
+        limit: RLIMIT_MEMLOCK.
+        void: CAP_IPC_LOCK lifts it.
+        origin: Who sets the limit.
+        doubt: The condition under which the capability counts although ``void`` is False, or "".
+        hint: Advice that lifts the limit, or "".
+        by_launch: The launch itself sets the limit, so no setting around the launch changes it,
+            except one of the systemd unit ``unit``, if any.
+        refused: A limit that the launch asks for and the kernel refuses.
+    """
 
     limit: Limit | Unknown
     void: bool | Unknown
@@ -129,11 +141,17 @@ def demand(
     largest_bytes: int | Unknown = NO_LARGEST,
     release: MooncakeRelease | None = None,
 ) -> Demand | Unknown:
-    """Add up what a process pins on ``nics`` devices. page_bytes: the base page size, to which each
-    registration is rounded. largest_bytes: the longest registration that all devices take.
+    """Add up what a process pins on ``nics`` devices.
 
-    Unknown if the process's regions are not known. GPU memory of unknown size is not in ``bytes``,
-    but becomes ``more``."""
+    GPU memory of unknown size is not in ``bytes``, but becomes ``more``.
+
+    Args:
+        page_bytes: The base page size, to which each registration is rounded.
+        largest_bytes: The longest registration that all devices take.
+
+    Returns:
+        Unknown if the process's regions are not known.
+    """
     more = None
     sizes: dict[str, int] = {}
     for region in known(process.regions):
@@ -162,7 +180,10 @@ def demand(
 
 def grant(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds | None) -> Grant:
     """Return the limit on the bytes that a process may pin, and the capability that lifts that
-    limit. None as ``process`` means this process itself."""
+    limit.
+
+    None as ``process`` means this process itself.
+    """
     if process is None:
         return _own_grant(limits, "this shell")
     container, run_as = process.container, process.run_as
@@ -201,8 +222,10 @@ def _with_user(run_as: RunAs, base: Grant, limits: LimitFacts, system: SystemFac
 def _with_launch(
     base: Grant, process: ProcessNeeds, limits: LimitFacts, system: SystemFacts
 ) -> Grant:
-    """Return ``base`` with the memlock limit that the launch's own settings leave to the process. A
-    setting that the kernel refuses becomes ``refused``."""
+    """Return ``base`` with the memlock limit that the launch's own settings leave to the process.
+
+    A setting that the kernel refuses becomes ``refused``.
+    """
     after = start_limit("memlock", base.limit, process, limits, system)
     evidence, by = base.evidence, after.by
     if after.refused is not None:
@@ -221,8 +244,12 @@ def _with_launch(
 
 
 def _own_grant(limits: LimitFacts, origin: str) -> Grant:
-    """Return the limit and capability of this process itself. origin: words for whose limit it is.
-    ``hint`` names a row of limits.conf that would lift memlock at a new login."""
+    """Return the limit and capability of this process itself.
+
+    Args:
+        origin: Words for whose limit it is. ``hint`` names a row of limits.conf that would lift
+            memlock at a new login.
+    """
     mask = limits.effective_capabilities
     evidence = [Evidence(LIMITS, f"Max locked memory: {_raw(limits.memlock)}")]
     if not isinstance(mask, Unknown):
@@ -244,7 +271,10 @@ def _raw(limit: Limit | Unknown) -> str:
 
 def _runtime_grant(limits: LimitFacts, runtime: str) -> Grant:
     """Return the limit of a container for which the launch sets no limit: Docker's default, or that
-    of the daemon that starts containers. ``limit`` is Unknown if neither is seen, and for pyxis."""
+    of the daemon that starts containers.
+
+    ``limit`` is Unknown if neither is seen, and for pyxis.
+    """
     runtimes, default = limits.runtimes, limits.runtimes.docker_default
     if runtime == "pyxis":
         reason = "a job of Slurm has the limit of the shell that submits it, or slurmd's"
@@ -269,7 +299,11 @@ def _with_capability(
     limits: LimitFacts, container: ContainerLimits, base: Grant, inside: bool
 ) -> Grant:
     """Return ``base`` with ``void`` and ``doubt`` by the container's user, added capabilities and
-    user namespace. inside: this check runs in that container."""
+    user namespace.
+
+    Args:
+        inside: This check runs in that container.
+    """
     if container.user is not None and not is_root(container.user):
         # Added capabilities reach the effective set of user 0 alone: others start with none.
         return base._replace(void=False)
@@ -292,7 +326,13 @@ def _outside_initial_namespace(
     limits: LimitFacts, container: ContainerLimits, inside: bool
 ) -> tuple[bool | Unknown, Evidence] | None:
     """Return (new ``Grant.void``, evidence) if a container is not in the initial user namespace, or
-    if that cannot be told. ``void`` is then False or Unknown. None if the container is in it."""
+    if that cannot be told.
+
+    ``void`` is then False or Unknown.
+
+    Returns:
+        None if the container is in it.
+    """
     if container.own_users:
         return False, Evidence(container.origin, "a user namespace of its own")
     if inside:

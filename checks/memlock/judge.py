@@ -56,7 +56,11 @@ def _judge_limit(
     process: ProcessNeeds,
     release: MooncakeRelease | None,
 ) -> Finding:
-    """Judge whether one process may pin all that it registers. release: None if not known."""
+    """Judge whether one process may pin all that it registers.
+
+    Args:
+        release: None if not known.
+    """
     granted = grant(system, limits, process)
     if process.rdma is None:
         wanted: Demand | Unknown = pinned_unseen(process.transport)
@@ -83,7 +87,10 @@ def _judge_limit(
 
 def _judge_demand(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     """Judge whether the limit in ``granted`` allows what ``wanted`` pins, unless a capability
-    certainly lifts that limit. The finding has no subject and no evidence: the caller adds both."""
+    certainly lifts that limit.
+
+    The finding has no subject and no evidence: the caller adds both.
+    """
     have, limit = granted.have, granted.limit
     limit_bytes = 0 if isinstance(limit, Unknown) or limit.soft is None else limit.soft
     need: str = format_need(wanted.bytes, limit_bytes)
@@ -125,7 +132,9 @@ def _judge_demand(granted: Grant, wanted: Demand, runtime: str) -> Finding:
 
 def _advice_to_fit(soft: int, wanted: Demand) -> str:
     """Return advice on what fits into the limit ``soft``: fewer bytes on each NIC, or fewer NICs.
-    Return "" if the demand is not known whole, or if too little would be left."""
+
+    Return "" if the demand is not known whole, or if too little would be left.
+    """
     if wanted.more is not None or not soft:
         return ""
     each = (wanted.bytes - wanted.ring_bytes) // wanted.nics
@@ -146,8 +155,11 @@ def _advice_to_fit(soft: int, wanted: Demand) -> str:
 def demand_on(
     system: SystemFacts, rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None
 ) -> Demand | Unknown:
-    """Add up what a process pins on the devices of this host that it uses. Unknown if these
-    devices, or the memory regions of the process, are not known."""
+    """Add up what a process pins on the devices of this host that it uses.
+
+    Returns:
+        Unknown if these devices, or the memory regions of the process, are not known.
+    """
     why = unread(rdma)
     if why is not None:
         return why
@@ -173,8 +185,10 @@ def ring_buffers(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) ->
 
 
 def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
-    """Judge whether the limit may be too low for the SSD offload's io_uring buffers. Any finite
-    limit is a warning."""
+    """Judge whether the limit may be too low for the SSD offload's io_uring buffers.
+
+    Any finite limit is a warning.
+    """
     granted = grant(system, limits, process)
     size = process.ring_bytes
     need = f"{format_bytes(size) if size else 'the buffer'} per I/O thread"
@@ -208,7 +222,10 @@ def _unlimited(now: str, runtime: str = "", unit: str = "") -> Setting:
 @CHECKS.check("memlock.user-namespace", rdma_launch_or_host)
 def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Finding]:
     """Judge whether CAP_IPC_LOCK lifts RLIMIT_MEMLOCK, as it does in the initial user namespace
-    only. Warn if this process has the capability in another namespace, and memlock is limited."""
+    only.
+
+    Warn if this process has the capability in another namespace, and memlock is limited.
+    """
     initial, mask = known(limits.initial_user_namespace), known(limits.effective_capabilities)
     capable = bool(mask >> IPC_LOCK_BIT & 1)
     have = "the initial user namespace" if initial else "a user namespace of its own"
@@ -229,8 +246,10 @@ def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Fi
 def runtime_limit(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:
-    """Judge the memlock limit that containers of the launch start with. Without a launch, judge the
-    limit of each daemon that starts containers or jobs."""
+    """Judge the memlock limit that containers of the launch start with.
+
+    Without a launch, judge the limit of each daemon that starts containers or jobs.
+    """
     runtimes = limits.runtimes
     if needs is None:
         findings = [_judge_unit(unit, runtimes.slurm_propagates) for unit in runtimes.units]
@@ -246,7 +265,10 @@ def runtime_limit(
 
 def _judge_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None) -> Finding:
     """Judge the memlock limit that one daemon hands on: a warning unless it is unlimited.
-    slurm_propagates: True if jobs of Slurm get the limit of the shell that submits them."""
+
+    Args:
+        slurm_propagates: True if jobs of Slurm get the limit of the shell that submits them.
+    """
     memlock = unit.running.memlock if unit.running is not None else unit.configured
     daemon = daemon_of(unit.name)
     if memlock is None:
@@ -271,7 +293,10 @@ def _judge_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None)
 
 def _judge_container(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) -> Finding:
     """Judge the memlock limit that one process's container starts with: the launch's, else Docker's
-    default, else the daemon's. Inside of a container only the launch's limit is judged."""
+    default, else the daemon's.
+
+    Inside of a container only the launch's limit is judged.
+    """
     container = process.container
     assert container is not None
     finding = passed(process.name)
@@ -313,7 +338,8 @@ def inert_capability(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:
     """Judge whether an added IPC_LOCK is in effect for the container's user: in the launch's
-    containers, else in the container that this check runs in."""
+    containers, else in the container that this check runs in.
+    """
     contained = needs.rdma_processes if needs is not None else ()
     declared = [process for process in contained if process.container is not None]
     if declared:
@@ -333,7 +359,8 @@ def _judge_declared(process: ProcessNeeds) -> Finding:
     """Judge whether the IPC_LOCK that the launch adds to a container has an effect.
 
     Warn if the launch names a user other than root, and memlock is not unlimited. Pass if no
-    IPC_LOCK is added."""
+    IPC_LOCK is added.
+    """
     container = process.container
     assert container is not None
     finding = passed(process.name, "no IPC_LOCK added")
@@ -349,7 +376,11 @@ def _judge_declared(process: ProcessNeeds) -> Finding:
 
 
 def _no_effect(finding: Finding, now: str, runtime: str = "") -> Finding:
-    """Warn that the capability lifts nothing. now: the present limit as text, "" if not set."""
+    """Warn that the capability lifts nothing.
+
+    Args:
+        now: The present limit as text, "" if not set.
+    """
     return finding.warned(
         "the capability is not in effect for this user, so RLIMIT_MEMLOCK counts",
         "give the container memlock unlimited, or run it as user 0",
@@ -359,8 +390,10 @@ def _no_effect(finding: Finding, now: str, runtime: str = "") -> Finding:
 
 
 def _judge_here(limits: LimitFacts) -> Finding:
-    """Judge the IPC_LOCK of the container that this check runs in. Warn if it is allowed but not in
-    effect, and memlock is not unlimited."""
+    """Judge the IPC_LOCK of the container that this check runs in.
+
+    Warn if it is allowed but not in effect, and memlock is not unlimited.
+    """
     here = passed("this container")
     effective = here.known(limits.effective_capabilities)
     bounding = here.known(limits.bounding_capabilities)

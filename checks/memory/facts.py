@@ -20,7 +20,9 @@ from checks.numa.nodes import Meminfo, read_meminfo
 
 def space(path: str) -> dict[str, int | bool]:
     """Return size and free bytes of the file system at ``path``, as an unprivileged process has
-    them. Raises OSError.
+    them.
+
+    Raises OSError.
 
     full_of_files: the file system counts files, and has no room for another. Source: ``statvfs``.
     """
@@ -41,8 +43,13 @@ class MemoryHeadroom(NamedTuple):
 
 
 class _Hierarchy(NamedTuple):
-    """The file names of one version of cgroups. limits: first the limit at which the kernel kills.
-    page_cache: counters of memory.stat. protection: whether memory.min exists."""
+    """The file names of one version of cgroups.
+
+    Attributes:
+        limits: First the limit at which the kernel kills.
+        page_cache: Counters of memory.stat.
+        protection: Whether memory.min exists.
+    """
 
     limits: tuple[str, ...]
     usage: str
@@ -67,11 +74,17 @@ _HIERARCHIES = {
 @or_unknown
 def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unknown | None:
     """Return the smallest headroom (limit less usage) of the cgroup and its ancestors; None if
-    nothing limits them. throttles: include memory.high, above which the kernel slows down and kills
-    nobody.
+    nothing limits them.
 
-    Unknown if a file cannot be read. SGLang then checks an explicit size against the host's memory
-    only, and refuses to choose the size of a pool."""
+    SGLang then checks an explicit size against the host's memory only, and refuses to choose the
+    size of a pool.
+
+    Args:
+        throttles: Include memory.high, above which the kernel slows down and kills nobody.
+
+    Returns:
+        Unknown if a file cannot be read.
+    """
     mount = known(own_mount(root, "memory"))
     if mount is None:
         return None
@@ -98,7 +111,10 @@ def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom |
 @or_unknown
 def _used_bytes(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
     """Return the bytes that a cgroup uses, without page cache that the kernel can give back.
-    Unknown if a count is missing."""
+
+    Returns:
+        Unknown if a count is missing.
+    """
     usage = known(root.count(f"{folder}/{files.usage}"))
     content = known(root.text(f"{folder}/memory.stat"))
     rows = dict(line.split() for line in content.splitlines() if len(line.split()) == 2)
@@ -114,8 +130,10 @@ def _used_bytes(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
 
 
 def _protected_below(root: Root, folder: str) -> bool:
-    """Tell whether a cgroup below ``folder`` protects memory from reclaim (memory.min). True too if
-    a cgroup cannot be read."""
+    """Tell whether a cgroup below ``folder`` protects memory from reclaim (memory.min).
+
+    True too if a cgroup cannot be read.
+    """
     names = root.names(folder)
     if isinstance(names, Unknown):
         return True
@@ -141,11 +159,14 @@ HUGETLB_ACCOUNTING = "memory_hugetlb_accounting"
 class MemoryFacts(NamedTuple):
     """The host's memory, in bytes.
 
-    headroom: the tightest memory limit over the cgroup and its ancestors; None without a limit.
-    killing_headroom: the same of the limits at which the kernel kills, so without memory.high.
-    overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted here.
-    shm_refuses: why no file can be made in /dev/shm, "" if nothing was seen. hugetlb_charged: huge
-    pages count against the memory cgroup."""
+    Attributes:
+        headroom: The tightest memory limit over the cgroup and its ancestors; None without a limit.
+        killing_headroom: The same of the limits at which the kernel kills, so without memory.high.
+        overcommit: 0 heuristic, 1 always, 2 never beyond CommitLimit. shm_*: /dev/shm as mounted
+            here.
+        shm_refuses: Why no file can be made in /dev/shm, "" if nothing was seen.
+        hugetlb_charged: Huge pages count against the memory cgroup.
+    """
 
     meminfo: Meminfo | Unknown
     headroom: MemoryHeadroom | Unknown | None
@@ -184,7 +205,9 @@ def read_memory(root: Root, needs: LaunchNeeds | None) -> MemoryFacts:
 
 def _read_shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
     """Return size and free bytes of /dev/shm, and why no file can be made in it ("" if one can).
-    All three are from ``memory.space``; the first two may be Unknown."""
+
+    All three are from ``memory.space``; the first two may be Unknown.
+    """
     answer = root.call("memory.space", SHM)
     if isinstance(answer, Unknown):
         return answer, answer, ""

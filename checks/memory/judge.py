@@ -38,7 +38,11 @@ def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
 
 def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
     """Write the regular memory of the processes as a sum, ``2 x 3 GiB + 1 GiB``; unknown sizes are
-    left out. huge_bytes: added as one more term."""
+    left out.
+
+    Args:
+        huge_bytes: Added as one more term.
+    """
     every = (process.regular_bytes for process in processes)
     counts = Counter(size for size in every if isinstance(size, int) and size)
     sizes = ((n, format_bytes(size)) for size, n in counts.items())
@@ -50,8 +54,10 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
 
 @CHECKS.check("memory.host", the_launch)
 def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge whether the host has the regular memory of all processes together. If SGLang has ranks,
-    warn if less than 10 GiB would be left."""
+    """Judge whether the host has the regular memory of all processes together.
+
+    If SGLang has ranks, warn if less than 10 GiB would be left.
+    """
     finding = passed("regular memory")
     table = finding.known(memory.meminfo)
     need_bytes = finding.known(regular_bytes(needs))
@@ -78,7 +84,9 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
 
 def _unused_pages(needs: LaunchNeeds, table: Meminfo) -> str:
     """Return advice on the free huge pages of the default size, which no other memory can use.
-    Return "" if all are taken or reserved, or if the launch takes or may take them."""
+
+    Return "" if all are taken or reserved, or if the launch takes or may take them.
+    """
     rows = ("Hugepagesize", "HugePages_Free", "HugePages_Rsvd")
     size, free, reserved = (table.values.get(row, 0) for row in rows)
     if free <= reserved or isinstance(needs.usages, Unknown):
@@ -92,7 +100,8 @@ def _unused_pages(needs: LaunchNeeds, table: Meminfo) -> str:
 @CHECKS.check("memory.cgroup", the_launch)
 def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge the memory limits of this process's own cgroup, of the launch's containers, and of a
-    Slurm job. The job is left out if its limit is that cgroup's."""
+    Slurm job. The job is left out if its limit is that cgroup's.
+    """
     finding = passed("cgroup")
     charged, headroom = _charged(needs, memory), memory.headroom
     need_bytes, headroom = finding.known(charged), finding.known(headroom)
@@ -139,8 +148,13 @@ def _judge_fit(
     settings: tuple[Setting, ...],
     sizes: str,
 ) -> Finding:
-    """Judge whether ``need_bytes`` fit into ``left_bytes`` below a memory limit. Warn if less than
-    a tenth of the need would be left over. sizes: words for what a person may lower."""
+    """Judge whether ``need_bytes`` fit into ``left_bytes`` below a memory limit.
+
+    Warn if less than a tenth of the need would be left over.
+
+    Args:
+        sizes: Words for what a person may lower.
+    """
     have, need = format_bytes(left_bytes, "{} allowed"), format_need(need_bytes, left_bytes)
     finding = passed(subject, have, need, formula, evidence=evidence)
     advice = f"raise the memory limit of the container, or lower {sizes}"
@@ -155,7 +169,10 @@ def _judge_fit(
 
 def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
     """Judge each memory limit that the launch sets for a container, against the regular memory of
-    the processes in it. Processes of unknown size are left out."""
+    the processes in it.
+
+    Processes of unknown size are left out.
+    """
     inside: dict[tuple[str, int], list[ProcessNeeds]] = {}
     for process in needs.processes:
         container = process.container
@@ -170,8 +187,11 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
 
 
 def _judge_slurm_job(needs: LaunchNeeds) -> Iterator[Finding]:
-    """Warn if a Slurm job's --mem is less than the launch's processes in the job need. Processes of
-    unknown size, or in containers not of pyxis, are left out. Yields nothing without --mem."""
+    """Warn if a Slurm job's --mem is less than the launch's processes in the job need.
+
+    Processes of unknown size, or in containers not of pyxis, are left out. Yields nothing without
+    --mem.
+    """
     places = [(each, each.container) for each in needs.processes]
     inside = [each for each, at in places if at is None or at.runtime == "pyxis"]
     need_bytes = sum(each.regular_bytes for each in inside if isinstance(each.regular_bytes, int))
@@ -257,8 +277,11 @@ def _judge_shm(
     ranks: int,
     evidence: tuple[Evidence, ...],
 ) -> Finding:
-    """Judge one /dev/shm. Fail if less is free than the launch certainly writes. Warn if several
-    GPU processes (``ranks``) share 64 MiB or less of free space, too little for NCCL and torch."""
+    """Judge one /dev/shm.
+
+    Fail if less is free than the launch certainly writes. Warn if several GPU processes (``ranks``)
+    share 64 MiB or less of free space, too little for NCCL and torch.
+    """
     need = format_bytes(need_bytes)
     finding = passed(subject, have, need, evidence=evidence)
     wanted = shm_wanted_bytes(need_bytes)
@@ -299,8 +322,10 @@ def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
 
 @CHECKS.check("memory.overcommit", any_launch)
 def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Finding]:
-    """Judge whether the host's policy of overcommit refuses mappings. Only policy 2 does: fail if
-    the launch's regular memory does not fit, else warn because of CUDA."""
+    """Judge whether the host's policy of overcommit refuses mappings.
+
+    Only policy 2 does: fail if the launch's regular memory does not fit, else warn because of CUDA.
+    """
     finding = passed("overcommit")
     policy = finding.known(memory.overcommit)
     have = f"vm.overcommit_memory={policy}"

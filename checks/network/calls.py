@@ -51,7 +51,9 @@ def resolve(host: str) -> list[str]:
 
 def connect(host: str, port: int) -> dict[str, Any]:
     """Try to connect by TCP, and return ``open``, with the error's name and text if it is False.
-    ``timeout``: the seconds waited, if nothing refused the connection."""
+
+    ``timeout``: the seconds waited, if nothing refused the connection.
+    """
     import errno
 
     limit = _seconds(CONNECT_SHARE)
@@ -67,7 +69,10 @@ def connect(host: str, port: int) -> dict[str, Any]:
 
 def http(host: str, port: int, path: str, most_bytes: int = _ANSWER_BYTES) -> dict[str, Any]:
     """Ask for ``GET path``, past any proxy, and return the status and the first ``most_bytes`` of
-    the body. Without an answer: the seconds waited as ``timeout``, or ``error``."""
+    the body.
+
+    Without an answer: the seconds waited as ``timeout``, or ``error``.
+    """
     from http.client import HTTPConnection, HTTPException
 
     connection = HTTPConnection(host, port, timeout=_seconds(HTTP_SHARE))
@@ -93,7 +98,8 @@ def master(host: str, port: int) -> dict[str, Any]:
     code.
 
     0: the master is ready. Without a code: the seconds waited as ``timeout``, or ``error``. By
-    ``rpc_only`` the client returns before it joins: the master shows no client afterwards."""
+    ``rpc_only`` the client returns before it joins: the master shows no client afterwards.
+    """
     import subprocess
     import sys
 
@@ -138,15 +144,21 @@ MOST_ROUTES = 4096
 
 
 def rules() -> list[dict[str, Any]]:
-    """Read ``ip rule`` of both families, in the kernel's order: see ``RoutingRule``. action: of
-    fib_rules.h. other: numbers (FRA_*, or TOS) of selectors that are none of the fields."""
+    """Read ``ip rule`` of both families, in the kernel's order: see ``RoutingRule``.
+
+    action: of fib_rules.h. other: numbers (FRA_*, or TOS) of selectors that are none of the fields.
+    """
     asked = ((family, _messages(family, RTM_GETRULE, RTM_NEWRULE)) for family in _FAMILIES)
     return [_decode_rule(family, body) for family, bodies in asked for body in bodies]
 
 
 def _decode_rule(family: int, body: bytes) -> dict[str, Any]:
     """Decode one routing rule of a netlink message into a dict with the fields of ``RoutingRule``,
-    as ``rules()`` lists them. body: the message without its netlink header."""
+    as ``rules()`` lists them.
+
+    Args:
+        body: The message without its netlink header.
+    """
     header = struct.unpack_from("=BBBBBBBBI", body)
     _, to_length, from_length, tos, table, _, _, action, flags = header
     attributes = dict(netlink_attributes(body[12:]))
@@ -177,8 +189,11 @@ def _decode_rule(family: int, body: bytes) -> dict[str, Any]:
 
 def routes() -> list[list[Any]]:
     """Return ``[family, table, type, destination, gateway, interface]`` for each next hop of each
-    route. type: RTN_* of rtnetlink.h. A family with more than ``MOST_ROUTES`` rows is cut, and ends
-    with ``[family, -1, 0, "", "", ""]``."""
+    route.
+
+    type: RTN_* of rtnetlink.h. A family with more than ``MOST_ROUTES`` rows is cut, and ends with
+    ``[family, -1, 0, "", "", ""]``.
+    """
     names = dict(socket.if_nameindex())
     rows: list[list[Any]] = []
     for family in _FAMILIES:
@@ -207,7 +222,11 @@ def _version(family: int) -> int:
 
 def _decode_route(family: int, body: bytes, names: dict[int, str]) -> list[list[Any]]:
     """Decode one route of a netlink message into rows of ``routes``, one for each next hop; [] for
-    a cached route. names: interface names by index."""
+    a cached route.
+
+    Args:
+        names: Interface names by index.
+    """
     _, length, _, _, table, _, _, type_, flags = struct.unpack_from("=BBBBBBBBI", body)
     if flags & RTM_F_CLONED:
         return []

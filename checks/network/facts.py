@@ -51,8 +51,10 @@ class NetworkFacts(NamedTuple):
 
 
 def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
-    """Read the network below ``root``, and try to bind the launch's fixed ports. The addresses are
-    read only without a launch, or if the launch advertises a name."""
+    """Read the network below ``root``, and try to bind the launch's fixed ports.
+
+    The addresses are read only without a launch, or if the launch advertises a name.
+    """
     numbers = {port.port for port in needs.ports if isinstance(port.port, int)} if needs else set()
     advertises = needs is None or any(service.kind == "advertised" for service in needs.services)
     return NetworkFacts(
@@ -145,7 +147,10 @@ PATIENCE = 4.3
 
 
 class ServiceAnswer(NamedTuple):
-    """The answer of one service. What was not asked is Unknown."""
+    """The answer of one service.
+
+    What was not asked is Unknown.
+    """
 
     addresses: tuple[str, ...] | Unknown  # of its name
     open: bool | Unknown  # whether something listens
@@ -157,7 +162,10 @@ class ServiceAnswer(NamedTuple):
 
 
 class ServiceFacts(NamedTuple):
-    """The services' answers, by ``key_of``. Services of the launch itself are only resolved."""
+    """The services' answers, by ``key_of``.
+
+    Services of the launch itself are only resolved.
+    """
 
     answers: Mapping[tuple[str, str, int | None], ServiceAnswer]
 
@@ -198,7 +206,10 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
 
 def _ask(root: Root, service: Service) -> ServiceAnswer:
     """Ask one service: resolve its name, connect, and ask a master or HTTP metadata server for an
-    answer. A service that the launch starts itself, or without a port, is only resolved."""
+    answer.
+
+    A service that the launch starts itself, or without a port, is only resolved.
+    """
     host, port = str(service.host), service.port
     addresses: tuple[str, ...] | Unknown = (host,)
     if not _is_address(host):
@@ -238,8 +249,10 @@ def _is_address(host: str) -> bool:
 
 
 def _speak(root: Root, service: Service, port: int, answer: ServiceAnswer) -> ServiceAnswer:
-    """Ask a service that accepts connections, and return ``answer`` with its reply. A master's RPC
-    port is asked by Mooncake's own client, any other by HTTP."""
+    """Ask a service that accepts connections, and return ``answer`` with its reply.
+
+    A master's RPC port is asked by Mooncake's own client, any other by HTTP.
+    """
     path = "" if service.kind == "master" else "/health"
     if service.kind == "metadata-http":
         path = (service.path or METADATA_PATH) + ABSENT_KEY
@@ -324,7 +337,13 @@ def read_routing(root: Root) -> RoutingTables | Unknown:
 
 
 def _recorded_rule(row: dict[str, Any]) -> RoutingRule:
-    """Read a recorded rule. Raises ValueError, TypeError or LookupError if it is damaged."""
+    """Read a recorded rule.
+
+    Raises:
+        ValueError: If it is damaged.
+        TypeError: If it is damaged.
+        LookupError: If it is damaged.
+    """
     for network in filter(None, (row["from"], row["to"])):
         ipaddress.ip_network(network, strict=False)
     family, priority, action, table = (
@@ -340,7 +359,12 @@ def _recorded_rule(row: dict[str, Any]) -> RoutingRule:
 
 
 def _recorded_route(row: Sequence[Any]) -> TableRoute:
-    """Read a recorded route. Raises ValueError or TypeError if it is damaged."""
+    """Read a recorded route.
+
+    Raises:
+        ValueError: If it is damaged.
+        TypeError: If it is damaged.
+    """
     family, table, type_, destination, gateway, interface = row
     if destination:
         ipaddress.ip_network(destination, strict=False)
@@ -353,8 +377,13 @@ def _recorded_route(row: Sequence[Any]) -> TableRoute:
 def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...] | Unknown:
     """Return the networks that the kernel reaches from ``source`` through ``interface``, as text.
 
-    source: an IP address. Rules and tables are followed in the kernel's order. Unknown if a rule
-    has a selector or an action that is not read here, or jumps for only some destinations."""
+    Args:
+        source: An IP address. Rules and tables are followed in the kernel's order.
+
+    Returns:
+        Unknown if a rule has a selector or an action that is not read here, or jumps for only some
+        destinations.
+    """
     address = ipaddress.ip_address(source)
     reachable: list[Network] = []
     whole = ipaddress.ip_network("0.0.0.0/0" if address.version == 4 else "::/0")
@@ -388,8 +417,12 @@ def _matching_part(
     """Return the part of ``undecided`` that the rule matches for packets from ``address`` by
     ``interface``.
 
-    undecided: the destinations that no earlier rule decided. Unknown if the rule has a selector
-    that is not read."""
+    Args:
+        undecided: The destinations that no earlier rule decided.
+
+    Returns:
+        Unknown if the rule has a selector that is not read.
+    """
     unread = [number for number in rule.other if number not in NEVER_MET]
     if unread:
         return Unknown(f"rule {rule.priority} has a selector that is not read ({unread[0]})")
@@ -416,8 +449,10 @@ def _look_up(
 ) -> list[Network]:
     """Add to ``reachable`` the networks that the rule's table sends out of ``interface``.
 
-    matching: the part of ``undecided`` that the rule matches. Returns ``undecided`` without the
-    networks that the table decided."""
+    Args:
+        matching: The part of ``undecided`` that the rule matches. Returns ``undecided`` without the
+            networks that the table decided.
+    """
     decided: list[Network] = []
     rows = [
         (ipaddress.ip_network(route.destination, strict=False), route)

@@ -58,8 +58,12 @@ def port_taken(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
 
 @or_unjudged
 def _judge_port(port: BoundPort, network: NetworkFacts, same: list[BoundPort]) -> Finding:
-    """Judge one port of the launch: its number, its other users, and whether it is free here. same:
-    all ports of the launch with this number in this network, ``port`` included, in their order."""
+    """Judge one port of the launch: its number, its other users, and whether it is free here.
+
+    Args:
+        same: All ports of the launch with this number in this network, ``port`` included, in their
+            order.
+    """
     finding = passed(f"{port.what} of {port.owner}")
     number = finding.known(port.port)
     finding = finding._replace(need=f"port {number}")
@@ -126,8 +130,11 @@ def _together(port: BoundPort, other: BoundPort) -> bool:
 
 
 def _meet(address: str | None, other: str | None) -> bool:
-    """Tell whether two addresses cannot both be bound at one port; "" is all addresses. None, an
-    address that the process chooses, conflicts with "" and None, and with no stated address."""
+    """Tell whether two addresses cannot both be bound at one port; "" is all addresses.
+
+    None, an address that the process chooses, conflicts with "" and None, and with no stated
+    address.
+    """
     if address is None or other is None:
         return not address and not other
     return address == other or not address or not other
@@ -136,7 +143,10 @@ def _meet(address: str | None, other: str | None) -> bool:
 @CHECKS.check("network.port-range", _ports)
 def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Judge whether the kernel may hand a port that the launch binds on the host to an outgoing
-    connection. With the range of a stock kernel the finding passes, with advice."""
+    connection.
+
+    With the range of a stock kernel the finding passes, with advice.
+    """
     span, reserved = known(network.ephemeral), known(network.reserved)
     have = f"{span[0]} to {span[1]} are for outgoing connections"
     kept = ",".join(f"{a}-{b}" if a != b else str(a) for a, b in reserved)
@@ -209,8 +219,11 @@ def _ends_where_it_binds(finding: Finding, service: Service) -> Finding:
 
 @or_unjudged
 def _judge_name(service: Service, answer: ServiceAnswer | None, network: NetworkFacts) -> Finding:
-    """Judge the address under which a store registers itself. The first address that its name
-    resolves to must be of an interface that is up here, and no loopback."""
+    """Judge the address under which a store registers itself.
+
+    The first address that its name resolves to must be of an interface that is up here, and no
+    loopback.
+    """
     name = passed(Subject(service.owner, "process")).known(service.host)
     finding = passed(Subject(name, "address"), need="an address of this host")
     judged = finding._replace(evidence=(Evidence(service.origin, name),))
@@ -251,8 +264,12 @@ _CORRECT = "correct the address, or end what listens there and start the right o
 
 def _contacted_services(needs: LaunchNeeds | None) -> list[tuple[Service, int]]:
     """Return each service that the launch contacts, with the number of hosts of the launch.
-    Addresses that the launch advertises are left out. Raises UnjudgedError without a launch, or if
-    it contacts no service."""
+
+    Addresses that the launch advertises are left out.
+
+    Raises:
+        UnjudgedError: Without a launch, or if it contacts no service.
+    """
     launch = the_launch(needs)
     called = [(each, launch.hosts) for each in launch.services if each.kind != "advertised"]
     if not called:
@@ -302,8 +319,10 @@ def reachable(called: list[tuple[Service, int]], services: ServiceFacts) -> list
 
 @or_unjudged
 def _judge_reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
-    """Judge whether a service answers, each kind in the protocol that it speaks. A service that the
-    launch itself starts passes without being asked."""
+    """Judge whether a service answers, each kind in the protocol that it speaks.
+
+    A service that the launch itself starts passes without being asked.
+    """
     finding = passed(_subject(service))
     if service.own:
         return finding._replace(have="the launch itself starts it")

@@ -27,7 +27,10 @@ LIMIT_SECONDS = 5.0
 
 def memory_policy() -> dict[str, int]:
     """Try get_mempolicy, set_mempolicy and mbind in a child; return each errno, 0 if permitted.
-    Raises OSError on a machine whose system calls are not known here."""
+
+    Raises:
+        OSError: On a machine whose system calls are not known here.
+    """
     import ctypes
     import mmap  # not in the child: another thread may hold the lock of its import for ever
     import os
@@ -109,7 +112,10 @@ def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
 
 
 def read_numa(root: Root, needs: LaunchNeeds | None) -> NumaFacts:
-    """Read the facts of NUMA. Never raises; what a file did not say is Unknown."""
+    """Read the facts of NUMA.
+
+    Never raises; what a file did not say is Unknown.
+    """
     allowed = read_allowed(root)
     tables = read_node_meminfo(root)
     return NumaFacts(

@@ -53,7 +53,11 @@ def node_list(nodes: Iterable[int]) -> str:
 
 
 def parse_node_list(text: str) -> tuple[int, ...]:
-    """Parse ``"0-1,4"`` to ``(0, 1, 4)``. Raises ValueError on anything else."""
+    """Parse ``"0-1,4"`` to ``(0, 1, 4)``.
+
+    Raises:
+        ValueError: On anything else.
+    """
     return _parse_list(text, MOST_NODES, "NUMA nodes")
 
 
@@ -63,7 +67,10 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 
 def parse_cpu_map(text: str) -> tuple[int, ...]:
-    """Parse ``"00000001,0000000f"``, 32 CPUs a word, to (0, 1, 2, 3, 32). Raises ValueError."""
+    """Parse ``"00000001,0000000f"``, 32 CPUs a word, to (0, 1, 2, 3, 32).
+
+    Raises ValueError.
+    """
     masks = text.strip(_AROUND).split(",")
     if not all(re.fullmatch("[0-9a-f]{1,8}", word) for word in masks):
         raise ValueError(f"not a map of CPUs: {text.strip()[:80]!r}")
@@ -74,7 +81,10 @@ def parse_cpu_map(text: str) -> tuple[int, ...]:
 
 
 def _parse_list(text: str, limit: int, what: str) -> tuple[int, ...]:
-    """Parse a kernel list of numbers below ``limit``. Raises ValueError, which names ``what``."""
+    """Parse a kernel list of numbers below ``limit``.
+
+    Raises ValueError, which names ``what``.
+    """
     numbers: set[int] = set()
     for part in map(str.strip, text.strip(_AROUND).split(",")):
         first, dash, last = part.partition("-")
@@ -113,7 +123,10 @@ class Allowed(NamedTuple):
 
 def read_allowed(root: Root) -> Allowed:
     """Read which CPUs and NUMA nodes this process may use; those of its cpuset, if a capture has no
-    /proc/self/status. Never raises; what a file did not say is Unknown."""
+    /proc/self/status.
+
+    Never raises; what a file did not say is Unknown.
+    """
     status = root.text(STATUS)
     source, cpuset_cpus, cpuset_mems = _cpuset(root)
     cpus = _allowed(status, "Cpus_allowed_list", parse_cpu_list)
@@ -147,7 +160,8 @@ def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
 
 def _cpuset(root: Root) -> tuple[str, List, List]:
     """Return ``(folder, CPUs, NUMA nodes)`` of the innermost cpuset that has lists; folder "" and
-    Unknown lists without one."""
+    Unknown lists without one.
+    """
     for top, path in (*_cpusets_at_usual_mounts(root), *_mounted_cpusets(root)):
         parts = [part for part in path.split("/") if part]
         if ".." in parts:
@@ -176,8 +190,10 @@ def _cpusets_at_usual_mounts(root: Root) -> Iterator[tuple[str, str]]:
 
 
 def _mounted_cpusets(root: Root) -> Iterator[tuple[str, str]]:
-    """Yield ``(mount point, path below it)`` for each file system in /proc/mounts with cpusets. The
-    path is that of this process's cpuset; see cpuset(7)."""
+    """Yield ``(mount point, path below it)`` for each file system in /proc/mounts with cpusets.
+
+    The path is that of this process's cpuset; see cpuset(7).
+    """
     path = root.word(CPUSET)
     if isinstance(path, Unknown):
         return

@@ -29,8 +29,11 @@ MOST_CAPABILITIES = (4096 - EXTENDED_START) // 8
 
 
 def acs(address: str) -> int | None:
-    """Return the ACS control register of a function; None if it has no ACS. Raises PermissionError
-    if this user is not root."""
+    """Return the ACS control register of a function; None if it has no ACS.
+
+    Raises:
+        PermissionError: If this user is not root.
+    """
     import os
 
     file = os.open(f"/sys/bus/pci/devices/{address}/config", os.O_RDONLY | os.O_CLOEXEC)
@@ -46,7 +49,13 @@ def acs(address: str) -> int | None:
 
 def acs_control(read: Callable[[int, int], bytes]) -> int | None:
     """Return the ACS control register in a configuration space; None if the function has no ACS.
-    read: gives the bytes at (offset, length). Raises PermissionError if it gives too few bytes."""
+
+    Args:
+        read: Gives the bytes at (offset, length).
+
+    Raises:
+        PermissionError: If it gives too few bytes.
+    """
     offset = EXTENDED_START
     for _ in range(MOST_CAPABILITIES):
         header = read(offset, 4)
@@ -132,7 +141,10 @@ class PciFacts(NamedTuple):
 
 
 def read_pci(root: Root, needs: LaunchNeeds | None) -> PciFacts:
-    """Read the facts of PCI; never raises. Soft-RoCE has no PCI function, and is left out."""
+    """Read the facts of PCI; never raises.
+
+    Soft-RoCE has no PCI function, and is left out.
+    """
     one_node = len(numa_nodes(root)) <= 1
     functions = read_accelerators(root)
     accelerators = () if isinstance(functions, Unknown) else functions
@@ -266,7 +278,10 @@ def _direct_nic(root: Root, nics: Mapping[str, PciFunction]) -> bool:
 
 def path_class(function: PciFunction, other: PciFunction) -> PathClass | Unknown:
     """Return how far two functions are from each other, in the classes of ``nvidia-smi topo``.
-    Unknown if sysfs shows no bridge above one, or no NUMA node if the two share no bridge."""
+
+    Returns:
+        Unknown if sysfs shows no bridge above one, or no NUMA node if the two share no bridge.
+    """
     if not function.parents or not other.parents:
         missing = function if not function.parents else other
         return Unknown(f"{missing.address}: sysfs shows no host bridge above it")

@@ -29,7 +29,11 @@ VARIABLES += ("MC_TE_FILTERS", "NCCL_IB_GID_INDEX")
 
 
 class Location(NamedTuple):
-    """A location of Mooncake's topology. others: taken only when a transfer is tried again."""
+    """A location of Mooncake's topology.
+
+    Attributes:
+        others: Taken only when a transfer is tried again.
+    """
 
     name: str
     preferred: tuple[str, ...] | Unknown
@@ -42,7 +46,11 @@ class Location(NamedTuple):
 
 
 class View(NamedTuple):
-    """Mooncake's topology for one process. gpus: the PCI address of ``cuda:N`` at index N."""
+    """Mooncake's topology for one process.
+
+    Attributes:
+        gpus: The PCI address of ``cuda:N`` at index N.
+    """
 
     locations: tuple[Location, ...]
     gpus: tuple[str, ...] | Unknown
@@ -62,11 +70,17 @@ def predict_view(
     release: MooncakeRelease | None,
     knows_gpus: bool = True,
 ) -> View | Unknown:
-    """Foretell the topology that ``process`` gets, from the facts of the host. A file of
-    MC_CUSTOM_TOPO_JSON takes the place of the host's topology.
+    """Foretell the topology that ``process`` gets, from the facts of the host.
 
-    release: Mooncake's, None for the newest known. knows_gpus: Mooncake is built with CUDA. Unknown
-    if the process's devices, or that file, are not known."""
+    A file of MC_CUSTOM_TOPO_JSON takes the place of the host's topology.
+
+    Args:
+        release: Mooncake's, None for the newest known.
+        knows_gpus: Mooncake is built with CUDA.
+
+    Returns:
+        Unknown if the process's devices, or that file, are not known.
+    """
     import json
 
     used = devices_in_use(rdma, process, release)
@@ -88,8 +102,10 @@ def predict_view(
 
 
 def _node_location(rdma: RdmaFacts, number: int, names: Sequence[str]) -> Location:
-    """Return the location of a NUMA node: of the NICs ``names`` it prefers those on that node. The
-    preferred NICs are Unknown if the node of one NIC is not known."""
+    """Return the location of a NUMA node: of the NICs ``names`` it prefers those on that node.
+
+    The preferred NICs are Unknown if the node of one NIC is not known.
+    """
     nodes = {nic.name: nic.node for nic in rdma.present}
     for name in names:
         near_node = nodes[name]
@@ -109,8 +125,12 @@ def _gpu_location(
     """Return the location of a GPU: it prefers the nearest of the NICs on its NUMA node, or of all
     NICs if none is on that node.
 
-    location: its name, ``cuda:0``. address: the GPU's. names: the NICs in use. release: None for
-    the newest known; older releases do not look at NUMA nodes."""
+    Args:
+        location: Its name, ``cuda:0``.
+        address: The GPU's.
+        names: The NICs in use.
+        release: None for the newest known; older releases do not look at NUMA nodes.
+    """
     if isinstance(gpus.accelerators, Unknown):
         return Location(location, gpus.accelerators)
     gpu = next((function for function in gpus.on_pci if function.address == address), None)
@@ -158,7 +178,10 @@ def _keep_nics(place: Location, names: Sequence[str]) -> Location:
 @or_unknown
 def parse_locations(rows: Any | Unknown) -> tuple[Location, ...] | Unknown:
     """Read ``{"cpu:0": [[preferred NICs], [others]]}`` as locations, sorted by name and number.
-    Unknown if ``rows`` is Unknown or of another form."""
+
+    Returns:
+        Unknown if ``rows`` is Unknown or of another form.
+    """
     rows = known(rows)
     wrong = Unknown('not a topology: no object of {"location": [[preferred], [others]]}')
     if not isinstance(rows, dict):
@@ -182,8 +205,14 @@ def _order(name: str) -> tuple[str, int, str]:
 def measure_locations(
     root: Root, interpreter: str, process: ProcessNeeds, devices: Sequence[str]
 ) -> tuple[Location, ...] | Unknown:
-    """Ask the installed Mooncake for the topology of ``process``. devices: the only NICs that it
-    may use; () lets it discover all. Unknown without an answer."""
+    """Ask the installed Mooncake for the topology of ``process``.
+
+    Args:
+        devices: The only NICs that it may use; () lets it discover all.
+
+    Returns:
+        Unknown without an answer.
+    """
     environment, names = process.environment, ",".join(devices)
     variables = [f"{key}={environment[key]}" for key in VARIABLES if key in environment]
     return parse_locations(root.call("mooncake.local_topology", interpreter, names, *variables))
@@ -192,8 +221,10 @@ def measure_locations(
 def differences(
     foretold: Sequence[Location], measured: Sequence[Location]
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return ``(location, foretold, measured)``, in words, for each location that differs. A
-    location whose foretold NICs are not known is left out."""
+    """Return ``(location, foretold, measured)``, in words, for each location that differs.
+
+    A location whose foretold NICs are not known is left out.
+    """
     wanted, have = ({place.name: place for place in places} for places in (foretold, measured))
     rows = []
     for name in sorted({*wanted, *have}, key=_order):
@@ -231,9 +262,13 @@ print("\\n{_MARK}" + answer.replace("\\n", " "), flush=True)
 def local_topology(interpreter: str, devices: str, *variables: str) -> Any:
     """Ask ``TransferEngine.get_local_topology`` in a child: location -> [preferred, others].
 
-    devices: names with commas between them, "" for discovery. variables: ``NAME=value``, in place
-    of all variables MC_* of this process. Raises OSError with the child's message; ValueError if
-    the answer is no JSON."""
+    Args:
+        devices: Names with commas between them, "" for discovery.
+        variables: ``NAME=value``, in place of all variables MC_* of this process.
+
+    Raises:
+        OSError: With the child's message; ValueError if the answer is no JSON.
+    """
     import json
     import os
     import subprocess

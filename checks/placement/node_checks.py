@@ -105,7 +105,13 @@ def _judge_policy(
 
 def _with_docker_profile(finding: Finding, process: ProcessNeeds, need: str) -> Finding:
     """Warn if Docker's default profile will refuse, in the launch's container, the calls that are
-    permitted here. Else ``finding`` is unchanged. need: the calls, for the text."""
+    permitted here.
+
+    Else ``finding`` is unchanged.
+
+    Args:
+        need: The calls, for the text.
+    """
     limits = process.container
     if limits is None or limits.runtime not in ("docker", "compose") or limits.privileged:
         return finding
@@ -208,8 +214,10 @@ def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> se
 def _verdicts(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[tuple[Status, str]]:
     """Yield ``(status, text)`` for each consequence of NUMA nodes that a process may not use.
 
-    split: forbidden nodes of Mooncake's segment. bound: nodes to which SGLang binds a rank, and
-    that are forbidden or have no allowed CPU."""
+    Args:
+        split: Forbidden nodes of Mooncake's segment.
+        bound: Nodes to which SGLang binds a rank, and that are forbidden or have no allowed CPU.
+    """
     if split:
         mooncake = release_of(needs.mooncake_version)
         if mooncake is None:
@@ -263,7 +271,11 @@ def _judge_node_memory(
     numbers: Sequence[int], everything: Sequence[ProcessNeeds], memory: MemoryFacts, numa: NumaFacts
 ) -> Finding:
     """Judge whether one NUMA node, or several that share a binding, have the memory that is bound
-    to them. everything: all processes of the launch."""
+    to them.
+
+    Args:
+        everything: All processes of the launch.
+    """
     where = node_list(numbers)
     finding = passed(where)
     bound = [{*(p.among or (() if p.node is None else (p.node,)))} for p in everything]
@@ -333,7 +345,10 @@ def _judge_nearest(
     rdma: RdmaFacts,
     needs: LaunchNeeds,
 ) -> Finding:
-    """Judge whether one process has a NIC on its GPU's NUMA node. Warn if every NIC is farther."""
+    """Judge whether one process has a NIC on its GPU's NUMA node.
+
+    Warn if every NIC is farther.
+    """
     finding = passed(process.name, need="a NIC on the GPU's NUMA node")
     gpu = finding.known(gpu_function(gpus, process))
     if gpu is None:
@@ -385,8 +400,11 @@ def unknown_nic_node(
 
 @or_unjudged
 def _judge_node_name(name: str, pci: PciFacts, rdma: RdmaFacts, several_nodes: bool) -> Finding:
-    """Judge whether one NIC names its NUMA node. several_nodes: the host has more than one; else a
-    NIC that names no node passes."""
+    """Judge whether one NIC names its NUMA node.
+
+    Args:
+        several_nodes: The host has more than one; else a NIC that names no node passes.
+    """
     finding = passed(name, need="a NUMA node")
     number = finding.known(nic_node(rdma, name))
     if number is not None:
@@ -411,7 +429,8 @@ def mooncake_view(
     needs: LaunchNeeds | None, gpus: GpuFacts, numa: NumaFacts, pci: PciFacts, rdma: RdmaFacts
 ) -> Iterable[Finding]:
     """Judge whether Mooncake prefers the nearest NIC for each GPU: of the launch's processes, or
-    without a launch of this host."""
+    without a launch of this host.
+    """
     if needs is None:
         return _judge_gpus(numa, pci, gpus, rdma)
     launch, release = needs, release_of(needs.mooncake_version)
@@ -452,8 +471,12 @@ def judge_gpu(
     names: tuple[str, ...],
     release: MooncakeRelease | None,
 ) -> Finding:
-    """Judge whether Mooncake prefers the nearest of ``names`` for GPU ``gpu`` of ``view``. names:
-    the NICs in use. release: None for the newest known."""
+    """Judge whether Mooncake prefers the nearest of ``names`` for GPU ``gpu`` of ``view``.
+
+    Args:
+        names: The NICs in use.
+        release: None for the newest known.
+    """
     finding = finding._replace(need="the nearest NIC in use preferred")
     visible = finding.known(view.gpus)
     if gpu >= len(visible):

@@ -52,7 +52,10 @@ def _pci_devices_in_use(
     pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts, needs: LaunchNeeds | None
 ) -> _PciDevices:
     """Return the GPUs and NICs on PCI that the launch uses; all of the host's without a launch.
-    Raises UnjudgedError if no device is in use, or if the devices are not known."""
+
+    Raises:
+        UnjudgedError: If no device is in use, or if the devices are not known.
+    """
     must_be_read(pci)
     finding = passed("PCI")
     if needs is None:
@@ -136,7 +139,11 @@ def acs(
 
 @or_unjudged
 def _judge_acs(bridge: str, control: int | Unknown | None) -> Finding:
-    """Judge ACS of one bridge; warn if it redirects. control: ACS register, None without ACS."""
+    """Judge ACS of one bridge; warn if it redirects.
+
+    Args:
+        control: ACS register, None without ACS.
+    """
     finding = passed(f"bridge {bridge}", need="no redirection")
     bits = finding.known(control)
     if bits is None:
@@ -169,7 +176,11 @@ def iommu(
 
 @or_unjudged
 def _judge_iommu(subject: str, function: PciFunction, pci: PciFacts, arm: bool) -> Finding:
-    """Judge the IOMMU mode of one device: warn if it translates. arm: the host has Arm's IOMMU."""
+    """Judge the IOMMU mode of one device: warn if it translates.
+
+    Args:
+        arm: The host has Arm's IOMMU.
+    """
     finding = passed(subject, need="identity, or no IOMMU")
     mode = finding.known(function.iommu)
     finding = finding._replace(

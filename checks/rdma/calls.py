@@ -29,7 +29,9 @@ ANSWER_LIMIT_SECONDS = 2.0
 
 def device_node(path: str) -> dict[str, Any]:
     """Return a device file's mode, and whether it opens; if not, ``errno`` and ``error``.
-    Raises FileNotFoundError."""
+
+    Raises FileNotFoundError.
+    """
     answer: dict[str, Any] = {"mode": os.stat(path).st_mode, "open": True}
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
@@ -40,7 +42,10 @@ def device_node(path: str) -> dict[str, Any]:
 
 def interfaces() -> dict[str, list[list[Any]]]:
     """Return the IP addresses of this network namespace: ``{interface: [[address, prefix
-    length]]}``. /sys may show the interfaces of another namespace."""
+    length]]}``.
+
+    /sys may show the interfaces of another namespace.
+    """
     import socket
 
     import psutil
@@ -58,10 +63,13 @@ def interfaces() -> dict[str, list[list[Any]]]:
 
 
 def kernel() -> dict[str, Any]:
-    """Ask the kernel, as ``rdma system`` and ``rdma resource`` do. Raises OSError.
+    """Ask the kernel, as ``rdma system`` and ``rdma resource`` do.
 
-    netns_mode: shared, exclusive or None. copy_on_fork: whether fork copies pinned pages.
-    devices: by name, ``resources`` (the number in use of each kind) and ``driver_id`` (or None)."""
+    Raises OSError.
+
+    netns_mode: shared, exclusive or None. copy_on_fork: whether fork copies pinned pages. devices:
+    by name, ``resources`` (the number in use of each kind) and ``driver_id`` (or None).
+    """
     answer: dict[str, Any] = {"netns_mode": None, "copy_on_fork": None, "devices": {}}
     for attributes in _ask(CMD_SYS_GET, b"", dump=False):
         if NETNS_MODE in attributes:
@@ -85,7 +93,8 @@ def held() -> dict[str, dict[str, dict[str, int]]]:
     count}}}``.
 
     The kind ``mr_bytes`` is the size of the memory regions. Objects of the kernel or of another pid
-    namespace are left out (rdma/core/restrack.c). Needs no privilege. Raises OSError."""
+    namespace are left out (rdma/core/restrack.c). Needs no privilege. Raises OSError.
+    """
     answer: dict[str, dict[str, dict[str, int]]] = {}
     for attributes in list(_ask(CMD_RES_GET, b"", dump=True)):
         processes = answer.setdefault(_text(attributes[DEV_NAME]), {})
@@ -109,8 +118,10 @@ def _entries(command: int, device: bytes, table: int) -> Iterator[dict[int, byte
 
 
 def verbs(name: str) -> dict[str, Any]:
-    """Ask libibverbs for one device, as Mooncake does; see ``libibverbs.query`` for the answer. If
-    the library cannot be loaded, ``listed`` is False."""
+    """Ask libibverbs for one device, as Mooncake does; see ``libibverbs.query`` for the answer.
+
+    If the library cannot be loaded, ``listed`` is False.
+    """
     from checks.rdma.libibverbs import SONAME, library, query
 
     try:
@@ -133,7 +144,10 @@ def _driver_id(index: bytes) -> int | None:
 
 
 def _ask(command: int, request: bytes, dump: bool) -> Iterator[dict[int, bytes]]:
-    """Yield the attributes of each message in the kernel's answer. Raises OSError."""
+    """Yield the attributes of each message in the kernel's answer.
+
+    Raises OSError.
+    """
     flags = NLM_F_DUMP if dump else 0
     for _kind, body in netlink_dump(NETLINK_RDMA, NLDEV + command, request, flags):
         yield dict(netlink_attributes(body))
@@ -144,8 +158,12 @@ def netlink_dump(
 ) -> Iterator[tuple[int, bytes]]:
     """Send one netlink request, and yield the messages of the answer, each as ``(type, body)``.
 
-    body: the request's, without header. If ``flags`` is 0, only the first message is yielded.
-    Raises OSError if the kernel answers with an error, or not in time."""
+    Args:
+        body: The request's, without header. If ``flags`` is 0, only the first message is yielded.
+
+    Raises:
+        OSError: If the kernel answers with an error, or not in time.
+    """
     import socket
     import struct
 
@@ -211,8 +229,10 @@ def state_folders() -> list[str]:
 
 
 def saved() -> list[dict[str, Any]]:
-    """Read the saved results, each with its path as ``file``. Left out: unreadable files, and in
-    each folder the files after the first 256 by name."""
+    """Read the saved results, each with its path as ``file``.
+
+    Left out: unreadable files, and in each folder the files after the first 256 by name.
+    """
     import json
 
     results = []

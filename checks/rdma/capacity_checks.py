@@ -88,8 +88,11 @@ def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 
 def _finding_without_handle(nic: Nic, launch_uses: Iterable[Use], short: set[str]) -> Finding:
-    """Return the worst finding for a process of the launch that gets no handle of ``nic``. short:
-    names of the devices that have fewer handles left than processes need."""
+    """Return the worst finding for a process of the launch that gets no handle of ``nic``.
+
+    Args:
+        short: Names of the devices that have fewer handles left than processes need.
+    """
     finding = passed(Subject(nic.name, "device")).warned(
         "opening the device fails with EAGAIN: a process without a handle goes on with "
         "its other devices"
@@ -112,7 +115,11 @@ def _finding_without_handle(nic: Nic, launch_uses: Iterable[Use], short: set[str
 
 @or_unjudged
 def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding) -> Finding:
-    """Judge one cgroup's limit for a device. refused: the finding if handles do not suffice."""
+    """Judge one cgroup's limit for a device.
+
+    Args:
+        refused: The finding if handles do not suffice.
+    """
     # At start: what is certain. The providers of some devices make a few objects of their own.
     regions = 0 if isinstance(need.regions, Unknown) else need.regions
     start = regions + need.others
@@ -293,8 +300,11 @@ def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 
 @or_unjudged
 def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
-    """Judge whether one NIC's translation table holds all regions that the launch registers. nics:
-    the number of NICs in use, for the advice to spread processes over them."""
+    """Judge whether one NIC's translation table holds all regions that the launch registers.
+
+    Args:
+        nics: The number of NICs in use, for the advice to spread processes over them.
+    """
     finding = passed(load.nic.name)
     row = finding.known(table_row(load.nic))
     if row is not None and not row.holds_entries:
@@ -316,8 +326,12 @@ def _judge_bound(
 ) -> Finding:
     """Judge a NIC's load by a measurement on this host, or else by the table of devices.
 
-    finding: to be completed. row: of the table, None if the device is not in it: the result is then
-    unknown unless a measurement tells it. nics: see ``_judge_table``."""
+    Args:
+        finding: To be completed.
+        row: Of the table, None if the device is not in it: the result is then unknown unless a
+            measurement tells it.
+        nics: See ``_judge_table``.
+    """
     need = format_bytes(load.bytes, f"{{}}, {load.entries} entries")
     finding = finding._replace(need=need, formula=_formula(load))
     least = min((page for page, size in load.by_page.items() if size), default=BASE_PAGE_BYTES)
@@ -355,7 +369,11 @@ def _holds(load: NicLoad, measured: Measured, row: DeviceRow | None) -> bool | N
     """Tell whether a measurement shows that a device holds a load; None if it shows neither.
 
     It shows that a load is too large only if all pages have the measured size, and the device's
-    table was full. row: of the table of devices, None if the device is not in it."""
+    table was full.
+
+    Args:
+        row: Of the table of devices, None if the device is not in it.
+    """
     by_page = {page: size for page, size in load.by_page.items() if size}
     if sum(by_page.values()) <= measured.holds_bytes:
         return True
@@ -369,7 +387,11 @@ def _holds(load: NicLoad, measured: Measured, row: DeviceRow | None) -> bool | N
 def _judge_by_measurement(
     finding: Finding, load: NicLoad, measured: Measured, fits: bool, nics: int
 ) -> Finding:
-    """Judge a load by a measurement on this host. fits: whether the device can hold the load."""
+    """Judge a load by a measurement on this host.
+
+    Args:
+        fits: Whether the device can hold the load.
+    """
     page = format_page_size(measured.page_bytes)
     source = measured.file or "mooncake-preflight measure --only registration"
     met = f"{measured.holds_regions} regions, then: {measured.met or 'as much as was asked'}"
@@ -384,8 +406,11 @@ def _judge_by_measurement(
 
 
 def _judge_by_table(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) -> Finding:
-    """Judge a load by the table of devices. Warn about a load larger than the row vouches for, and
-    tell whether users reported success or failure at that size."""
+    """Judge a load by the table of devices.
+
+    Warn about a load larger than the row vouches for, and tell whether users reported success or
+    failure at that size.
+    """
     have = counted(row.holds_entries, "entries")
     finding = finding._replace(have=have, evidence=_evidence(row))
     if load.entries <= row.holds_entries:
@@ -403,7 +428,8 @@ def _judge_by_table(finding: Finding, load: NicLoad, row: DeviceRow, nics: int) 
 
 def _advise(finding: Finding, load: NicLoad, most: int, nics: int) -> Finding:
     """Add the advice to bring a NIC's entries down to ``most``: huge pages, less memory, or
-    processes that use one of the ``nics`` NICs each."""
+    processes that use one of the ``nics`` NICs each.
+    """
     ways = []
     settings: tuple[Setting, ...] = ()
     small = load.by_page.get(BASE_PAGE_BYTES, 0)

@@ -61,7 +61,11 @@ def _looks_up_all(process: ProcessNeeds) -> bool:
 @or_unjudged
 def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, processes: list[ProcessNeeds]) -> Finding:
     """Judge whether the host has the devices that SGLang's own engine looks up (``use``), if a
-    store uses other devices. processes: those whose engine looks them up."""
+    store uses other devices.
+
+    Args:
+        processes: Those whose engine looks them up.
+    """
     known(rdma.nics)
     there = [nic.name for nic in rdma.present]
     who = fold_names([process.name for process in processes])
@@ -73,7 +77,11 @@ def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, processes: list[ProcessNeeds
 
 
 def _fail(finding: Finding, gone: str, advice: str, settings: tuple[Setting, ...] = ()) -> Finding:
-    """Return a failure: SGLang ends at its start. gone: names of the devices that are missing."""
+    """Return a failure: SGLang ends at its start.
+
+    Args:
+        gone: Names of the devices that are missing.
+    """
     ending = Consequence.WILL_NOT_START
     return finding.failed(f"{gone}: {LOOKED_UP}", advice, settings, consequence=ending)
 
@@ -122,8 +130,11 @@ def _device_listing(rdma: RdmaFacts) -> Evidence:
 
 
 def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
-    """Return the setting that makes the launch name the devices ``names``. () if no single variable
-    or flag names the launch's devices, or ``names`` is empty."""
+    """Return the setting that makes the launch name the devices ``names``.
+
+    Returns:
+        () if no single variable or flag names the launch's devices, or ``names`` is empty.
+    """
     process, devices = use.processes[0], use.devices
     assert process.rdma is not None
     holder, wanted = process.rdma.written_as, ",".join(names)

@@ -57,8 +57,11 @@ KERNEL_RELEASE = "/proc/sys/kernel/osrelease"
 
 
 class Identity(NamedTuple):
-    """The key of a saved result: it counts for a device while all of this is the same. hardware:
-    ``1ded:107f``, or what sysfs calls the device."""
+    """The key of a saved result: it counts for a device while all of this is the same.
+
+    Attributes:
+        hardware: ``1ded:107f``, or what sysfs calls the device.
+    """
 
     hardware: str
     firmware: str
@@ -113,8 +116,11 @@ def read_measured(root: Root, drivers: Mapping[str, str]) -> tuple[Measured, ...
 
 
 def _measured(name: str, identity: Identity, result: Any) -> Measured | None:
-    """Read one saved result as one of the device ``name``. None if it is damaged, or was measured
-    on another device, firmware or driver."""
+    """Read one saved result as one of the device ``name``.
+
+    Returns:
+        None if it is damaged, or was measured on another device, firmware or driver.
+    """
     if not isinstance(result, dict) or result.get("schema") != RESULT_SCHEMA:
         return None
     if any(result.get(key) != value for key, value in identity._asdict().items()):

@@ -22,7 +22,11 @@ _IPV4_MAPPED = bytes(10) + b"\xff\xff"
 
 
 class Gid(NamedTuple):
-    """One used entry of a port's GID table. netdev: its network interface, "" if it has none."""
+    """One used entry of a port's GID table.
+
+    Attributes:
+        netdev: Its network interface, "" if it has none.
+    """
 
     number: int
     raw: bytes
@@ -49,7 +53,11 @@ class Gid(NamedTuple):
 
 
 class Port(NamedTuple):
-    """One port. state, physical_state: the kernel's word (ACTIVE, LinkUp)."""
+    """One port.
+
+    Attributes:
+        state, physical_state: The kernel's word (ACTIVE, LinkUp).
+    """
 
     number: int
     state: str | Unknown
@@ -82,7 +90,10 @@ def read_ports(
 ) -> tuple[Port, ...] | Unknown:
     """Read every port of ``device``, its GIDs up to the first large gap in the table.
 
-    pkeys: indices of the partition keys to read. gids: indices to read behind that gap too."""
+    Args:
+        pkeys: Indices of the partition keys to read.
+        gids: Indices to read behind that gap too.
+    """
     folder = f"{RDMA_DEVICES}/{device}/ports"
     numbers = _numbers(known(root.names(folder)))
     keys, entries = sorted(set(pkeys)), set(gids)
@@ -94,7 +105,12 @@ def _numbers(names: Iterable[str]) -> list[int]:
 
 
 def _read_port(root: Root, folder: str, number: int, pkeys: list[int], wanted: set[int]) -> Port:
-    """Read one port. pkeys: indices of the partition keys to read. wanted: see ``_read_gids``."""
+    """Read one port.
+
+    Args:
+        pkeys: Indices of the partition keys to read.
+        wanted: See ``_read_gids``.
+    """
     layer, indices = root.word(f"{folder}/link_layer"), root.entries(f"{folder}/gids")
     gids: tuple[Gid, ...] | Unknown
     table: int | Unknown
@@ -122,7 +138,12 @@ def _read_gids(
     """Read the used entries of a GID table, ascending.
 
     An entry more than LARGEST_GAP behind the last used one is read only if its index is in
-    ``wanted``. numbers: all indices of the table. layer: the port's link layer."""
+    ``wanted``.
+
+    Args:
+        numbers: All indices of the table.
+        layer: The port's link layer.
+    """
     used: list[Gid] = []
     last_used = -1
     for number in numbers:
@@ -186,8 +207,11 @@ def read_netdevs(root: Root, names: Iterable[str]) -> dict[str, Netdev]:
 
 
 def _read_netdev(root: Root, name: str, by_interface: dict[str, Any] | Unknown) -> Netdev:
-    """Read one interface: its MTU, and its addresses in this network namespace. by_interface: the
-    answer of the call ``rdma.interfaces``."""
+    """Read one interface: its MTU, and its addresses in this network namespace.
+
+    Args:
+        by_interface: The answer of the call ``rdma.interfaces``.
+    """
     mtu = root.integer(f"/sys/class/net/{name}/mtu")
     if isinstance(by_interface, Unknown):
         return Netdev(name, by_interface, mtu, by_interface)
@@ -215,7 +239,10 @@ class GidChoice(NamedTuple):
 
 def asked_index(environment: Mapping[str, str]) -> tuple[int, str] | None:
     """Return ``(index, variable)`` of the GID index that MC_GID_INDEX sets, else NCCL_IB_GID_INDEX.
-    None if neither is set or the number is out of range; text without a number is 0."""
+
+    Returns:
+        None if neither is set or the number is out of range; text without a number is 0.
+    """
     for name in ("MC_GID_INDEX", "NCCL_IB_GID_INDEX"):
         if name in environment:
             index = leading_integer(environment[name]) or 0
@@ -227,7 +254,13 @@ def choose_gid(
     port: Port, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
     """Return the GID of ``port`` that Mooncake uses; the choice's GID is None if no entry will do.
-    release: Mooncake's, None for the newest known. Unknown if a needed fact could not be read."""
+
+    Args:
+        release: Mooncake's, None for the newest known.
+
+    Returns:
+        Unknown if a needed fact could not be read.
+    """
     if isinstance(port.gids, Unknown):
         return port.gids
     asked = asked_index(environment)
@@ -251,7 +284,11 @@ def _choose_at_index(
     gids: tuple[Gid, ...], index_and_name: tuple[int, str], release: MooncakeRelease | None
 ) -> GidChoice:
     """Choose the GID at a stated index; no GID if that entry is empty or Mooncake's release refuses
-    it. index_and_name: the index, and the variable or default that it is from."""
+    it.
+
+    Args:
+        index_and_name: The index, and the variable or default that it is from.
+    """
     index, name = index_and_name
     gid = next((gid for gid in gids if gid.number == index), None)
     if gid is None:
@@ -281,7 +318,9 @@ _RANKS = (
 
 def _rank(gid: Gid) -> int:
     """Rank a GID as Mooncake's autoGidCandidateClassPriority does: 0 is best; see ``_RANKS``.
-    192.168/16 is ranked as routable."""
+
+    192.168/16 is ranked as routable.
+    """
     if gid.kind not in (IB, ROCE_2):
         return 6
     netdev = gid.netdev if isinstance(gid.netdev, str) else ""

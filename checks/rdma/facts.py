@@ -100,7 +100,9 @@ def read_rdma(root: Root, needs: LaunchNeeds | None) -> RdmaFacts:
     """Read all facts about RDMA devices. libibverbs and the kernel are asked only if sysfs shows a
     device.
 
-    needs: of the launch, whose variables say which partition keys, GIDs and files to read."""
+    Args:
+        needs: Of the launch, whose variables say which partition keys, GIDs and files to read.
+    """
     names = device_names(root)
     environments = [process.environment for process in needs.processes] if needs else []
     pkeys = {*_numbers(environments, "MC_PKEY_INDEX"), DEFAULT_PKEY_INDEX}
@@ -140,8 +142,12 @@ def _read_nic(
     pkeys: set[int],
     gids: set[int],
 ) -> Nic:
-    """Read one device. uverbs: device name -> name of its uverbs node. pkeys, gids: indices to
-    read, see ``read_ports``."""
+    """Read one device.
+
+    Args:
+        uverbs: Device name -> name of its uverbs node.
+        pkeys, gids: Indices to read, see ``read_ports``.
+    """
     folder = f"{RDMA_DEVICES}/{name}"
     uverb = uverbs if isinstance(uverbs, Unknown) else uverbs.get(name)
     if uverb is None:

@@ -47,7 +47,11 @@ class Forking(NamedTuple):
 
 def calls_madvise(rdma: RdmaFacts, environment: Mapping[str, str]) -> bool | Unknown:
     """Tell whether libibverbs, in a process with ``environment``, calls madvise on ranges rounded
-    to 4 KiB. Unknown if the release of rdma-core, or what the kernel does at fork, is not known."""
+    to 4 KiB.
+
+    Returns:
+        Unknown if the release of rdma-core, or what the kernel does at fork, is not known.
+    """
     if VARIABLE in environment:
         return False
     version, kernel = rdma.libraries.version, rdma.kernel
@@ -66,7 +70,10 @@ def bad_end(region: Region, forking: Forking) -> str | Unknown:
     """Say which registration of ``region`` ends inside a huge page; "" if none does.
 
     If the release is not known, the region is judged as Mooncake before 0.3.14 registers it.
-    Unknown if the answer depends on a fact that is not known, such as the number of CPUs."""
+
+    Returns:
+        Unknown if the answer depends on a fact that is not known, such as the number of CPUs.
+    """
     page, what = region.page_bytes, region.what
     if page <= BASE_PAGE_BYTES or region.dontfork:
         return ""

@@ -34,7 +34,11 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether Mooncake finds a GID on each device, and whether peers can answer it."""
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
-        """Make the finding about the GID of one device. lost: why no GID fits, or None."""
+        """Make the finding about the GID of one device.
+
+        Args:
+            lost: Why no GID fits, or None.
+        """
         finding = passed(nic.name, need="a RoCE v2 IPv4 or InfiniBand GID")
         choice = gid_choice(nic, use.environment, use.release)
         if isinstance(choice, Unknown) or (choice.gid is None and not use.has_host_gids):
@@ -65,7 +69,11 @@ def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
 def _gid_trouble(nic: Nic, use: Use) -> Lost | Unknown | None:
     """Return why the processes of ``use`` do not get a GID of ``nic``: the device or its port
-    cannot be used, or no GID fits. None if they get one."""
+    cannot be used, or no GID fits.
+
+    Returns:
+        None if they get one.
+    """
     reach = reach_problem(nic) if use.processes else None
     trouble = port_problem(nic, use.environment) if reach is None else reach
     if trouble is not None:
@@ -134,7 +142,10 @@ def _ipv4_gids(nic: Nic, use: Use) -> set[int]:
 
 def _index_for_all(use: Use) -> int | None:
     """Return the smallest index that is a RoCE v2 IPv4 entry on every device that ``use`` would
-    take, or None. Devices whose port is not active are left out."""
+    take, or None.
+
+    Devices whose port is not active are left out.
+    """
     nics = [nic for nic in use.candidate_nics if port_problem(nic, use.environment) is None]
     common = set.intersection(*(_ipv4_gids(nic, use) for nic in nics)) if nics else set()
     return min(common, default=None)
@@ -178,7 +189,10 @@ def subnets(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
 @or_unknown
 def _subnet(rdma: RdmaFacts, choice: GidChoice | Unknown) -> str | Unknown:
     """Return a GID's subnet: its first 64 bits, or its interface's IPv4 network (``10.0.0.0/24``).
-    Unknown if there is no GID, or its interface's address or prefix is not known."""
+
+    Returns:
+        Unknown if there is no GID, or its interface's address or prefix is not known.
+    """
     gid = known(choice).gid
     if gid is None:
         return Unknown("no GID")
@@ -197,7 +211,11 @@ def _subnet(rdma: RdmaFacts, choice: GidChoice | Unknown) -> str | Unknown:
 
 @or_unjudged
 def _judge_subnets(use: Use, subnets: dict[str, str | Unknown]) -> Finding:
-    """Judge the subnets of one use. subnets: device name -> subnet."""
+    """Judge the subnets of one use.
+
+    Args:
+        subnets: Device name -> subnet.
+    """
     finding = passed(use.who, need=f"one subnet, or {AFFINITY}")
     if len(subnets) == 1:
         return finding._replace(have="1 NIC")

@@ -19,7 +19,11 @@ MTU_BYTES = {1: 256, 2: 512, 3: 1024, 4: 2048, 5: 4096}
 
 
 def fields(field_type: type[Any], names: str) -> list[tuple[str, type[Any]]]:
-    """Return structure fields of one C type. names: separated by spaces, in order."""
+    """Return structure fields of one C type.
+
+    Args:
+        names: Separated by spaces, in order.
+    """
     return [(name, field_type) for name in names.split()]
 
 
@@ -56,7 +60,11 @@ _ODP_CAPS = 240
 
 
 def library() -> ctypes.CDLL:
-    """Load libibverbs. Raises OSError if it, or a library that it needs, does not exist."""
+    """Load libibverbs.
+
+    Raises:
+        OSError: If it, or a library that it needs, does not exist.
+    """
     loaded = ctypes.CDLL(SONAME, use_errno=True)
     for function, result, arguments in (
         ("ibv_get_device_list", ctypes.c_void_p, [ctypes.c_void_p]),
@@ -77,7 +85,8 @@ def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
 
     listed: the library has a provider for the device; else ``error`` says why not. opened: if
     False, errno and error say why; if True, the answer has limits, pages_on_demand, and ports by
-    number (active_mtu_bytes, gid_table)."""
+    number (active_mtu_bytes, gid_table).
+    """
     count = ctypes.c_int(0)
     start = library.ibv_get_device_list(ctypes.byref(count))
     if not start:
@@ -92,8 +101,11 @@ def query(library: ctypes.CDLL, name: str) -> dict[str, Any]:
 
 
 def _open_and_query(library: ctypes.CDLL, device: int) -> dict[str, Any]:
-    """Open a device, read its limits and ports, and close it; see ``query``. device: the address of
-    its entry in the library's list."""
+    """Open a device, read its limits and ports, and close it; see ``query``.
+
+    Args:
+        device: The address of its entry in the library's list.
+    """
     ctypes.set_errno(0)
     context = library.ibv_open_device(device)
     if not context:
@@ -119,7 +131,11 @@ def _open_and_query(library: ctypes.CDLL, device: int) -> dict[str, Any]:
 
 def _pages_on_demand(context: int) -> bool | None:
     """Tell whether the device opened as ``context`` pages on demand, so that memory need not be
-    pinned. None if the provider does not say."""
+    pinned.
+
+    Returns:
+        None if the provider does not say.
+    """
 
     def word(offset: int) -> int:
         return ctypes.c_uint64.from_address(context + offset).value

@@ -18,7 +18,11 @@ NO_DEVICE = "no device of this host is asked for (see rdma.no-device and rdma.de
 
 
 def rdma_launch(needs: LaunchNeeds | None) -> LaunchNeeds:
-    """Return the launch. Raises UnjudgedError if none is given or it uses no RDMA."""
+    """Return the launch.
+
+    Raises:
+        UnjudgedError: If none is given or it uses no RDMA.
+    """
     launch = the_launch(needs)
     if not launch.rdma_processes:
         raise UnjudgedError(skip(NO_RDMA, "launch"))
@@ -44,9 +48,13 @@ def judge_devices(
     """Yield one finding for each device that the launch would take: the worst of all its processes.
 
     The only finding is a skip if the launch would take none. Without a launch, all devices of the
-    host are judged. cause: what the check is about; a device that is lost for another cause is
-    skipped. problem_of: returns why a use loses a device, None if it does not. describe: makes the
-    finding; gets the loss of this cause, or None."""
+    host are judged.
+
+    Args:
+        cause: What the check is about; a device that is lost for another cause is skipped.
+        problem_of: Returns why a use loses a device, None if it does not.
+        describe: Makes the finding; gets the loss of this cause, or None.
+    """
     known(rdma.nics)
     launch = rdma_launch_or_host(needs)
     host = Use((), DevicesInUse((), (), (), Transport.NOT_ASKED, ""), rdma.present, None)
@@ -66,7 +74,10 @@ def _judge_device(
     use: Use, nic: Nic, cause: Cause, problem_of: Problem, describe: Describe
 ) -> Finding:
     """Judge one device for one use; see ``judge_devices`` for ``cause``, ``problem_of`` and
-    ``describe``. A loss is a failure if it leaves processes no device, else a warning."""
+    ``describe``.
+
+    A loss is a failure if it leaves processes no device, else a warning.
+    """
     problem = problem_of(nic, use)
     if isinstance(problem, Unknown):
         return describe(nic, None, use).unknown(problem)
@@ -97,7 +108,8 @@ def whichever_is_used(
     device or whose devices are not known.
 
     If only GIDs make a use's devices unknown, it is first judged with all the devices that it may
-    use. If every finding then passes or is skipped, fewer devices pass too: nothing is unknown."""
+    use. If every finding then passes or is skipped, fewer devices pass too: nothing is unknown.
+    """
     instead = [
         unknown(use.who, names.of("which devices it uses is not known: "))
         if isinstance(names := use.devices.names, Unknown)
@@ -121,8 +133,11 @@ def whichever_is_used(
 def judge_nics(
     rdma: RdmaFacts, needs: LaunchNeeds | None, judge: Callable[[Nic, Sequence[Use]], Finding]
 ) -> list[Finding]:
-    """Judge the devices in use, each once; without a launch every device of the host. judge: gets a
-    device and all uses of the launch, () without a launch."""
+    """Judge the devices in use, each once; without a launch every device of the host.
+
+    Args:
+        judge: Gets a device and all uses of the launch, () without a launch.
+    """
     launch = rdma_launch_or_host(needs)
     if launch is None:
         known(rdma.nics)
@@ -149,8 +164,12 @@ def judge_uses(
 def judge_regions(
     rdma: RdmaFacts, needs: LaunchNeeds, judge: Callable[[str, tuple[Region, ...], Use], Finding]
 ) -> list[Finding]:
-    """Judge each process that registers memory, and join equal findings. judge: gets the process's
-    name, its regions and its use. A process whose regions are not known gets an unknown finding."""
+    """Judge each process that registers memory, and join equal findings.
+
+    Args:
+        judge: Gets the process's name, its regions and its use. A process whose regions are not
+            known gets an unknown finding.
+    """
 
     def judge_use(use: Use) -> Iterator[Finding]:
         for process in use.processes:

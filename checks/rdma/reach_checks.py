@@ -63,7 +63,10 @@ def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 
     def describe(nic: Nic, lost: Lost | None, use: Use) -> Finding:
         """Describe a device's ports in a finding that passes; ``judge_devices`` sets its status.
-        lost: why the launch loses the device, which adds the advice; None if it does not."""
+
+        Args:
+            lost: Why the launch loses the device, which adds the advice; None if it does not.
+        """
         ports = () if isinstance(nic.ports, Unknown) else nic.ports
         folder = f"{RDMA_DEVICES}/{nic.name}/ports"
         states = [f"port {p.number} {_word(p.state)} ({_word(p.physical_state)})" for p in ports]
@@ -85,7 +88,11 @@ def _word(fact: str | Unknown) -> str:
 
 def _port_remedy(ports: tuple[Port, ...], now: str) -> tuple[str, tuple[Setting, ...]]:
     """Return ``(advice, settings)`` to get an active port: another port, the interface up, or the
-    cable. now: the value of MC_IB_PORT, "" if it is not set."""
+    cable.
+
+    Args:
+        now: The value of MC_IB_PORT, "" if it is not set.
+    """
     active = next((port.number for port in ports if port.state == "ACTIVE"), None)
     if active is not None:
         setting = Setting(Kind.ENVIRONMENT, "MC_IB_PORT", str(active), now)
@@ -179,11 +186,17 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
 
 @CHECKS.check("rdma.uverbs-permission", any_launch)
 def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
-    """Judge whether processes can open each device's file below /dev/infiniband. Also judges
-    whether the launch's containers are given these files."""
+    """Judge whether processes can open each device's file below /dev/infiniband.
+
+    Also judges whether the launch's containers are given these files.
+    """
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
-        """Make the finding about one device's file. lost: why it cannot be opened, or None."""
+        """Make the finding about one device's file.
+
+        Args:
+            lost: Why it cannot be opened, or None.
+        """
         file = nic.uverbs_node
         path = f"/dev/infiniband/{nic.uverbs}" if nic.uverbs else "/dev/infiniband"
         finding = passed(nic.name, need=f"{path} opens for read and write")
@@ -213,7 +226,8 @@ def _exclusive_netns(rdma: RdmaFacts) -> bool:
 
 def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Finding:
     """Judge whether a process's container is given the RDMA devices that the process would use, by
-    its network namespace and its device nodes."""
+    its network namespace and its device nodes.
+    """
     container = process.container
     assert container is not None
     wanted = [f"{NODES}/{nic.uverbs}" for nic in use.nics if nic.uverbs is not None]
@@ -276,8 +290,11 @@ def _shared_devices() -> Setting:
 
 
 def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
-    """Return ``(advice, settings)`` to let this process open the device file of ``nic``. exclusive:
-    each RDMA device is in one network namespace alone."""
+    """Return ``(advice, settings)`` to let this process open the device file of ``nic``.
+
+    Args:
+        exclusive: Each RDMA device is in one network namespace alone.
+    """
     if nic.uverbs is None:
         return "load the module ib_uverbs on the host", (Setting(Kind.MODULE, "ib_uverbs", ""),)
     file, path = nic.uverbs_node, f"/dev/infiniband/{nic.uverbs}"
@@ -315,7 +332,11 @@ def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Fin
         return provider_problem(nic) if lost is None else lost
 
     def describe(nic: Nic, lost: Lost | None, _use: object) -> Finding:
-        """Make the finding about one device's provider. lost: why it is not found, or None."""
+        """Make the finding about one device's provider.
+
+        Args:
+            lost: Why it is not found, or None.
+        """
         name = nic.provider if isinstance(nic.provider, str) else "the device's"
         finding = passed(nic.name, "listed by libibverbs", f"provider {name}")
         if lost is None:

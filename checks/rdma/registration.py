@@ -61,7 +61,10 @@ def registration_of(
     region: Region, largest_bytes: int, release: MooncakeRelease | None
 ) -> Registration:
     """Return how Mooncake registers a region, ``largest_bytes`` at most at a time (0: any length).
-    release: Mooncake's, None if its version is not known."""
+
+    Args:
+        release: Mooncake's, None if its version is not known.
+    """
     size, page = region.bytes, region.page_bytes
     if size <= largest_bytes or largest_bytes <= 0:
         return Registration(Split.WHOLE, 1, size, size)
@@ -80,7 +83,11 @@ def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 
     """Return the host memory that the kernel counts as pinned for a region on one NIC.
 
     Whole pages of ``page_bytes`` are counted; a page in which a piece ends is counted again for the
-    next piece. offset_bytes: where in a page the region begins. Source: infiniband/core/umem.c."""
+    next piece.
+
+    Args:
+        offset_bytes: Where in a page the region begins. Source: infiniband/core/umem.c.
+    """
     if not registered.keys or not registered.bytes:
         return 0
     offset = offset_bytes % page_bytes
@@ -90,11 +97,16 @@ def pinned_bytes(registered: Registration, page_bytes: int, offset_bytes: int = 
 
 
 def _on_page_ends(ends: int, piece_bytes: int, page_bytes: int, offset_bytes: int) -> int:
-    """Count the pieces that end exactly on a page boundary. The page in which any other piece ends
-    is pinned twice: for this piece and for the next.
+    """Count the pieces that end exactly on a page boundary.
 
-    The pieces are equal and follow each other. ends: how many ends to look at. offset_bytes: where
-    in its page the first piece begins."""
+    The page in which any other piece ends is pinned twice: for this piece and for the next.
+
+    The pieces are equal and follow each other.
+
+    Args:
+        ends: How many ends to look at.
+        offset_bytes: Where in its page the first piece begins.
+    """
     common = gcd(piece_bytes, page_bytes)
     if offset_bytes % common:
         return 0
@@ -126,7 +138,8 @@ def load_of(
     """Add up what ``process`` registers with each of its NICs; Unknown if its regions are unknown.
 
     If ``largest_bytes`` is Unknown, each region counts as one registration. If only the GPU memory
-    is not known, the load leaves it out, and ``more`` says so."""
+    is not known, the load leaves it out, and ``more`` says so.
+    """
     if isinstance(process.regions, Unknown):
         return process.regions
     registrations = 0
@@ -149,7 +162,10 @@ def load_of(
 
 def regions_under(limit_bytes: int, nics: int, region_bytes: int, page_bytes: int) -> int:
     """Count the regions that a process may register with each of its NICs under a memlock limit.
-    nics: the number of NICs; each pins a region anew, in whole pages of ``page_bytes``."""
+
+    Args:
+        nics: The number of NICs; each pins a region anew, in whole pages of ``page_bytes``.
+    """
     each = max(1, nics) * round_up(region_bytes, page_bytes)
     return limit_bytes // each if each else 0
 
@@ -189,8 +205,10 @@ class NicLoad(NamedTuple):
 
 
 def nic_loads(rdma: RdmaFacts, launch_uses: Iterable[Use]) -> list[NicLoad]:
-    """Add up what the launch registers with each NIC in use, in the order of ``rdma.nics``. If the
-    devices of some processes are not known, each NIC's ``unknown`` says so."""
+    """Add up what the launch registers with each NIC in use, in the order of ``rdma.nics``.
+
+    If the devices of some processes are not known, each NIC's ``unknown`` says so.
+    """
     sums: dict[str, NicLoad] = {}
     elsewhere: Unknown | None = None
     for use in launch_uses:
@@ -230,8 +248,12 @@ PROTECTION_DOMAINS = 1
 
 
 class Objects(NamedTuple):
-    """RDMA objects that a launch makes on one device. contexts: processes that open it. others:
-    protection domains and completion queues."""
+    """RDMA objects that a launch makes on one device.
+
+    Attributes:
+        contexts: Processes that open it.
+        others: Protection domains and completion queues.
+    """
 
     contexts: int
     regions: int | Unknown  # Unknown if the launch's memory is unknown
@@ -261,7 +283,8 @@ def objects_of(nic: Nic, needs: LaunchNeeds, launch_uses: Iterable[Use]) -> Obje
 
 def takers(use: Use, nic: Nic) -> tuple[ProcessNeeds, ...]:
     """Return the processes of ``use`` that would open ``nic``; () if they do not look for that
-    device, or MC_FORCE_TCP keeps them off RDMA."""
+    device, or MC_FORCE_TCP keeps them off RDMA.
+    """
     if nic.name not in use.devices.candidates or use.devices.chosen is ChosenBy.FORCED_TCP:
         return ()
     return use.processes

@@ -38,7 +38,11 @@ class Cause(Enum):
 
 
 class Lost(NamedTuple):
-    """A device that a process would take but cannot use. why: the reason in words."""
+    """A device that a process would take but cannot use.
+
+    Attributes:
+        why: The reason in words.
+    """
 
     name: str
     cause: Cause
@@ -112,7 +116,9 @@ class Use(NamedTuple):
 
 def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
     """Group the launch's RDMA processes that use the same devices with the same variables for them.
-    Groups and processes are in the launch's order."""
+
+    Groups and processes are in the launch's order.
+    """
     release = release_of(needs.mooncake_version)
     by_devices: dict[str, Use] = {}
     before, devices = None, DevicesInUse((), (), (), Transport.NONE, "")
@@ -141,8 +147,11 @@ _OF_THE_CLIENT = ("MC_MS_AUTO_DISC", "MC_MS_FILTERS")
 def devices_in_use(
     rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None = None
 ) -> DevicesInUse:
-    """Return the devices that ``process`` uses, those that it loses, and its transport. release:
-    Mooncake's, None for the newest known."""
+    """Return the devices that ``process`` uses, those that it loses, and its transport.
+
+    Args:
+        release: Mooncake's, None for the newest known.
+    """
     if process.rdma is None:
         return DevicesInUse((), (), (), Transport.NOT_ASKED, "does not use RDMA")
     named, environment = process.rdma.devices, process.environment
@@ -222,7 +231,11 @@ def _devices_to_find(
     """Return ``(names, who chose them, the place of the names)``, as in client_service.cpp.
 
     names: the devices to look for, None for all of the host, Unknown if a topology file is unread.
-    named: the devices that the launch names. origin: where it names them."""
+
+    Args:
+        named: The devices that the launch names.
+        origin: Where it names them.
+    """
     if not _finds_devices_itself(named, environment):
         return tuple(dict.fromkeys(named)), ChosenBy.LAUNCH, origin
     path = environment.get("MC_CUSTOM_TOPO_JSON")
@@ -246,8 +259,10 @@ def _finds_devices_itself(named: tuple[str, ...], environment: Mapping[str, str]
 
 
 def forces_tcp(named: tuple[str, ...], environment: Mapping[str, str]) -> bool:
-    """Tell whether MC_FORCE_TCP keeps a store's client off RDMA. It does if Mooncake looks for
-    devices itself; devices that are named are opened all the same."""
+    """Tell whether MC_FORCE_TCP keeps a store's client off RDMA.
+
+    It does if Mooncake looks for devices itself; devices that are named are opened all the same.
+    """
     return "MC_FORCE_TCP" in environment and _finds_devices_itself(named, environment)
 
 
@@ -286,7 +301,10 @@ def reach_problem(nic: Nic) -> Lost | Unknown | None:
 
 def file_problem(nic: Nic) -> Lost | Unknown | None:
     """Return why a device cannot be opened: its file below /dev/infiniband, or libibverbs' refusal.
-    None if it can be opened, or libibverbs does not list it. Unknown if the file was not tried."""
+
+    Returns:
+        None if it can be opened, or libibverbs does not list it. Unknown if the file was not tried.
+    """
     device_file = nic.uverbs_node
     cause = Cause.UVERBS
     if isinstance(device_file, Unknown):
@@ -329,8 +347,11 @@ def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | N
 def gid_problem(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None, has_host_gids: bool
 ) -> Lost | Unknown | None:
-    """Return a problem if no GID of the opened port is usable. has_host_gids: if False, the
-    container may have more GIDs, and the problem becomes Unknown."""
+    """Return a problem if no GID of the opened port is usable.
+
+    Args:
+        has_host_gids: If False, the container may have more GIDs, and the problem becomes Unknown.
+    """
     choice = known(gid_choice(nic, environment, release))
     if choice.gid or has_host_gids:
         return None if choice.gid else Lost(nic.name, Cause.GID, choice.how)
@@ -351,7 +372,11 @@ def gid_choice(
     nic: Nic, environment: Mapping[str, str], release: MooncakeRelease | None
 ) -> GidChoice | Unknown:
     """Return which GID Mooncake takes on the port that it opens; ``gid`` of the choice is None if
-    none will do. Unknown without such a port, or if the port could not be read."""
+    none will do.
+
+    Returns:
+        Unknown without such a port, or if the port could not be read.
+    """
     number = port_of(environment)
     port = known(nic.port(number))
     if port is None:

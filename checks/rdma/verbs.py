@@ -49,7 +49,11 @@ PROVIDERS = {
 
 
 class DeviceNode(NamedTuple):
-    """A file below /dev/infiniband. opens: for read and write by this user; else see why_not."""
+    """A file below /dev/infiniband.
+
+    Attributes:
+        opens: For read and write by this user; else see why_not.
+    """
 
     path: str
     character: bool
@@ -60,7 +64,10 @@ class DeviceNode(NamedTuple):
 
 
 class DeviceLimits(NamedTuple):
-    """Limits by ibv_query_device. Some drivers say 2^64 - 1 bytes or -1 if they know no bound."""
+    """Limits by ibv_query_device.
+
+    Some drivers say 2^64 - 1 bytes or -1 if they know no bound.
+    """
 
     max_mr_size_bytes: int
     max_mr: int
@@ -193,7 +200,11 @@ def read_libraries(root: Root) -> Libraries:
 @or_unknown
 def _providers(root: Root, folder: str) -> frozenset[str] | Unknown:
     """Return the names of the providers (such as mlx5) that have both a configuration file and a
-    library. folder: where libibverbs.so.1 was found."""
+    library.
+
+    Args:
+        folder: Where libibverbs.so.1 was found.
+    """
     names_in = []
     for place, pattern in ((PROVIDER_CONFIGURATION, _DRIVER), (f"{folder}/libibverbs", _LIBRARY)):
         names = root.names(place)
@@ -217,15 +228,23 @@ class RdmaKernel(NamedTuple):
 
 
 class CgroupLimit(NamedTuple):
-    """A limit of one device, or its use. handles: open devices (hca_handle). objects: everything
-    made on them (hca_object). None: no limit."""
+    """A limit of one device, or its use.
+
+    Attributes:
+        handles: Open devices (hca_handle).
+        objects: Everything made on them (hca_object). None: no limit.
+    """
 
     handles: int | None
     objects: int | None
 
 
 class RdmaCgroup(NamedTuple):
-    """One cgroup with limits, per device. used: in the same shape, how much is in use."""
+    """One cgroup with limits, per device.
+
+    Attributes:
+        used: In the same shape, how much is in use.
+    """
 
     file: str
     limits: Mapping[str, CgroupLimit]

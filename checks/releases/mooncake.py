@@ -23,7 +23,10 @@ class NumaSegments(Enum):
 
 
 class MooncakeRelease(NamedTuple):
-    """The facts of one release. A field's default is the fact of the oldest release."""
+    """The facts of one release.
+
+    A field's default is the fact of the oldest release.
+    """
 
     first: Numbers = (0, 0, 0, 0)
 
@@ -164,12 +167,20 @@ USUALLY_INSTALLED = "0.3.13.post1"
 
 
 def parse_version(text: str) -> Numbers:
-    """Return ``"0.3.13.post1"`` as ``(0, 3, 13, 1)``. Raises ValueError with the right spelling."""
+    """Return ``"0.3.13.post1"`` as ``(0, 3, 13, 1)``.
+
+    Raises:
+        ValueError: With the right spelling.
+    """
     return version_numbers(text, "a Mooncake", "0.3.13.post1 or 0.3.14")
 
 
 def mooncake_release(text: str) -> MooncakeRelease:
-    """Return the facts of the version ``text``. Raises ValueError as ``parse_version`` does."""
+    """Return the facts of the version ``text``.
+
+    Raises:
+        ValueError: As ``parse_version`` does.
+    """
     version = parse_version(text)
     return next(row for row in reversed(RELEASES) if row.first <= version)
 
@@ -183,7 +194,11 @@ def release_of(text: str) -> MooncakeRelease | None:
 
 
 def newer_than_known(text: str) -> bool:
-    """Return whether ``text`` is newer than the table. Raises ValueError as ``parse_version``."""
+    """Return whether ``text`` is newer than the table.
+
+    Raises:
+        ValueError: As ``parse_version``.
+    """
     return parse_version(text) > parse_version(NEWEST_KNOWN)
 
 

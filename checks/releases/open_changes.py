@@ -11,12 +11,15 @@ from checks.framework.record import NamedTuple
 
 
 class OpenChange(NamedTuple):
-    """A change of ``program`` that no known release has. changes: what it does, as text. pulls: its
-    pull requests, of which one may be merged.
+    """A change of ``program`` that no known release has.
 
-    fact: the field of a release's row that will tell the change; it may not exist yet. marks: pairs
-    of files in the wheel and a text that they will have with the change, in any case; () if no name
-    is known yet."""
+    Attributes:
+        changes: What it does, as text.
+        pulls: Its pull requests, of which one may be merged.
+        fact: The field of a release's row that will tell the change; it may not exist yet.
+        marks: Pairs of files in the wheel and a text that they will have with the change, in any
+            case; () if no name is known yet.
+    """
 
     program: str
     changes: str

@@ -62,13 +62,18 @@ _PREFIX = frozenset(("hicache_storage_pass_prefix_keys",))
 class StoreReader(NamedTuple):
     """The way in which one release reads the Mooncake store's configuration.
 
-    absent: keys that it does not know, in JSON and in the environment. config_file: whether
-    SGLANG_HICACHE_MOONCAKE_CONFIG_PATH is read. gigabytes: whether ``4gb`` is a segment size.
-    local_buffer: whether the extra config's ``local_buffer_size`` counts. hostnames: the variables
-    of the local host name, the first one set. hostname_first: these variables win over the JSON's
-    host name. protocol_from_environment: MOONCAKE_PROTOCOL stands in for one that the JSON leaves
-    out. set_counts: a variable that is empty counts as set. typed: keys of HiCache's own in the
-    extra config of which a value of another type is refused."""
+    Attributes:
+        absent: Keys that it does not know, in JSON and in the environment.
+        config_file: Whether SGLANG_HICACHE_MOONCAKE_CONFIG_PATH is read.
+        gigabytes: Whether ``4gb`` is a segment size.
+        local_buffer: Whether the extra config's ``local_buffer_size`` counts.
+        hostnames: The variables of the local host name, the first one set.
+        hostname_first: These variables win over the JSON's host name.
+        protocol_from_environment: MOONCAKE_PROTOCOL stands in for one that the JSON leaves out.
+        set_counts: A variable that is empty counts as set.
+        typed: Keys of HiCache's own in the extra config of which a value of another type is
+            refused.
+    """
 
     absent: frozenset[str] = _SERVER_CHECK | _STANDALONE | _OFFLOAD | _TENANT
     config_file: bool = False
@@ -90,7 +95,10 @@ class StoreReader(NamedTuple):
 
 
 class SglangRelease(NamedTuple):
-    """The facts of one release. A field's default is the fact of the oldest release."""
+    """The facts of one release.
+
+    A field's default is the fact of the oldest release.
+    """
 
     first: Numbers = (0, 5, 2, 0)
     # One page more than fits, even where the size is a whole number of pages; else rounded down.
@@ -194,10 +202,14 @@ class SglangRelease(NamedTuple):
     def prefetch_budget(self, device: int, host: int, buffers: bool = False) -> int:
         """Return how many tokens of L3 one cache may have under prefetch at a time.
 
-        Below 0 in some releases if L2 is smaller than L1: callers take that as 0. device, host:
-        tokens of its L1 and L2. buffers: --hicache-host-memory-mode buffer_only. Once so many
-        tokens are under way, a further request is served without the tokens that only L3 has.
-        Source: cache_controller.py, prefetch_capacity_limit and prefetch_rate_limited."""
+        Below 0 in some releases if L2 is smaller than L1: callers take that as 0.
+
+        Args:
+            device, host: Tokens of its L1 and L2.
+            buffers: --hicache-host-memory-mode buffer_only. Once so many tokens are under way, a
+                further request is served without the tokens that only L3 has. Source:
+                cache_controller.py, prefetch_capacity_limit and prefetch_rate_limited.
+        """
         if buffers and self.buffer_only:
             return int(0.9 * host)
         if not self.budget_of_difference:
@@ -334,7 +346,11 @@ NEWEST_KNOWN = _CHANGES[-1][0]
 
 
 def parse_version(text: str) -> Numbers:
-    """Return ``"0.5.5.post3"`` as ``(0, 5, 5, 3)``. Raises ValueError with the right spelling."""
+    """Return ``"0.5.5.post3"`` as ``(0, 5, 5, 3)``.
+
+    Raises:
+        ValueError: With the right spelling.
+    """
     return version_numbers(text, "an SGLang", "0.5.5.post3 or 0.5.23")
 
 
@@ -356,7 +372,11 @@ def older_than_known(text: str) -> str:
 
 
 def newer_than_known(text: str) -> bool:
-    """Return whether ``text`` is newer than the table. Raises ValueError as ``parse_version``."""
+    """Return whether ``text`` is newer than the table.
+
+    Raises:
+        ValueError: As ``parse_version``.
+    """
     return parse_version(text) > parse_version(NEWEST_KNOWN)
 
 

@@ -49,7 +49,10 @@ READERS: dict[str, tuple[str, str]] = {
 
 
 class Facts:
-    """The topics of a host, as attributes. One that was not read raises UnreadTopicError."""
+    """The topics of a host, as attributes.
+
+    One that was not read raises UnreadTopicError.
+    """
 
     system: SystemFacts
     limits: LimitFacts
@@ -68,7 +71,11 @@ class Facts:
         self.topics = dict(topics)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a topic by its name. Raises UnreadTopicError if it was not read."""
+        """Return a topic by its name.
+
+        Raises:
+            UnreadTopicError: If it was not read.
+        """
         if name.startswith("_") or name not in READERS:
             raise AttributeError(name)
         topic = self.topic(name)
@@ -93,12 +100,15 @@ def read_facts(
     slow: Callable[[list[str]], None] | None = None,
     slow_seconds: float = 1.0,
 ) -> Facts:
-    """Read ``topics`` (all by default) below ``root`` for a launch, each in a thread. Never raises,
-    and waits no longer than ``limit_seconds`` for them.
+    """Read ``topics`` (all by default) below ``root`` for a launch, each in a thread.
 
-    slow: called with the topics still being read after ``slow_seconds``. A reader that fails or
-    takes longer than ``limit_seconds`` leaves Unknown as its topic; its thread dies with the
-    process. Without threads to be had, topics are read in turn, without that limit."""
+    Never raises, and waits no longer than ``limit_seconds`` for them.
+
+    Args:
+        slow: Called with the topics still being read after ``slow_seconds``. A reader that fails or
+            takes longer than ``limit_seconds`` leaves Unknown as its topic; its thread dies with
+            the process. Without threads to be had, topics are read in turn, without that limit.
+    """
     results: dict[str, Any] = {}
     threads: dict[str, threading.Thread] = {}
     for topic in READERS if topics is None else topics:

@@ -33,7 +33,10 @@ CHECK_MODULES = (
 
 
 def every_check() -> Iterator[tuple[Check, Judge]]:
-    """Yield all checks. A module that cannot be loaded yields a check that is always unknown."""
+    """Yield all checks.
+
+    A module that cannot be loaded yields a check that is always unknown.
+    """
     for module in CHECK_MODULES:
         yield from _checks_of(module)
 
@@ -47,8 +50,11 @@ def _checks_of(module: str) -> list[tuple[Check, Judge]]:
 
 
 def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
-    """Return a check that is always unknown, for a module that cannot be loaded. reason: why
-    not."""
+    """Return a check that is always unknown, for a module that cannot be loaded.
+
+    Args:
+        reason: Why not.
+    """
     topic = module.rpartition(".")[2].removesuffix("_checks").replace("_", "-")
     page = Page(
         f"Can the checks of {topic} be loaded?",
@@ -81,10 +87,12 @@ def _with_runtime(finding: Finding, runtime: str) -> Finding:
 def judge(
     facts: Facts, needs: LaunchNeeds | None, checks: Iterable[tuple[Check, Judge]]
 ) -> list[Finding]:
-    """Return the findings of all ``checks``, in order. A check that raises, says nothing, or whose
-    topic was not read, gives one unknown finding.
+    """Return the findings of all ``checks``, in order.
 
-    If all processes have one runtime, the variables that findings ask to set are marked with it."""
+    A check that raises, says nothing, or whose topic was not read, gives one unknown finding.
+
+    If all processes have one runtime, the variables that findings ask to set are marked with it.
+    """
     findings: list[Finding] = []
     runtimes = {process.runtime for process in needs.processes} if needs is not None else set()
     runtime = runtimes.pop() if len(runtimes) == 1 else ""

@@ -40,8 +40,11 @@ class RunningProcess(NamedTuple):
 class HugeMapping(NamedTuple):
     """One mapping on huge pages.
 
-    file: device and inode, by which two processes that share it are recognized. pages: of the whole
-    mapping, which the kernel has reserved. node_pages: those that were touched, by NUMA node."""
+    Attributes:
+        file: Device and inode, by which two processes that share it are recognized.
+        pages: Of the whole mapping, which the kernel has reserved.
+        node_pages: Those that were touched, by NUMA node.
+    """
 
     file: str
     page_bytes: int
@@ -50,10 +53,13 @@ class HugeMapping(NamedTuple):
 
 
 class HeldMemory(NamedTuple):
-    """The memory that one process holds. regular_bytes: on pages of the usual size, without files'
-    caches.
+    """The memory that one process holds.
 
-    locked_bytes: locked with mlock. pinned_bytes: pinned by drivers, for RDMA registration."""
+    Attributes:
+        regular_bytes: On pages of the usual size, without files' caches.
+        locked_bytes: Locked with mlock.
+        pinned_bytes: Pinned by drivers, for RDMA registration.
+    """
 
     huge: tuple[HugeMapping, ...]
     regular_bytes: int
@@ -75,7 +81,11 @@ class OpenFiles(NamedTuple):
 
 def read_processes(root: Root) -> tuple[RunningProcess, ...] | Unknown:
     """Return the processes that run, in the order of their pids; one that ends meanwhile is left
-    out. Unknown if /proc cannot be listed."""
+    out.
+
+    Returns:
+        Unknown if /proc cannot be listed.
+    """
     names = root.names("/proc")
     if isinstance(names, Unknown):
         return names
@@ -125,7 +135,11 @@ def read_held_memory(root: Root, pid: int) -> HeldMemory | Unknown:
 @or_unknown
 def _parse_held_memory(root: Root, pid: int) -> HeldMemory | Unknown:
     """Read from /proc the memory that process ``pid`` holds; Unknown if a file cannot be read.
-    Raises ValueError or IndexError if a file is malformed."""
+
+    Raises:
+        ValueError: If a file is malformed.
+        IndexError: If a file is malformed.
+    """
     places = {}
     for line in known(root.text(f"/proc/{pid}/maps")).splitlines():
         fields = line.split(maxsplit=5)
@@ -158,7 +172,8 @@ def pages_by_size(
     """Return the huge pages of several processes; a mapping that they share is counted once.
 
     The first dict has the mapped pages by page size in bytes, the second the touched pages by (page
-    size, NUMA node)."""
+    size, NUMA node).
+    """
     mappings: dict[str, HugeMapping] = {}
     for mapping in (mapping for memory in memories for mapping in memory.huge):
         before = mappings.get(mapping.file)
@@ -180,8 +195,11 @@ def read_limit(root: Root, pid: int, name: str) -> Limit | Unknown:
 
 
 def read_memlock(root: Root, pid: int) -> Limit | Unknown:
-    """Return how much memory a process may pin. This is its limit of locked memory, or no limit if
-    it has CAP_IPC_LOCK in the initial user namespace."""
+    """Return how much memory a process may pin.
+
+    This is its limit of locked memory, or no limit if it has CAP_IPC_LOCK in the initial user
+    namespace.
+    """
     status = status_rows(root.text(f"/proc/{pid}/status"))
     bits = "" if isinstance(status, Unknown) else status.get("CapEff", "")
     effective = int(bits, 16) if re.fullmatch(r"[0-9a-f]{1,16}", bits) else 0
@@ -215,8 +233,11 @@ def read_link(root: Root, name: str) -> str | Unknown:
 class Packages(NamedTuple):
     """Folders of Python packages of which a process has mapped a library or program.
 
-    They are names below ``/proc/PID/root``, as the process's container has them. replaced: mapped
-    files that were replaced or removed after the process had started."""
+    They are names below ``/proc/PID/root``, as the process's container has them.
+
+    Attributes:
+        replaced: Mapped files that were replaced or removed after the process had started.
+    """
 
     folders: tuple[str, ...]
     replaced: tuple[str, ...]
@@ -240,10 +261,13 @@ class Registered(NamedTuple):
 @or_unknown
 def read_registered(root: Root, pids: tuple[int, ...]) -> tuple[Registered, ...] | Unknown:
     """Return the memory regions and queue pairs that the processes together hold, by RDMA device.
+
     Devices that no process uses are left out.
 
-    Unknown if a process is in a container and this check is not: the kernel then does not list the
-    objects of that process."""
+    Returns:
+        Unknown if a process is in a container and this check is not: the kernel then does not list
+        the objects of that process.
+    """
     for pid in pids:
         status = known(root.text(f"/proc/{pid}/status"))
         numbers = next((x for x in status.splitlines() if x.startswith("NSpid:")), "").split()
@@ -277,8 +301,10 @@ def read_traffic(
     """Return the traffic of each port, by name: ``rdma mlx5_0 port 1``, and ``eth0`` for an
     interface in the network namespace of ``pid``.
 
-    verbs_devices: the verbs files of the RDMA devices, as uverbs0. What goes by RDMA is in no
-    counter of an interface."""
+    Args:
+        verbs_devices: The verbs files of the RDMA devices, as uverbs0. What goes by RDMA is in no
+            counter of an interface.
+    """
     ports: dict[str, Traffic | Unknown] = {}
     for file in verbs_devices:
         device = known(root.text(f"/sys/class/infiniband_verbs/{file}/ibdev")).strip()

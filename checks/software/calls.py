@@ -75,7 +75,8 @@ def libraries(package: str) -> list[dict[str, Any]]:
 
     ``file``: its name. ``missing``: pairs of a library and the file that needs it. ``rpath``: its
     folders of libraries, which name the wheel that it came in. A program's row has the keys of
-    ``_identity`` too."""
+    ``_identity`` too.
+    """
     loader = Loader()
     files = []
     for name, path in _wanted(package):
@@ -97,7 +98,10 @@ def _wanted(package: str) -> list[tuple[str, str]]:
 
 def parts(package: str) -> list[str]:
     """Return the names of ``PARTS`` that are built into the compiled files of a ``mooncake``
-    folder, sorted. Raises OSError, also if the folder has no such file."""
+    folder, sorted.
+
+    Raises OSError, also if the folder has no such file.
+    """
     loaded = [path for name, path in _wanted(package) if name not in PROGRAMS]
     if not loaded:
         raise FileNotFoundError(f"{package}: no compiled file")
@@ -113,7 +117,8 @@ def parts(package: str) -> list[str]:
 
 def program(path: str) -> dict[str, str]:
     """Say what a file on PATH is, without running it: ``build_id`` and ``release`` ("" if not
-    found) of a compiled program, ``script`` (the interpreter's path) of a script, {} of others."""
+    found) of a compiled program, ``script`` (the interpreter's path) of a script, {} of others.
+    """
     elf = read_elf(path)
     if elf is not None:
         return _identity(path, elf)
@@ -123,7 +128,10 @@ def program(path: str) -> dict[str, str]:
 
 
 def _identity(path: str, elf: Elf) -> dict[str, str]:
-    """Return ``build_id``, and ``release``: what --version would print, or "". Runs nothing."""
+    """Return ``build_id``, and ``release``: what --version would print, or "".
+
+    Runs nothing.
+    """
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size > _PROGRAM_LIMIT_BYTES:
             return {"build_id": elf.build_id, "release": ""}
@@ -138,7 +146,8 @@ def records(folder: str) -> list[dict[str, Any]]:
 
     Of a row, ``info`` is the wheel's .dist-info. ``listed``: how many files of Mooncake RECORD
     lists, None without a RECORD. ``changed``: [name, bytes in RECORD, bytes on disk or None if
-    absent] of each file that differs. Sizes are compared, and of some files the hash."""
+    absent] of each file that differs. Sizes are compared, and of some files the hash.
+    """
     import csv
 
     wheels: list[dict[str, Any]] = []
@@ -192,7 +201,11 @@ class Loader:
 
     def missing(self, path: str) -> list[tuple[str, str]]:
         """Return the libraries that ``path`` needs, directly or through other libraries, and that
-        are not found: (library, name of the file that needs it). [] if ``path`` is no ELF file."""
+        are not found: (library, name of the file that needs it).
+
+        Returns:
+            [] if ``path`` is no ELF file.
+        """
         first = self._elf(path)
         missing: list[tuple[str, str]] = []
         seen: set[str] = set()
@@ -209,15 +222,21 @@ class Loader:
 
     def _rpath(self, path: str, elf: Elf, inherited: tuple[str, ...]) -> tuple[str, ...]:
         """Return the RPATHs for a file's libraries: only ``inherited`` if the file has a
-        RUNPATH."""
+        RUNPATH.
+        """
         return (*_expand(elf.rpath, path), *inherited) if not elf.runpath else inherited
 
     def _find(
         self, name: str, owner: str, elf: Elf, rpath: tuple[str, ...]
     ) -> tuple[str, Elf] | None:
         """Find a library in the order of ld.so: RPATH, LD_LIBRARY_PATH, RUNPATH, cache, standard
-        folders. Returns path and content, or None; a file for another processor is skipped. owner,
-        elf: path and content of the file that needs the library."""
+        folders.
+
+        Returns path and content, or None; a file for another processor is skipped.
+
+        Args:
+            owner, elf: Path and content of the file that needs the library.
+        """
         candidates = [name]
         if "/" not in name:
             folders = [*(() if elf.runpath else rpath), *self._given, *_expand(elf.runpath, owner)]
@@ -241,8 +260,11 @@ def _expand(folders: tuple[str, ...], path: str) -> tuple[str, ...]:
 
 
 def read_elf(path: str) -> Elf | None:
-    """Return the dynamic section of a 64-bit little-endian ELF file. None for any other file, and
-    for one that is damaged or cannot be read."""
+    """Return the dynamic section of a 64-bit little-endian ELF file.
+
+    Returns:
+        None for any other file, and for one that is damaged or cannot be read.
+    """
     try:
         with open(path, "rb") as file:
             return _read_elf(file.fileno())
@@ -251,8 +273,13 @@ def read_elf(path: str) -> Elf | None:
 
 
 def _read_elf(descriptor: int) -> Elf | None:
-    """Read the dynamic section of an open ELF file. None if the file is not 64-bit little-endian,
-    or no segment holds its strings. Raises struct.error or ValueError if the file is damaged."""
+    """Read the dynamic section of an open ELF file.
+
+    Raises struct.error or ValueError if the file is damaged.
+
+    Returns:
+        None if the file is not 64-bit little-endian, or no segment holds its strings.
+    """
     header = os.pread(descriptor, 64, 0)
     if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
         return None
@@ -298,7 +325,11 @@ def _read_elf(descriptor: int) -> Elf | None:
 
 
 def _build_id(notes: bytes, align: int) -> str:
-    """Return the build id in notes (elf(5), Nhdr) as hex, or "". align: of the notes' segment."""
+    """Return the build id in notes (elf(5), Nhdr) as hex, or "".
+
+    Args:
+        align: Of the notes' segment.
+    """
     align = 8 if align == 8 else 4
     start = 0
     while start + 12 <= len(notes):
@@ -311,10 +342,13 @@ def _build_id(notes: bytes, align: int) -> str:
 
 
 def read_cache(path: str) -> dict[str, list[str]]:
-    """Return ``/etc/ld.so.cache`` as library -> files, the preferred first. {} if the file cannot
-    be read or is of an unknown format.
+    """Return ``/etc/ld.so.cache`` as library -> files, the preferred first.
 
-    Source: glibc sysdeps/generic/dl-cache.h (struct cache_file_new); an old format may precede."""
+    Source: glibc sysdeps/generic/dl-cache.h (struct cache_file_new); an old format may precede.
+
+    Returns:
+        {} if the file cannot be read or is of an unknown format.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read()

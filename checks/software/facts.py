@@ -33,9 +33,13 @@ class Distribution(NamedTuple):
 class Environment(NamedTuple):
     """Where one interpreter finds modules.
 
-    mooncake: wheels of Mooncake, first found first. package: the ``mooncake`` folder that an import
-    takes, None without. cuda: CUDA runtime libraries that wheels brought, name -> folder; torch
-    loads them, no other program finds them. others: engines beside SGLang."""
+    Attributes:
+        mooncake: Wheels of Mooncake, first found first.
+        package: The ``mooncake`` folder that an import takes, None without.
+        cuda: CUDA runtime libraries that wheels brought, name -> folder; torch loads them, no other
+            program finds them.
+        others: Engines beside SGLang.
+    """
 
     interpreter: str
     folders: tuple[str, ...]
@@ -50,8 +54,11 @@ class Environment(NamedTuple):
 class CompiledFile(NamedTuple):
     """A compiled file of Mooncake: ``missing`` pairs a library with the file that needs it.
 
-    wheel: the distribution whose libraries the file looks for, "" if it names none. releases: those
-    that a program may be of, by its version text or build id; () if neither tells."""
+    Attributes:
+        wheel: The distribution whose libraries the file looks for, "" if it names none.
+        releases: Those that a program may be of, by its version text or build id; () if neither
+            tells.
+    """
 
     name: str
     missing: tuple[tuple[str, str], ...]
@@ -60,10 +67,13 @@ class CompiledFile(NamedTuple):
 
 
 class Record(NamedTuple):
-    """How a wheel's files differ from its RECORD. listed: files in RECORD; None without a RECORD.
+    """How a wheel's files differ from its RECORD.
 
-    changed: (name, bytes in RECORD, bytes on disk, None if absent); equal bytes: another
-    content."""
+    Attributes:
+        listed: Files in RECORD; None without a RECORD.
+        changed: (name, bytes in RECORD, bytes on disk, None if absent); equal bytes: another
+            content.
+    """
 
     wheel: Distribution
     listed: int | None
@@ -73,9 +83,11 @@ class Record(NamedTuple):
 class Master(NamedTuple):
     """The mooncake_master on PATH.
 
-    package: if it is a script, the ``mooncake`` folder whose program it starts, else None.
-    releases: those that the program may be of; () if nothing tells. source: what tells the
-    releases."""
+    Attributes:
+        package: If it is a script, the ``mooncake`` folder whose program it starts, else None.
+        releases: Those that the program may be of; () if nothing tells.
+        source: What tells the releases.
+    """
 
     path: str
     package: str | None
@@ -84,11 +96,16 @@ class Master(NamedTuple):
 
 
 class SoftwareFacts(NamedTuple):
-    """What is installed. environments: the interpreters looked at, this one first.
+    """What is installed.
 
-    files: compiled files of the Mooncake of ``engine``, None without one. programs: on PATH, name
-    -> file or None. records: of the wheels of ``engine``. master: None if PATH has none. parts:
-    those of ``calls.PARTS`` in its compiled files, read only if the launch asks for one."""
+    Attributes:
+        environments: The interpreters looked at, this one first.
+        files: Compiled files of the Mooncake of ``engine``, None without one.
+        programs: On PATH, name -> file or None.
+        records: Of the wheels of ``engine``.
+        master: None if PATH has none.
+        parts: Those of ``calls.PARTS`` in its compiled files, read only if the launch asks for one.
+    """
 
     environments: tuple[Environment, ...] | Unknown
     files: tuple[CompiledFile, ...] | Unknown | None
@@ -112,8 +129,13 @@ def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | 
 
 def installed_engine(root: Root) -> Installed | None:
     """Return the Mooncake, SGLang and other engines of the first interpreter with SGLang or
-    Mooncake. None if no interpreter has either, or if the folders cannot be read. On the live
-    machine, None too if that interpreter is the one of this program."""
+    Mooncake.
+
+    On the live machine, None too if that interpreter is the one of this program.
+
+    Returns:
+        None if no interpreter has either, or if the folders cannot be read.
+    """
     environments = _environments(root, root.call("software.search"))
     engine = engine_of(environments)
     if isinstance(engine, Unknown) or engine is None or isinstance(environments, Unknown):
@@ -129,8 +151,10 @@ def installed_engine(root: Root) -> Installed | None:
 
 
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
-    """Read what is installed. Mooncake's optional parts (EFA, TENT, Redis) are read only if the
-    launch asks for one."""
+    """Read what is installed.
+
+    Mooncake's optional parts (EFA, TENT, Redis) are read only if the launch asks for one.
+    """
     search = root.call("software.search")
     environments = _environments(root, search)
     engine = engine_of(environments)
@@ -173,7 +197,8 @@ def asked_parts(needs: LaunchNeeds) -> Iterator[AskedPart]:
 @or_unknown
 def _records(root: Root, engine: Environment | Unknown | None) -> tuple[Record, ...] | Unknown:
     """Read how the files of the engine's Mooncake wheels differ from the wheels' RECORDs; ()
-    without an engine."""
+    without an engine.
+    """
     engine = known(engine)
     records = []
     for folder in dict.fromkeys(wheel.folder for wheel in engine.mooncake) if engine else ():
@@ -196,7 +221,10 @@ def _master(
     programs: dict[str, str | None] | Unknown,
 ) -> Master | Unknown | None:
     """Return the mooncake_master on PATH, with its package and release; None if PATH has none.
-    Unknown if it is neither a program nor a script of Python."""
+
+    Returns:
+        Unknown if it is neither a program nor a script of Python.
+    """
     path = known(programs).get("mooncake_master")
     if path is None:
         return None
@@ -245,8 +273,14 @@ def _programs(search: object) -> dict[str, str | None] | Unknown:
 @or_unknown
 def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unknown:
     """Read the Python environment of this program, and that of the ``python3`` on PATH with only
-    the folders that the first lacks. The second is left out if no folder remains, or if it cannot
-    be read and the first has SGLang or Mooncake. search: the answer of ``software.search``."""
+    the folders that the first lacks.
+
+    The second is left out if no folder remains, or if it cannot be read and the first has SGLang or
+    Mooncake.
+
+    Args:
+        search: The answer of ``software.search``.
+    """
     folders = field(search, "folders")
     if not isinstance(folders, list):
         return Unknown("software.search: has no folders")
@@ -267,7 +301,11 @@ def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unkno
 
 def _folders_of(root: Root, python: str) -> Iterator[str]:
     """Yield the module folders of an interpreter without running it (site.py, Debian's
-    dist-packages). python: its path; nothing is yielded for a script of a version manager."""
+    dist-packages).
+
+    Args:
+        python: Its path; nothing is yielded for a script of a version manager.
+    """
     prefix, slash, _ = python.rpartition("/bin/")
     if isinstance(root.mode(f"{prefix}/pyvenv.cfg"), Unknown):
         real = root.link(python)
@@ -286,8 +324,11 @@ def _folders_of(root: Root, python: str) -> Iterator[str]:
 
 
 def _environment(root: Root, interpreter: str, folders: list[str]) -> Environment | Unknown:
-    """Read what the module folders of one interpreter have installed. Unknown if a folder cannot be
-    read and no other folder has SGLang or Mooncake."""
+    """Read what the module folders of one interpreter have installed.
+
+    Returns:
+        Unknown if a folder cannot be read and no other folder has SGLang or Mooncake.
+    """
     hidden: Unknown | None = None
     mooncake: list[Distribution] = []
     others: dict[str, Distribution] = {}
@@ -351,7 +392,10 @@ def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
 
 def _wheel(rpath: object) -> str:
     """Return the name of the wheel that a file came in: of the first folder ``NAME.libs`` in
-    ``rpath``, with hyphens. Return "" without that folder, or if ``rpath`` is no list."""
+    ``rpath``, with hyphens.
+
+    Return "" without that folder, or if ``rpath`` is no list.
+    """
     for folder in rpath if isinstance(rpath, list) else ():
         name = str(folder).rstrip("/").rpartition("/")[2]
         if name.endswith(".libs"):

@@ -63,8 +63,11 @@ def elsewhere(system: SystemFacts, process: ProcessNeeds) -> bool:
 
 
 def using_mooncake(needs: LaunchNeeds | None) -> list[ProcessNeeds]:
-    """Return the processes of a launch that load or run Mooncake's compiled files. Raises
-    UnjudgedError without a launch, or if no process does."""
+    """Return the processes of a launch that load or run Mooncake's compiled files.
+
+    Raises:
+        UnjudgedError: Without a launch, or if no process does.
+    """
     launch = the_launch(needs)
     stored = any(service.kind in ("master", "client") for service in launch.services)
     processes = [
@@ -94,7 +97,10 @@ def mooncake_missing(
 @or_unjudged
 def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: ProcessNeeds) -> Finding:
     """Judge whether Mooncake is installed for the first interpreter that has SGLang or Mooncake.
-    Unknown if no interpreter has either."""
+
+    Returns:
+        Unknown if no interpreter has either.
+    """
     if elsewhere(system, process):
         return skip(OTHER_CONTAINER, process.name)
     environments = unknown(process.name, "").known(software.environments)
@@ -124,8 +130,10 @@ def _have(engine: Environment) -> str:
 @CHECKS.check("software.mooncake-duplicate")
 def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
     """Judge whether only one Mooncake is installed, and whether its files are still those of its
-    wheel: not changed, not overwritten by another wheel, not shadowed by another folder. Judge too
-    whether the mooncake_master on PATH is of the same release."""
+    wheel: not changed, not overwritten by another wheel, not shadowed by another folder.
+
+    Judge too whether the mooncake_master on PATH is of the same release.
+    """
     engine = known(software.engine)
     if engine is None:
         yield skip("neither SGLang nor Mooncake is installed here")
@@ -169,7 +177,8 @@ def _shadowed(engine: Environment) -> bool:
 
 def _program_releases(files: tuple[CompiledFile, ...]) -> tuple[str, ...]:
     """Return the releases that a folder's programs may be of: those of the program with the fewest;
-    () if none is known."""
+    () if none is known.
+    """
     return min((file.releases for file in files if file.releases), key=len, default=())
 
 
@@ -180,8 +189,10 @@ def _judge_copies(
     records: tuple[Record, ...],
 ) -> Finding:
     """Warn if an interpreter has several wheels of Mooncake, or if an import takes a folder of no
-    wheel although a wheel is installed. Warn too if files differ from those of the only wheel. Else
-    ``finding`` is unchanged."""
+    wheel although a wheel is installed.
+
+    Warn too if files differ from those of the only wheel. Else ``finding`` is unchanged.
+    """
     folders = [each.folder for each in engine.mooncake]
     if folders and _shadowed(engine):
         programs = " or ".join(_program_releases(files))
@@ -214,7 +225,10 @@ def _judge_files(
     records: tuple[Record, ...],
 ) -> Finding:
     """Warn if the installed files of Mooncake's only wheel are of another release than the wheel's,
-    or differ from its RECORD. Else, and without a wheel, ``finding`` is unchanged."""
+    or differ from its RECORD.
+
+    Else, and without a wheel, ``finding`` is unchanged.
+    """
     if not engine.mooncake:
         return finding
     (wheel,) = engine.mooncake
@@ -239,7 +253,10 @@ def _judge_files(
 
 def _judge_master(finding: Finding, master: Master, imported: tuple[str, ...]) -> Finding:
     """Warn if the mooncake_master on PATH is of another release than the Mooncake that an import
-    takes (``imported``), or if either is unknown. The text and advice of ``finding`` are kept."""
+    takes (``imported``), or if either is unknown.
+
+    The text and advice of ``finding`` are kept.
+    """
     ours, theirs = (
         [version.partition("+")[0] for version in each] for each in (imported, master.releases)
     )
@@ -275,7 +292,8 @@ def library_missing(
     needs: LaunchNeeds | None, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
     """Judge whether the loader finds every library that Mooncake's compiled files need: for each
-    process of the launch, or without a launch for each file."""
+    process of the launch, or without a launch for each file.
+    """
     files = known(software.files)
     engine = known(software.engine)
     if files is None or engine is None:
@@ -293,7 +311,10 @@ def _judge_libraries(
     system: SystemFacts, engine: Environment, files: tuple[CompiledFile, ...], process: ProcessNeeds
 ) -> list[Finding]:
     """Judge the compiled files that one process loads: a failure for each file that misses a
-    library, or one pass if no file does. One skip or unknown if the files cannot be judged."""
+    library, or one pass if no file does.
+
+    One skip or unknown if the files cannot be judged.
+    """
     if elsewhere(system, process):
         return [skip(OTHER_CONTAINER, process.name)]
     wanted = FILES_OF[process.program]
@@ -310,8 +331,12 @@ def _judge_libraries(
 def _judge_file(
     system: SystemFacts, engine: Environment, file: CompiledFile, subject: str, torch: bool
 ) -> Finding:
-    """Judge whether the loader finds all libraries of one compiled file. torch: the process imports
-    torch, which itself loads the CUDA libraries that wheels installed."""
+    """Judge whether the loader finds all libraries of one compiled file.
+
+    Args:
+        torch: The process imports torch, which itself loads the CUDA libraries that wheels
+            installed.
+    """
     missing = [pair for pair in file.missing if not (torch and pair[0] in engine.cuda)]
     source = f"{engine.package}/{file.name}"
     if not missing:
@@ -404,8 +429,10 @@ def _judge_part(
     needs: LaunchNeeds,
     asked: AskedPart,
 ) -> Finding:
-    """Judge whether Mooncake here has one part that only some builds have. Without TENT the finding
-    still passes, with a text; without Redis or EFA it fails or warns."""
+    """Judge whether Mooncake here has one part that only some builds have.
+
+    Without TENT the finding still passes, with a text; without Redis or EFA it fails or warns.
+    """
     of = needs.processes if asked.process is None else (asked.process,)
     if any(elsewhere(system, process) for process in of):
         return skip(OTHER_CONTAINER, asked.who)
@@ -453,8 +480,11 @@ def numactl_missing(
 def _judge_numactl(
     system: SystemFacts, software: SoftwareFacts, needs: LaunchNeeds, process: ProcessNeeds
 ) -> Finding:
-    """Judge whether numactl is on PATH for one bound rank. If not, fail with SGLang before 0.5.15,
-    else warn. Skip if SGLANG_NUMA_BIND_V2 is off: SGLang then needs no numactl."""
+    """Judge whether numactl is on PATH for one bound rank.
+
+    If not, fail with SGLang before 0.5.15, else warn. Skip if SGLANG_NUMA_BIND_V2 is off: SGLang
+    then needs no numactl.
+    """
     if elsewhere(system, process):
         return skip(OTHER_CONTAINER, process.name)
     if process.environment.get("SGLANG_NUMA_BIND_V2", "1").lower() in ("0", "false", "no", "n"):

@@ -29,7 +29,10 @@ from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
 
 def folder(path: str) -> dict[str, Any]:
     """Describe ``path`` as this user finds it: its type, whether it is writable, and the bytes of
-    its file system. Raises OSError."""
+    its file system.
+
+    Raises OSError.
+    """
     mode = os.lstat(path).st_mode
     space = os.statvfs(path)
     return {
@@ -44,8 +47,10 @@ def folder(path: str) -> dict[str, Any]:
 
 
 def direct(path: str) -> dict[str, Any]:
-    """Try to open a nameless file in the folder with O_DIRECT, which leaves nothing behind. Return
-    ``direct``, with the error's name as ``errno`` if it is False."""
+    """Try to open a nameless file in the folder with O_DIRECT, which leaves nothing behind.
+
+    Return ``direct``, with the error's name as ``errno`` if it is False.
+    """
     import errno
 
     try:
@@ -74,8 +79,11 @@ class Folder(NamedTuple):
 class StorageFacts(NamedTuple):
     """What was seen of the launch's paths, by path as the launch writes it.
 
-    folders: those of SSD offload. files: whether a path is a file, False for a folder. A path that
-    does not exist is Unknown with ``absent``."""
+    Attributes:
+        folders: Those of SSD offload.
+        files: Whether a path is a file, False for a folder. A path that does not exist is Unknown
+            with ``absent``.
+    """
 
     folders: Mapping[str, Folder | Unknown]
     files: Mapping[str, bool | Unknown]
@@ -83,7 +91,9 @@ class StorageFacts(NamedTuple):
 
 def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
     """Look at the absolute paths that the launch names (of a model or draft, at its config.json).
-    Relative paths are left out. Paths of offload become ``folders``, other paths ``files``."""
+
+    Relative paths are left out. Paths of offload become ``folders``, other paths ``files``.
+    """
     folders: dict[str, Folder | Unknown] = {}
     files: dict[str, bool | Unknown] = {}
     for item in needs.storage if needs else ():
@@ -101,8 +111,14 @@ def read_storage(root: Root, needs: LaunchNeeds | None) -> StorageFacts:
 
 
 def _look_at_folder(root: Root, path: str, direct_io: bool, created: bool) -> Folder | Unknown:
-    """Look at the folder ``path``. If it does not exist, and the process creates it (``created``),
-    look at the nearest folder above that exists. direct_io: try O_DIRECT too."""
+    """Look at the folder ``path``.
+
+    If it does not exist, and the process creates it (``created``), look at the nearest folder above
+    that exists.
+
+    Args:
+        direct_io: Try O_DIRECT too.
+    """
     place = path.rstrip("/") or "/"
     answer = root.call("storage.folder", place)
     first = answer
@@ -133,8 +149,11 @@ def _look_at_folder(root: Root, path: str, direct_io: bool, created: bool) -> Fo
 
 @or_unknown
 def _direct(root: Root, path: str) -> bool | Unknown:
-    """Tell whether files in a folder can be opened with O_DIRECT. False if the kernel answers
-    EINVAL, Unknown if it answers another error."""
+    """Tell whether files in a folder can be opened with O_DIRECT.
+
+    Returns:
+        False if the kernel answers EINVAL, Unknown if it answers another error.
+    """
     answer = known(root.call("storage.direct", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("direct"), bool):
         return Unknown(f"storage.direct {path}: no answer")
@@ -161,8 +180,11 @@ def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Findin
 
 @or_unjudged
 def _judge_folder(item: Storage, storage: StorageFacts) -> Finding:
-    """Judge whether Mooncake can use one offload folder. Only the first failure is reported, of
-    path, existence, symbolic link, directory, read-only mount, write permission, O_DIRECT."""
+    """Judge whether Mooncake can use one offload folder.
+
+    Only the first failure is reported, of path, existence, symbolic link, directory, read-only
+    mount, write permission, O_DIRECT.
+    """
     path = passed(Subject(item.owner, "process")).known(item.path)
     finding = passed(path, evidence=(Evidence(item.origin, path),))
     if not path.startswith("/"):
@@ -204,8 +226,10 @@ def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Findi
 
 @or_unjudged
 def _judge_space(item: Storage, storage: StorageFacts) -> Finding:
-    """Judge whether one offload folder has room for all that its users will write. Warn if the room
-    is too small, or if its file system has no inode left."""
+    """Judge whether one offload folder has room for all that its users will write.
+
+    Warn if the room is too small, or if its file system has no inode left.
+    """
     path = passed(Subject(item.owner, "process")).known(item.path)
     finding = passed(path, need=format_bytes(item.need_bytes))
     folder = finding.known(storage.folders.get(path, Unknown("not looked at")))

@@ -21,7 +21,8 @@ def machine() -> dict[str, Any]:
     """Return facts about this machine, and what the environment says of Kubernetes and containers.
 
     Of the keys, ``libc`` is name and version, as ``glibc 2.36``; "" for a C library that does not
-    tell its version."""
+    tell its version.
+    """
     libc = ""
     with suppress(ValueError, OSError):
         libc = os.confstr("CS_GNU_LIBC_VERSION") or ""
@@ -41,8 +42,13 @@ def cgroup_namespace() -> str:
 
 
 def io_uring() -> int:
-    """Try to make an io_uring with one entry; return 0 or the errno. Tried in a child, because
-    seccomp may kill the process. Raises OSError if the child dies or hangs."""
+    """Try to make an io_uring with one entry; return 0 or the errno.
+
+    Tried in a child, because seccomp may kill the process.
+
+    Raises:
+        OSError: If the child dies or hangs.
+    """
     import ctypes
 
     # Looked up before the fork: no lock of the loader or of ctypes is taken in the child.
@@ -110,7 +116,8 @@ class SystemFacts(NamedTuple):
 
 def read_system(root: Root, needs: LaunchNeeds | None) -> SystemFacts:
     """Read the facts of kernel, distribution and container below ``root``. io_uring is tried
-    without a launch, and if a process of the launch uses it or may use it."""
+    without a launch, and if a process of the launch uses it or may use it.
+    """
     release = _kernel_release(root)
     machine = root.call("system.machine")
     mounts = root.text(MOUNTS)
@@ -143,8 +150,10 @@ def with_kernel(system: SystemFacts, release: str) -> SystemFacts:
 
 
 def _kernel_release(root: Root) -> str | Unknown:
-    """Return the kernel's release, as ``6.8.0-45-generic``. If its file in /proc/sys cannot be
-    read, take the release from /proc/version."""
+    """Return the kernel's release, as ``6.8.0-45-generic``.
+
+    If its file in /proc/sys cannot be read, take the release from /proc/version.
+    """
     release, version = root.word(KERNEL_RELEASE), root.text("/proc/version")
     if isinstance(release, Unknown) and isinstance(version, str):
         fields = version.split()
@@ -206,8 +215,10 @@ def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
 
 
 def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
-    """Return the container that this process is in, by the surest sign. Without a sign its kind is
-    none, or unknown if the mounts cannot be read."""
+    """Return the container that this process is in, by the surest sign.
+
+    Without a sign its kind is none, or unknown if the mounts cannot be read.
+    """
     if isinstance(machine, dict) and machine.get("kubernetes") is True:
         return Container("kubernetes", "KUBERNETES_SERVICE_HOST")
     for path, runtime in _FILES_OF.items():

@@ -28,9 +28,12 @@ def io_uring(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
 
 
 def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
-    """Judge whether one process can make an io_uring, by the attempt made here. Unknown if the
-    attempt succeeds, but the process runs in another container, whose seccomp profile may
-    refuse."""
+    """Judge whether one process can make an io_uring, by the attempt made here.
+
+    Returns:
+        Unknown if the attempt succeeds, but the process runs in another container, whose seccomp
+        profile may refuse.
+    """
     errno = system.uring_errno
     finding = passed(process.name, "a ring can be made", "io_uring")
     container = process.container
@@ -63,8 +66,11 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
 def _way_to_a_ring(
     system: SystemFacts, refused_with: int, process: ProcessNeeds
 ) -> tuple[str, Setting]:
-    """Return advice on what to change so that a ring can be made, and the setting. refused_with:
-    the errno of the attempt."""
+    """Return advice on what to change so that a ring can be made, and the setting.
+
+    Args:
+        refused_with: The errno of the attempt.
+    """
     if refused_with == ENOMEM:
         way = "lift RLIMIT_MEMLOCK, which this kernel applies to a ring"
         return way, Setting(Kind.ULIMIT, "memlock", "unlimited", described_by=process.runtime)
@@ -91,8 +97,11 @@ _USUAL_PAGE_BYTES = 4 * KIB
 
 @CHECKS.check("system.page-size", any_launch)
 def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Finding]:
-    """Judge the base page size. Fail if an ARM host with this base page lacks a huge page size that
-    the launch maps; warn if the base page is not 4 KiB."""
+    """Judge the base page size.
+
+    Fail if an ARM host with this base page lacks a huge page size that the launch maps; warn if the
+    base page is not 4 KiB.
+    """
     size = known(system.page_bytes)
     evidence = (Evidence("sysconf(_SC_PAGE_SIZE)", str(size)),)
     have = f"{format_page_size(size)} base pages"
@@ -124,7 +133,12 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
 
 
 class _KernelFeature(NamedTuple):
-    """A kernel feature that a launch needs. kernel: the first with it. without: what fails then."""
+    """A kernel feature that a launch needs.
+
+    Attributes:
+        kernel: The first with it.
+        without: What fails then.
+    """
 
     kernel: tuple[int, int]
     what: str

@@ -59,7 +59,11 @@ CARRIED = _RUN.format(archive="io.BytesIO(given.read(int(given.readline())))")
 
 @cache
 def zipapp() -> bytes:
-    """Return this program as a zip that Python can run. Raises UsageError if a part is no file."""
+    """Return this program as a zip that Python can run.
+
+    Raises:
+        UsageError: If a part is no file.
+    """
     import io
     import zipfile
 
@@ -80,7 +84,11 @@ def _files() -> Iterator[tuple[str, bytes]]:
 
 def _package_files(name: str) -> Iterator[tuple[str, str]]:
     """Yield the Python and data files of a package or module, in order, as (path here, name in the
-    archive). Raises UsageError if the package is not installed as files."""
+    archive).
+
+    Raises:
+        UsageError: If the package is not installed as files.
+    """
     spec = find_spec(name) or find_spec(_OWN_NAMES.get(name, name))
     origin = None if spec is None else spec.origin
     if origin is None or not os.path.isfile(origin):

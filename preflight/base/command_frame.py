@@ -18,11 +18,15 @@ Answers = list[tuple[str, str | None]]
 
 
 def run_command(command: click.Command, name: str, arguments: Sequence[str], refuse: Refuse) -> int:
-    """Run a click command and return the exit code of the process. Errors are printed in a line,
-    never as a traceback.
+    """Run a click command and return the exit code of the process.
 
-    name: the program's name. refuse: called with an exit code and the message if the command gives
-    no answer; its value is then returned."""
+    Errors are printed in a line, never as a traceback.
+
+    Args:
+        name: The program's name.
+        refuse: Called with an exit code and the message if the command gives no answer; its value
+            is then returned.
+    """
     open_streams()
 
     def refused(exit_code: int, message: str, shown: str | None = None) -> int:
@@ -90,7 +94,8 @@ def requested_answers(argv: Sequence[str]) -> Answers:
 
     --json is the format "json". The file is None for standard output. An --output belongs to the
     --format before it. If that format has a file already, or no format precedes, it belongs to the
-    next format; the format is "" if none follows."""
+    next format; the format is "" if none follows.
+    """
     answers: Answers = []
     for number, word in enumerate(argv):
         name, equals, value = word.partition("=")

@@ -61,11 +61,16 @@ def envelope(
 ) -> Json:
     """Return an answer in its envelope; the key ``findings`` is moved out of the answer, beside it.
 
-    name: of the schema, as ``check``. exit_code: of the process. word: how the command ended. One
-    of STATUSES is the status; any other word is the answer's ``outcome``, and the exit code gives
-    the status. reason: of the status; by default the worst finding, if ``exit_code`` is not 0.
-    launch: its source and a summary. host, command: by default those of the click command that
-    runs. Secrets are removed only from ``reason`` and ``launch``."""
+    Args:
+        name: Of the schema, as ``check``.
+        exit_code: Of the process.
+        word: How the command ended. One of STATUSES is the status; any other word is the answer's
+            ``outcome``, and the exit code gives the status.
+        reason: Of the status; by default the worst finding, if ``exit_code`` is not 0.
+        launch: Its source and a summary.
+        host, command: By default those of the click command that runs. Secrets are removed only
+            from ``reason`` and ``launch``.
+    """
     from checks.host_snapshot.secrets import public
 
     context = click.get_current_context(silent=True)
@@ -103,8 +108,11 @@ def _worst_sentence(findings: list[Json]) -> str | None:
 
 
 def finding_object(finding: Any, about: Iterable[str] = (), **more: Any) -> Json:
-    """Return a finding's JSON fields, and ``more`` fields. about: the names of its subjects, by
-    default ``finding.subject`` alone."""
+    """Return a finding's JSON fields, and ``more`` fields.
+
+    Args:
+        about: The names of its subjects, by default ``finding.subject`` alone.
+    """
     return {
         "check": finding.check,
         "status": getattr(finding.status, "value", finding.status),
@@ -124,11 +132,14 @@ def amount(text: str) -> Json | None:
 
 
 def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
-    """Return the subjects of a finding as JSON: kind, name and ranks of each. check: the id of the
-    finding's check, "" without one.
+    """Return the subjects of a finding as JSON: kind, name and ranks of each.
 
     A text that is no Subject, or has no kind, gets a kind by its name ("host"), else by the check:
-    for a rule it is "launch", without a check "process"."""
+    for a rule it is "launch", without a check "process".
+
+    Args:
+        check: The id of the finding's check, "" without one.
+    """
     beginnings = [beginning for beginning in SUBJECTS if check.startswith(beginning)]
     usual = SUBJECTS[max(beginnings, key=len)] if beginnings else "launch" if check else "process"
     known = (text if isinstance(text, Subject) else Subject(text) for text in texts)
@@ -139,8 +150,11 @@ def subjects(texts: Iterable[str], check: str = "") -> list[Json]:
 
 
 def actions(lines: Iterable[str], check: str = "") -> list[Json]:
-    """Return command lines, and comments for people, as JSON with what each does. check: the id of
-    the check that they mend, "" for no check."""
+    """Return command lines, and comments for people, as JSON with what each does.
+
+    Args:
+        check: The id of the check that they mend, "" for no check.
+    """
     return [
         {
             "kind": known.does,

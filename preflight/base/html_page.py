@@ -37,7 +37,11 @@ Cell = str | Keyed
 
 def page(title: str, body: str, script: str = "", style: str = "") -> str:
     """Return a whole HTML document. body is HTML; script and style are added to those of every
-    page. Raises ValueError if a script holds ``</script`` or ``<!--``."""
+    page.
+
+    Raises:
+        ValueError: If a script holds ``</script`` or ``<!--``.
+    """
     scripts = [_data("page.js"), *([script] if script else [])]
     for text in scripts:
         if "</script" in text.lower() or "<!--" in text:
@@ -77,8 +81,14 @@ def escape(text: str) -> Html:
 
 
 def element(name: str, *inner: str, **attributes: str | float | None) -> Html:
-    """Return one HTML element. Plain text in ``inner`` is escaped, Html is not. attributes:
-    ``class_`` is class, ``data_sort`` is data-sort; one with the value None is left out."""
+    """Return one HTML element.
+
+    Plain text in ``inner`` is escaped, Html is not.
+
+    Args:
+        attributes: ``class_`` is class, ``data_sort`` is data-sort; one with the value None is left
+            out.
+    """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()
@@ -129,8 +139,12 @@ def table(
     """Return a table in a box, which scrolls if the window is narrower.
 
     On a phone each row is a list, headings beside cells. The first cell of a row is its heading.
-    name: of the table for a screen reader, if it has no caption. numeric_columns: by index, shown
-    to the right and sorted as numbers with units (``1.5 GiB`` after ``900 MiB``)."""
+
+    Args:
+        name: Of the table for a screen reader, if it has no caption.
+        numeric_columns: By index, shown to the right and sorted as numbers with units (``1.5 GiB``
+            after ``900 MiB``).
+    """
     kinds = ["number" if at in numeric_columns else "" for at in range(len(headings))]
     labels = [element("button", head, type="button") if sortable else head for head in headings]
     heads = [

@@ -18,8 +18,10 @@ def clean(text: str) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text in one line, without secrets, of at most ``most`` characters. If it is
-    longer, its first words and " ..."."""
+    """Return the text in one line, without secrets, of at most ``most`` characters.
+
+    If it is longer, its first words and " ...".
+    """
     text = public(clean(text))
     if len(text) <= most:
         return text

@@ -66,7 +66,11 @@ def output_to(path: str | None) -> Iterator[None]:
     whole or not at all.
 
     If ``path`` is None, the block prints as usual. No file is written if nothing was printed, or
-    the block raised. Raises UsageError if the file cannot be written."""
+    the block raised.
+
+    Raises:
+        UsageError: If the file cannot be written.
+    """
     if path is None:
         yield
         return
@@ -84,11 +88,13 @@ def output_to(path: str | None) -> Iterator[None]:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line to standard output, or to standard error if ``err``. Within ``output_to``, the
-    file takes the place of standard output.
+    """Print a line to standard output, or to standard error if ``err``.
+
+    Within ``output_to``, the file takes the place of standard output.
 
     A reader that closed the pipe is no error. A full disk raises OutputError, but not for standard
-    error."""
+    error.
+    """
     stream = sys.stderr if err else sys.stdout
     text = terminal_text(text)
     lines = _LINES_OF_A_FILE.get()
@@ -144,7 +150,10 @@ def _unknown(value: object) -> dict[str, str]:
 
 def painter(color: str) -> Callable[[str, str], str]:
     """Return a function ``paint(text, colour)``, which colours a text, or leaves it as it is.
-    color: auto, always or never."""
+
+    Args:
+        color: Auto, always or never.
+    """
     shown = uses_color(color)
 
     def paint(text: str, colour: str) -> str:
@@ -154,8 +163,12 @@ def painter(color: str) -> Callable[[str, str], str]:
 
 
 def uses_color(color: str) -> bool:
-    """Return whether to colour texts. color: auto decides by NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE,
-    then the terminal; it never colours a file of ``output_to``."""
+    """Return whether to colour texts.
+
+    Args:
+        color: Auto decides by NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, then the terminal; it never
+            colours a file of ``output_to``.
+    """
     if color != "auto" or _LINES_OF_A_FILE.get() is not None:
         return color == "always"
     if "NO_COLOR" in os.environ:
@@ -167,7 +180,8 @@ def uses_color(color: str) -> bool:
 
 def columns() -> int:
     """Return how many columns a line may take: COLUMNS, else the terminal's width, else
-    PIPE_COLUMNS; never below LEAST_COLUMNS or above MOST_COLUMNS."""
+    PIPE_COLUMNS; never below LEAST_COLUMNS or above MOST_COLUMNS.
+    """
     wished, width = os.environ.get("COLUMNS", ""), PIPE_COLUMNS
     if wished.isascii() and wished.isdecimal() and 0 < int(wished) < 10**6:
         width = int(wished)
@@ -179,7 +193,11 @@ def columns() -> int:
 
 class Progress:
     """A line on the terminal's standard error that says what is being done; ``clear`` removes it.
-    wanted: False shows nothing. after_seconds: nothing is shown earlier than that."""
+
+    Args:
+        wanted: False shows nothing.
+        after_seconds: Nothing is shown earlier than that.
+    """
 
     def __init__(self, wanted: bool = True, after_seconds: float = 0.0) -> None:
         self._shown = wanted and sys.stderr.isatty()

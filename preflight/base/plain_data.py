@@ -10,7 +10,8 @@ from checks.framework.unknown import Unknown
 
 def plain(value: Any) -> Any:
     """Return a value as JSON data: records as objects, Unknown as {"unknown": reason}, sets as
-    sorted lists, bytes in hexadecimal, anything else as text."""
+    sorted lists, bytes in hexadecimal, anything else as text.
+    """
     if value is None or isinstance(value, bool | int | str):
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, float):
@@ -38,7 +39,10 @@ def fields(record: Any, *names: str) -> dict[str, Any]:
 
 
 def _key(key: Any) -> str:
-    """Return a key as text. A tuple's parts are joined: JSON has no key but a text."""
+    """Return a key as text.
+
+    A tuple's parts are joined: JSON has no key but a text.
+    """
     if isinstance(key, tuple):
         return " ".join(_key(part) for part in key)
     key = plain(key)

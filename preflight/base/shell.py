@@ -14,10 +14,14 @@ _HIDDEN = ("Cc", "Cf", "Zl", "Zp", "Cs")
 class Line(str):
     """A line of shell that carries what it does, for programs that do it without a shell.
 
-    does: "run" for ``argv``, "write" or "append" for ``content`` to ``file``, "shell" for a line of
-    the user's shell, "by hand" for a comment. restarts: what then has to be started anew: launch,
-    container, pod, host or a unit; "" for nothing. starts: an engine (docker, podman) and the
-    options with which it has to start the container; () for every other line."""
+    Attributes:
+        does: "run" for ``argv``, "write" or "append" for ``content`` to ``file``, "shell" for a
+            line of the user's shell, "by hand" for a comment.
+        restarts: What then has to be started anew: launch, container, pod, host or a unit; "" for
+            nothing.
+        starts: An engine (docker, podman) and the options with which it has to start the container;
+            () for every other line.
+    """
 
     does: str
     argv: tuple[str, ...]
@@ -86,7 +90,11 @@ def posix_assignment(name: str, value: str) -> str:
 
 
 def line(command: Iterable[str | Fill], sudo: str = "") -> Line:
-    """Return the line that runs a command, of quoted words. sudo: ``sudo `` or "", in front."""
+    """Return the line that runs a command, of quoted words.
+
+    Args:
+        sudo: ``sudo `` or "", in front.
+    """
     pairs = [(w, quote(w)) if isinstance(w, str) else (w.value, w.value) for w in command]
     typed = " ".join(quoted for _, quoted in pairs)
     return Line(sudo + typed, "run", (word for word, _ in pairs), needs_root=bool(sudo))
@@ -112,7 +120,8 @@ def start(engine: str, arguments: Sequence[str]) -> Line:
 
 def merge_lines(lines: Iterable[Line]) -> tuple[Line, ...]:
     """Drop repeated lines, and join the container options of each engine (docker, podman) into one
-    line, ``start the container with: ...``."""
+    line, ``start the container with: ...``.
+    """
     once = dict.fromkeys(lines)
     by_engine: dict[str, list[str]] = {}
     for each in once:

@@ -18,9 +18,12 @@ def cell_widths(
 ) -> list[int | None]:
     """Return each column's width limit, None if it needs none, so that a row fits into ``width``.
 
-    lines: rows of cells. The widest columns shrink first, but none below ``least``. firm: indexes
-    of columns that do not shrink. whole_words: no column is narrower than its longest word. If no
-    column can shrink any more, rows stay wider than ``width``."""
+    Args:
+        lines: Rows of cells. The widest columns shrink first, but none below ``least``.
+        firm: Indexes of columns that do not shrink.
+        whole_words: No column is narrower than its longest word. If no column can shrink any more,
+            rows stay wider than ``width``.
+    """
     columns = list(zip(*lines, strict=False))
     floors = [least] * len(columns)
     if whole_words:
@@ -56,9 +59,13 @@ def table(
     widths: Sequence[int | None] | int | None = None,
     margin: str = "",
 ) -> str:
-    """Return a table, with a line below its heads if it has some. right: indexes of columns aligned
-    to the right. widths: one for each column, or one for all, to which cells are wrapped; None does
-    not wrap. margin: stands in front of each line."""
+    """Return a table, with a line below its heads if it has some.
+
+    Args:
+        right: Indexes of columns aligned to the right.
+        widths: One for each column, or one for all, to which cells are wrapped; None does not wrap.
+        margin: Stands in front of each line.
+    """
     from tabulate import tabulate
 
     aligns = ["right" if at in right else "left" for at in range(len(heads or rows[0]))]
@@ -84,8 +91,11 @@ def fitted_table(
 ) -> str:
     """Return a table whose words are whole; if it is wider than ``width``, a sentence for each row.
 
-    right: indexes of columns aligned to the right. Those and the columns of ``firm`` are never
-    wrapped. margin: stands in front of each line."""
+    Args:
+        right: Indexes of columns aligned to the right. Those and the columns of ``firm`` are never
+            wrapped.
+        margin: Stands in front of each line.
+    """
     unbroken = {*firm, *right}
     limits = cell_widths([heads, *rows], width - len(margin), unbroken, LEAST_FITTED_CELL, True)
     text = table(rows, heads, right=right, widths=limits, margin=margin)
@@ -112,7 +122,10 @@ def wrapped(text: str, width: int, further: int = 4, hyphens: bool = False) -> l
     """Wrap a text to ``width`` columns and return the lines; a word is never broken.
 
     Every line is indented as ``text`` is, those after the first by ``further`` spaces more.
-    hyphens: a line may end after a hyphen."""
+
+    Args:
+        hyphens: A line may end after a hyphen.
+    """
     inner = text.lstrip(" ")
     margin = text[: len(text) - len(inner)]
     return textwrap.wrap(

@@ -30,8 +30,13 @@ class LateError(UsageError):
 def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Result:
     """Run ``work`` in a thread and return its value, or raise its error.
 
-    Raises LateError after ``limit_seconds``; the thread is then left behind. name: what is opened,
-    for the message. If no thread can be started, ``work`` runs without a limit."""
+    Args:
+        name: What is opened, for the message. If no thread can be started, ``work`` runs without a
+            limit.
+
+    Raises:
+        LateError: After ``limit_seconds``; the thread is then left behind.
+    """
     done: list[Result] = []
     failed: list[BaseException] = []
 
@@ -59,8 +64,10 @@ def within(limit_seconds: float, name: str, work: Callable[[], Result]) -> Resul
 
 
 def save(name: str, path: str, content: bytes, mode: int, limit_seconds: float) -> None:
-    """Write a file with the permission bits ``mode``, whole or not at all. Raises UsageError;
-    ``name`` begins the message."""
+    """Write a file with the permission bits ``mode``, whole or not at all.
+
+    Raises UsageError; ``name`` begins the message.
+    """
     from checks.framework.archive import write_whole
 
     try:

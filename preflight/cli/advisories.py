@@ -25,9 +25,15 @@ def print_advisories(
 ) -> int:
     """Print the known-bad combinations: all, or those that affect the launch on a host, or may.
 
-    launch: None prints all records. every: all records too, each with its relation to the launch.
-    Return the exit code: 1 if a record affects the launch or may, else 0. Records that only arise
-    while the launch runs, or that a check judges, give 0. Raises UsageError for a wrong launch."""
+    Args:
+        launch: None prints all records.
+        every: All records too, each with its relation to the launch. Return the exit code: 1 if a
+            record affects the launch or may, else 0. Records that only arise while the launch runs,
+            or that a check judges, give 0.
+
+    Raises:
+        UsageError: For a wrong launch.
+    """
     from preflight.launch_problems.advisories.records import advisories as records
 
     paint, width = painter(color), columns()
@@ -118,8 +124,11 @@ def _object(record: Advisory) -> dict[str, Any]:
 
 
 def _record_text(record: Advisory, relation: str, paint: Any, width: int) -> str:
-    """Return a record as wrapped lines. relation: of the record to the launch; "" leaves out the
-    relation and the remedy."""
+    """Return a record as wrapped lines.
+
+    Args:
+        relation: Of the record to the launch; "" leaves out the relation and the remedy.
+    """
     from preflight.base.text import wrapped
     from preflight.launch_problems.advisories.records import range_text
 
@@ -134,8 +143,11 @@ def _record_text(record: Advisory, relation: str, paint: Any, width: int) -> str
 
 
 def print_osv(zip_path: str | None) -> int:
-    """Print all records as OSV; return 0. With ``zip_path``, write that .zip instead, with only the
-    records for which a wheel's release is enough to judge."""
+    """Print all records as OSV; return 0.
+
+    With ``zip_path``, write that .zip instead, with only the records for which a wheel's release is
+    enough to judge.
+    """
     import json
 
     from preflight.launch_problems.advisories.records import advisories as records

@@ -217,8 +217,12 @@ def _object(computed: CapacityAnswer, replayed: TraceAnswer | None) -> dict[str,
 def _text(
     answer: CapacityAnswer, replayed: TraceAnswer | None, color: str, plain: bool, curve: bool
 ) -> str:
-    """Return the answer for a terminal, with the replayed trace if there is one. plain: draw only
-    with ASCII. curve: draw the trace's hit curve too."""
+    """Return the answer for a terminal, with the replayed trace if there is one.
+
+    Args:
+        plain: Draw only with ASCII.
+        curve: Draw the trace's hit curve too.
+    """
     from preflight.cache_sizing.capacity.report import capacity_text
     from preflight.report.pictures.memory_map import draws_blocks
 

@@ -133,7 +133,11 @@ def check(
 def _in_format(
     name: str, answer: Checked, color: str, verbosity: int, memory_map: bool, plain: bool
 ) -> str:
-    """Return the answer in the format ``name``. memory_map: add it to the text; plain: in ASCII."""
+    """Return the answer in the format ``name``.
+
+    Args:
+        memory_map: Add it to the text; plain: in ASCII.
+    """
     from preflight.verdict.report import protocol_line, report_junit
 
     if name == "junit":
@@ -159,7 +163,8 @@ def _measured_judge(path: str | None) -> Callable[[JudgedHost], list[Finding]]:
     """Return a function that gives the findings on a launch by the rates in the file ``path``,
     given as --measured; the function returns [] if ``path`` is None or no launch was read.
 
-    The file is read at once: raises UsageError if that fails."""
+    The file is read at once: raises UsageError if that fails.
+    """
     if path is None:
         return lambda _: []
     from checks.framework.unknown import Unknown
@@ -180,7 +185,9 @@ def _refuse_wrong_options(
     protocol: str, fail_on: str | None, formats: list[str], memory_map: bool, plain: bool
 ) -> None:
     """Refuse --fail-on, --ascii and --memory-map with a format or option that they do not go with.
-    Raises click.UsageError."""
+
+    Raises click.UsageError.
+    """
     from preflight.verdict.report import YES_OR_NO
 
     if fail_on is not None and protocol not in YES_OR_NO:
@@ -194,8 +201,13 @@ def _refuse_wrong_options(
 
 
 def _write_lock(path: str, checked: Checked, limit_seconds: float) -> None:
-    """Write the answer to the file of ``--lock``, within ``limit_seconds``. A failing or unknown
-    answer is not written: standard error says why. Raises UsageError if writing fails."""
+    """Write the answer to the file of ``--lock``, within ``limit_seconds``.
+
+    A failing or unknown answer is not written: standard error says why.
+
+    Raises:
+        UsageError: If writing fails.
+    """
     from checks.framework.finding import Status
     from preflight.base.within import save
     from preflight.report.diff.full_answer import full_answer, locked_text

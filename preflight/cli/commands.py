@@ -98,7 +98,10 @@ GONE = {
 
 class LazyGroup(click.Group):
     """A group whose commands are imported when asked for: start-up pays for the one that runs.
-    later: title of a section in --help -> command name -> ``MODULE:FUNCTION``."""
+
+    Args:
+        later: Title of a section in --help -> command name -> ``MODULE:FUNCTION``.
+    """
 
     def __init__(self, *arguments: Any, later: Mapping[str, Mapping[str, str]], **named: Any):
         super().__init__(*arguments, **named)
@@ -125,8 +128,11 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return click's answer: the command and its words. An unknown name is refused with a hint:
-        the nearest name, the successor of a command that is gone, or that the name is a file."""
+        """Return click's answer: the command and its words.
+
+        An unknown name is refused with a hint: the nearest name, the successor of a command that is
+        gone, or that the name is a file.
+        """
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -148,8 +154,12 @@ class LazyGroup(click.Group):
 def say_answer(
     schema: str, exit_code: int, answer: Any = None, *, started: Any = None, **more: Any
 ) -> None:
-    """Print a JSON answer in its envelope. started: the launch's name and its processes, or None.
-    more: arguments of ``envelope``; but ``err`` prints to standard error."""
+    """Print a JSON answer in its envelope.
+
+    Args:
+        started: The launch's name and its processes, or None.
+        more: Arguments of ``envelope``; but ``err`` prints to standard error.
+    """
     from preflight.base.envelope import envelope
 
     if started is not None:
@@ -189,8 +199,10 @@ def with_one_parameter(
 ) -> Callable[..., Any]:
     """Return ``function`` with the parameters ``options`` replaced by one parameter ``name``.
 
-    make: called with the values of ``options``, by name, gives the value of ``name``; or the
-    ``MODULE:NAME`` of such a function, imported when the command runs."""
+    Args:
+        make: Called with the values of ``options``, by name, gives the value of ``name``; or the
+            ``MODULE:NAME`` of such a function, imported when the command runs.
+    """
 
     @wraps(function)
     def with_one(**values: Any) -> Any:
@@ -203,7 +215,11 @@ def with_one_parameter(
 
 def taking(name: str, make: Callable[..., Any] | str, *options: Option) -> Decorator:
     """Return a decorator that adds ``options``, and gives the function one parameter ``name`` in
-    their place. make: as for ``with_one_parameter``."""
+    their place.
+
+    Args:
+        make: As for ``with_one_parameter``.
+    """
     nothing: Any = with_options(*options)(lambda: None)
     names = [option.name for option in nothing.__click_params__]
     return lambda function: with_options(*options)(with_one_parameter(function, name, make, *names))
@@ -213,7 +229,10 @@ def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
     """Add --format, --output and --json to a command, which gets them as ``answers``: pairs of
     format and file, None for standard output.
 
-    names: the formats, the first by default. again: ends the help of --format."""
+    Args:
+        names: The formats, the first by default.
+        again: Ends the help of --format.
+    """
     default = names[0]
     return taking(
         "answers",
@@ -233,8 +252,10 @@ def with_formats(*names: str, again: str = "; may be given again") -> Decorator:
 
 
 def with_one_format(*names: str) -> Decorator:
-    """Add --format, --output and --json to a command that answers in one format. The command gets
-    the format as ``format_``, and what it prints goes to the file of --output."""
+    """Add --format, --output and --json to a command that answers in one format.
+
+    The command gets the format as ``format_``, and what it prints goes to the file of --output.
+    """
 
     def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
         """Add the options to ``function``; more than one format raises UsageError."""
@@ -259,11 +280,15 @@ def JSON(function: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - as
 
 
 def _requested_answers(default: str) -> Answers:
-    """Return the formats that the command line asks for, each with its file. The file is None for
-    standard output; that format is the last in the list. If no format is asked for: ``default``.
+    """Return the formats that the command line asks for, each with its file.
 
-    Raises UsageError for a format given twice, two formats with exit codes of their own, or two on
-    standard output."""
+    The file is None for standard output; that format is the last in the list. If no format is asked
+    for: ``default``.
+
+    Raises:
+        UsageError: For a format given twice, two formats with exit codes of their own, or two on
+            standard output.
+    """
     argv = click.get_current_context().meta[WORDS]
     answers = requested_answers(own_words(argv)) or [(default, None)]
     answers = [(name or default, path) for name, path in answers]

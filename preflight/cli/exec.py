@@ -79,8 +79,10 @@ def exec_(
 def _locked_answer(
     path: str, strict: bool, limit_seconds: float
 ) -> tuple[LockedStart, tuple[Waiver, ...]]:
-    """Read a locked answer. Return how a start is compared with it, and the waivers in it. Raises
-    UsageError."""
+    """Read a locked answer.
+
+    Return how a start is compared with it, and the waivers in it. Raises UsageError.
+    """
     from preflight.base.output import columns, painter
     from preflight.cli.gate import LockDiff, LockedStart
     from preflight.report.diff.full_answer import (

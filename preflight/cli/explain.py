@@ -183,8 +183,11 @@ class CheckTarget(NamedTuple):
 
 
 def report_on(ids: Iterable[str], target: CheckTarget | None) -> Report | None:
-    """Make the checks ``ids`` on a launch and a host, and return the report. None if ``target`` is
-    None, or if no id can be checked on one host."""
+    """Make the checks ``ids`` on a launch and a host, and return the report.
+
+    Returns:
+        None if ``target`` is None, or if no id can be checked on one host.
+    """
     from preflight.command_inputs.launch_words import Chosen
     from preflight.verdict.answer import check_launch
     from preflight.verdict.catalogue import FLEET_CHECKS
@@ -293,8 +296,9 @@ def print_index(as_json: bool) -> int:
 def explain_page(
     every: Catalogue, id_: str, as_json: bool, color: str, target: CheckTarget | None
 ) -> int:
-    """Print the page of a check, rule, record or notice by its id, with the findings on
-    ``target`` if that is given; return 0."""
+    """Print the page of a check, rule, record or notice by its id, with the findings on ``target``
+    if that is given; return 0.
+    """
     from preflight.launch_problems.advisories.records import advisory
     from preflight.launches.source import notices
     from preflight.verdict.catalogue import (
@@ -330,7 +334,11 @@ def explain_words(
     every: Catalogue, query: str, as_json: bool, color: str, target: CheckTarget | None
 ) -> int:
     """Print the known lines, checks and rules that match ``query``, with the findings on
-    ``target``; return 0. Raises UsageError if nothing matches."""
+    ``target``; return 0.
+
+    Raises:
+        UsageError: If nothing matches.
+    """
     from preflight.server_logs.by_words import answer_object, answer_query, answer_text, shown_lines
     from preflight.verdict.answer import nearest
 
@@ -364,7 +372,10 @@ MOST_FILES = 500
 
 def files_of(paths: Iterable[str]) -> list[str]:
     """Return the paths, each folder replaced by its files, sorted, without those of subfolders.
-    Raises UsageError for a folder with no file, or too many."""
+
+    Raises:
+        UsageError: For a folder with no file, or too many.
+    """
     files: list[str] = []
     for path in paths:
         if path == "-" or not within(limit_seconds(), path, partial(os.path.isdir, path)):
@@ -385,7 +396,11 @@ def explain_log_files(
     """Print what is known of logs (all if ``verbose``), with the findings on ``target``.
 
     Return 0 if they show no problem, 1 for warnings or unknown errors, 2 for the cause of a
-    failure. Raises UsageError if a log cannot be read."""
+    failure.
+
+    Raises:
+        UsageError: If a log cannot be read.
+    """
     from preflight.server_logs.explain import explanations_object, explanations_text, read_logs
     from preflight.server_logs.search import Bounded, read_blocks, why_no_log, why_no_text
 
@@ -393,8 +408,10 @@ def explain_log_files(
     passed_over: list[str] = []
 
     def read(path: str) -> Iterator[str]:
-        """Yield the blocks of one log file, or of standard input for "-". A file of a folder that
-        is no log is noted, and yields none."""
+        """Yield the blocks of one log file, or of standard input for "-".
+
+        A file of a folder that is no log is noted, and yields none.
+        """
         nonlocal cut
         name = "standard input" if path == "-" else path
         try:

@@ -197,7 +197,13 @@ def fit(
 
 
 def _say(result: FitResult, format_: str, color: str, plain: bool) -> None:
-    """Print the answer in one format. Without a trace, svg prints nothing. plain: draw in ASCII."""
+    """Print the answer in one format.
+
+    Without a trace, svg prints nothing.
+
+    Args:
+        plain: Draw in ASCII.
+    """
     from checks.host_snapshot.secrets import public
 
     hits = result.choice
@@ -236,8 +242,14 @@ def _print_machines(
 ) -> int:
     """Print which hosts keep a part of a workload; return the exit code.
 
-    target: the part to keep, of 1. root: "/", or a description that narrows the hosts. nodes: how
-    many hosts; None tries several numbers. Raises UsageError if ``root`` describes no host."""
+    Args:
+        target: The part to keep, of 1.
+        root: "/", or a description that narrows the hosts.
+        nodes: How many hosts; None tries several numbers.
+
+    Raises:
+        UsageError: If ``root`` describes no host.
+    """
     from checks.host_snapshot.described import Description, description_of
     from checks.host_snapshot.root_names import CaptureError
     from checks.host_snapshot.secrets import public
@@ -279,7 +291,10 @@ def _say_unknown(reason: str, answers: Answers) -> int:
 
 def _new_file(launch_words: tuple[str, ...], write: bool) -> str:
     """Check the one FILE that ``fit --model`` may be given, and return it, or "" without one.
-    Raises UsageError for several words, a file that exists, or ``--write`` without a file."""
+
+    Raises:
+        UsageError: For several words, a file that exists, or ``--write`` without a file.
+    """
     if len(launch_words) > 1:
         raise click.UsageError("--model makes a launch: give the file for it, and no command")
     file = launch_words[0] if launch_words else ""

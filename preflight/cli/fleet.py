@@ -76,8 +76,12 @@ _FANOUT: Option = click.option(
 
 
 def _with_ssh_nodes(timeout: str, *fanout: Option) -> Decorator:
-    """Add the options for nodes and for ssh: ``where: SshNodes``. timeout: the help of --timeout.
-    fanout: the option --fanout, if the command has it."""
+    """Add the options for nodes and for ssh: ``where: SshNodes``.
+
+    Args:
+        timeout: The help of --timeout.
+        fanout: The option --fanout, if the command has it.
+    """
     nodes = "As gpu[001-064], @rack1 or @slurm:partition; may be given again."
     files = "Node sets, one a line."
     return taking(
@@ -105,8 +109,10 @@ _CONNECT_SECONDS = 10
 
 
 def _ssh_nodes(connect_seconds: int | None, timeout_seconds: float, **options: Any) -> SshNodes:
-    """Return the nodes and how ssh reaches them. Without --connect-timeout ssh gets 10 s to
-    connect, or half of --timeout if that is less."""
+    """Return the nodes and how ssh reaches them.
+
+    Without --connect-timeout ssh gets 10 s to connect, or half of --timeout if that is less.
+    """
     from preflight.fleet.remote.program import SshNodes
 
     if connect_seconds is None:
@@ -116,7 +122,11 @@ def _ssh_nodes(connect_seconds: int | None, timeout_seconds: float, **options: A
 
 
 def _program(remote_command: str, remote_python: str, carry: str) -> Program:
-    """Return the program on the nodes. Raises UsageError for no words, or an open quotation."""
+    """Return the program on the nodes.
+
+    Raises:
+        UsageError: For no words, or an open quotation.
+    """
     import shlex
 
     from preflight.fleet.remote.program import Program

@@ -40,8 +40,13 @@ class LockDiff(NamedTuple):
 
 
 class LockedStart(NamedTuple):
-    """A locked answer. differences: compares a start with the answer. strict: a start with any
-    difference is refused, otherwise a start with a worse verdict alone."""
+    """A locked answer.
+
+    Attributes:
+        differences: Compares a start with the answer.
+        strict: A start with any difference is refused, otherwise a start with a worse verdict
+            alone.
+    """
 
     differences: Callable[[Checked], LockDiff]
     strict: bool
@@ -50,9 +55,12 @@ class LockedStart(NamedTuple):
 class Gate(NamedTuple):
     """What is asked of a start.
 
-    fail_on: the mildest verdict that refuses. apply_environment: set the variables that findings
-    want, and check again. report_path: where the check's JSON is written, None for nowhere.
-    locked_start: None without a locked answer."""
+    Attributes:
+        fail_on: The mildest verdict that refuses.
+        apply_environment: Set the variables that findings want, and check again.
+        report_path: Where the check's JSON is written, None for nowhere.
+        locked_start: None without a locked answer.
+    """
 
     fail_on: str
     apply_environment: bool
@@ -64,11 +72,13 @@ class Gate(NamedTuple):
 
 
 def run_behind_the_gate(launch: LaunchWords, gate: Gate) -> int:
-    """Check the launch, then replace this process by its command. Return an exit code only if the
-    command is not started.
+    """Check the launch, then replace this process by its command.
+
+    Return an exit code only if the command is not started.
 
     The environment variable that MODE names says whether a verdict can refuse: enforce, warn or
-    off. Raises UsageError."""
+    off. Raises UsageError.
+    """
     mode = os.environ.get(MODE, "") or "enforce"
     if mode not in MODES:
         raise UsageError(f"{MODE}={mode}: one of {', '.join(MODES)}")
@@ -90,17 +100,23 @@ def run_behind_the_gate(launch: LaunchWords, gate: Gate) -> int:
 
 
 class Decision(NamedTuple):
-    """Whether the command is started. changes: variables to set first; "" removes one."""
+    """Whether the command is started.
+
+    Attributes:
+        changes: Variables to set first; "" removes one.
+    """
 
     starts: bool
     changes: Mapping[str, str]
 
 
 def _decide_in_child(decide: Callable[[], Decision], limit_seconds: float) -> Decision | str:
-    """Run ``decide`` in a child process, which may hang on a lost mount. Return its answer, or a
-    text: why there is no answer.
+    """Run ``decide`` in a child process, which may hang on a lost mount.
 
-    If the child was stopped by a signal, this process ends with the same code."""
+    Return its answer, or a text: why there is no answer.
+
+    If the child was stopped by a signal, this process ends with the same code.
+    """
     try:
         reader, writer = os.pipe()
         child = os.fork()
@@ -151,11 +167,14 @@ def _exit_code(child: int) -> int | None:
 
 
 def _decide(launch: LaunchWords, gate: Gate, mode: str) -> Decision:
-    """Check, print the answer, write the report, and decide whether the command starts. This runs
-    in a child, which is left behind if it hangs.
+    """Check, print the answer, write the report, and decide whether the command starts.
 
-    mode: "warn" starts the command always. If the launch starts nothing to check, the command is
-    started, but not with a strict lock."""
+    This runs in a child, which is left behind if it hangs.
+
+    Args:
+        mode: "warn" starts the command always. If the launch starts nothing to check, the command
+            is started, but not with a strict lock.
+    """
     changes: dict[str, str] = {}
     lock = gate.locked_start
     try:
@@ -204,7 +223,10 @@ def _stop_at_once() -> None:
 
 
 def _checked(launch: LaunchWords, gate: Gate) -> tuple[Checked | None, str]:
-    """Return the checked launch and "", or None and why there is none. Raises NoLaunchError."""
+    """Return the checked launch and "", or None and why there is none.
+
+    Raises NoLaunchError.
+    """
     try:
         return check_launch(launch, "/", gate.timeout_seconds, chosen=gate.chosen), ""
     except NoLaunchError:
@@ -221,8 +243,10 @@ def _changed(environment: Mapping[str, str], changes: Mapping[str, str]) -> dict
 
 
 def _refused(report: Report | None, gate: Gate) -> bool:
-    """Tell whether the verdict keeps the command from starting. Without a report the verdict is
-    unknown, and a strict lock always refuses."""
+    """Tell whether the verdict keeps the command from starting.
+
+    Without a report the verdict is unknown, and a strict lock always refuses.
+    """
     from preflight.verdict.report import FAIL_ON
 
     verdict = Status.UNKNOWN if report is None else report.verdict
@@ -233,8 +257,13 @@ def _refused(report: Report | None, gate: Gate) -> bool:
 def _say(
     report: Report | None, reason: str, starts: bool, as_json: bool, locked: LockDiff | None = None
 ) -> None:
-    """Print the answer on standard error, as standard output is the server's. reason: why
-    ``report`` is None. starts: whether the command is started. locked: None without a lock."""
+    """Print the answer on standard error, as standard output is the server's.
+
+    Args:
+        reason: Why ``report`` is None.
+        starts: Whether the command is started.
+        locked: None without a lock.
+    """
     if as_json:
         say(_object_text(report, reason, None if starts else exit_codes.REFUSED, locked), err=True)
         return
@@ -256,8 +285,13 @@ def _say(
 
 
 def _save(gate: Gate, report: Report | None, reason: str) -> None:
-    """Write the JSON report to ``gate.report_path``. An error of writing is printed, and does not
-    keep the server from starting. reason: why ``report`` is None."""
+    """Write the JSON report to ``gate.report_path``.
+
+    An error of writing is printed, and does not keep the server from starting.
+
+    Args:
+        reason: Why ``report`` is None.
+    """
     if (path := gate.report_path) is None:
         return
     from preflight.base.within import save
@@ -272,8 +306,13 @@ def _save(gate: Gate, report: Report | None, reason: str) -> None:
 def _object_text(
     report: Report | None, reason: str, exit_code: int | None = None, locked: LockDiff | None = None
 ) -> str:
-    """Return check's JSON as text. reason: why ``report`` is None. exit_code: by default that of
-    the report, or of unknown. locked: differences from a locked answer, or None."""
+    """Return check's JSON as text.
+
+    Args:
+        reason: Why ``report`` is None.
+        exit_code: By default that of the report, or of unknown.
+        locked: Differences from a locked answer, or None.
+    """
     from preflight.base.output import json_text
     from preflight.verdict.report import error_object, report_object
 

@@ -82,7 +82,10 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run with ``arguments``; returns the exit code. ``help COMMAND`` is ``COMMAND --help``."""
+    """Run with ``arguments``; returns the exit code.
+
+    ``help COMMAND`` is ``COMMAND --help``.
+    """
     if next(iter(arguments), "") == "help":
         arguments = [*arguments[1:], "--help"]
     return run_command(command, NAME, arguments, partial(refuse, arguments))
@@ -90,8 +93,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     """Say in each format asked for that the command gave no answer; return the exit code, which an
-    exit protocol may change. One format at most goes to standard output. Files are written only for
-    usage errors and defects."""
+    exit protocol may change.
+
+    One format at most goes to standard output. Files are written only for usage errors and defects.
+    """
     from preflight.verdict.report import refusal_code
 
     argv = own_words(arguments)
@@ -109,8 +114,10 @@ def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
 
 
 def _refuse_as(name: str, argv: Sequence[str], code: int, message: str, protocol: str) -> None:
-    """Print in the format ``name`` that there is no answer. Formats that only persons read print
-    nothing, except HTML for check."""
+    """Print in the format ``name`` that there is no answer.
+
+    Formats that only persons read print nothing, except HTML for check.
+    """
     from preflight.verdict.report import error_junit, error_object, refusal_line
 
     if name == "json":

@@ -30,8 +30,10 @@ PARTS = ("memory", "transfer", "store", "registration", "storage")
 
 
 def seconds_of(_context: object, _option: object, text: str | None) -> float | None:
-    """Return the seconds of a time as ``60s`` or ``2m``; a bare number is seconds. None stays None.
-    Raises click.BadParameter."""
+    """Return the seconds of a time as ``60s`` or ``2m``; a bare number is seconds.
+
+    None stays None. Raises click.BadParameter.
+    """
     if text is None:
         return None
     match = re.fullmatch(r"([0-9]{1,6})([sm]?)", text)
@@ -41,7 +43,10 @@ def seconds_of(_context: object, _option: object, text: str | None) -> float | N
 
 
 def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
-    """Return the PARTS in a text as ``memory,store``; () for "". Raises click.BadParameter."""
+    """Return the PARTS in a text as ``memory,store``; () for "".
+
+    Raises click.BadParameter.
+    """
     parts = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in parts:
         if part not in PARTS:
@@ -225,8 +230,11 @@ def measure(
 
 
 def _say_survival(result: Survival | Unknown, as_json: bool, launch: tuple[str, str] | None) -> int:
-    """Print the result of ``measure --kill``; return the exit code of the command. launch: its
-    name, and its processes in a sentence; or None."""
+    """Print the result of ``measure --kill``; return the exit code of the command.
+
+    Args:
+        launch: Its name, and its processes in a sentence; or None.
+    """
     from checks.framework.unknown import Unknown
     from preflight.base import exit_codes
     from preflight.benchmark.measuring.kills import survival_object, survival_text
@@ -246,8 +254,12 @@ def _say_survival(result: Survival | Unknown, as_json: bool, launch: tuple[str, 
 def _rehearse(
     launch: LaunchWords, python: str | None, scale: int, step_seconds: float, json: bool, color: str
 ) -> int:
-    """Rehearse a launch and print the result; return the exit code. scale: every size is divided by
-    it. step_seconds: the most that one step may take."""
+    """Rehearse a launch and print the result; return the exit code.
+
+    Args:
+        scale: Every size is divided by it.
+        step_seconds: The most that one step may take.
+    """
     from preflight.benchmark.rehearsal.rehearse import answer_object, answer_text, rehearse
 
     answer = rehearse(launch, python, scale, step_seconds)

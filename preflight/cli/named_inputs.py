@@ -10,10 +10,17 @@ _LARGEST_CONFIG = 4 << 20
 
 
 def root_of_description(root: str, memory: int | None, **options: str | int | None) -> str:
-    """Return the host that the options describe, as text for ``--root``. At least one option must
-    be given. Raises UsageError if ``root`` names a host too.
+    """Return the host that the options describe, as text for ``--root``.
 
-    memory: in bytes. options: gpus, nics and numa as typed; None for an option that is left out."""
+    At least one option must be given.
+
+    Args:
+        memory: In bytes.
+        options: Gpus, nics and numa as typed; None for an option that is left out.
+
+    Raises:
+        UsageError: If ``root`` names a host too.
+    """
     from checks.host_snapshot.described import Description
 
     if root != "/":
@@ -43,7 +50,10 @@ def tell_assumptions(root: str) -> None:
 
 
 def config_text(path: str) -> str:
-    """Return the text of --model-config, "-" for stdin, at most 4 MiB. Raises UsageError."""
+    """Return the text of --model-config, "-" for stdin, at most 4 MiB.
+
+    Raises UsageError.
+    """
     name = f"--model-config {path}"
 
     def read() -> str:

@@ -110,11 +110,16 @@ def observe_host(
     root: str = "/",
     traffic_seconds: float | None = None,
 ) -> tuple[Observation, Mapping[int, Metrics | Unknown]]:
-    """Observe the programs that run on a host. Return the observation, and pid -> the metrics that
-    the process serves, without processes that serve no metrics. Raises UsageError, click's too.
+    """Observe the programs that run on a host.
 
-    pids: processes to look at, () for all known ones. traffic_seconds: how long to count traffic,
-    which needs the machine itself; None does not count."""
+    Return the observation, and pid -> the metrics that the process serves, without processes that
+    serve no metrics. Raises UsageError, click's too.
+
+    Args:
+        pids: Processes to look at, () for all known ones.
+        traffic_seconds: How long to count traffic, which needs the machine itself; None does not
+            count.
+    """
     from checks.framework.finding import Status
     from checks.framework.root import Root
     from preflight.command_inputs.host_source import open_host, size_and_needs

@@ -27,8 +27,10 @@ MEASURED = click.option(
 
 
 class NumberOption(click.FloatRange):
-    """A number in a range. The message about another text says "number", not click's "float range";
-    ``nan`` is refused too."""
+    """A number in a range.
+
+    The message about another text says "number", not click's "float range"; ``nan`` is refused too.
+    """
 
     name = "number"
 
@@ -63,8 +65,14 @@ class Fraction(AnyParamType):
 
 
 class Size(AnyParamType):
-    """A byte size. A bare number is refused, except with --rule documented. least_bytes: a smaller
-    size is refused. empty: an empty text gives None; without it that is refused."""
+    """A byte size.
+
+    A bare number is refused, except with --rule documented.
+
+    Args:
+        least_bytes: A smaller size is refused.
+        empty: An empty text gives None; without it that is refused.
+    """
 
     name = "size"
 
@@ -73,7 +81,8 @@ class Size(AnyParamType):
 
     def convert(self, value: Any, param: Parameter, ctx: Context) -> int | None:
         """Return a size in bytes, None for an empty text that is allowed; a size without a unit or
-        too small is refused."""
+        too small is refused.
+        """
         if isinstance(value, int):
             return value
         if self._empty and not value:
@@ -89,8 +98,10 @@ class Size(AnyParamType):
 
 
 def _with_sglang_spelling(message: str, value: str, param: click.Parameter | None) -> str:
-    """Add to a message how SGLang reads a bare --hicache-size: in units of 10^9 bytes. The message
-    of another option is returned as it is."""
+    """Add to a message how SGLang reads a bare --hicache-size: in units of 10^9 bytes.
+
+    The message of another option is returned as it is.
+    """
     number = value.strip()
     bare = number.isascii() and number.isdecimal() and len(number) <= 9
     if not bare or param is None or param.name != "hicache_bytes":
@@ -102,7 +113,10 @@ def _with_sglang_spelling(message: str, value: str, param: click.Parameter | Non
 
 
 class Nodes(AnyParamType):
-    """NUMA nodes: ``0,1``, ``0-3`` or ``none``. ``repeats`` keeps order and repetitions."""
+    """NUMA nodes: ``0,1``, ``0-3`` or ``none``.
+
+    ``repeats`` keeps order and repetitions.
+    """
 
     name = "nodes"
 
@@ -145,7 +159,11 @@ def timeout_option(
     type_: NumberOption, default: float, help_: str, for_files_alone: bool = False
 ) -> Option:
     """Return the option ``--timeout``, as ``timeout_seconds``; it limits how long the command waits
-    for any file. for_files_alone: it only does that, and the command gets no such parameter."""
+    for any file.
+
+    Args:
+        for_files_alone: It only does that, and the command gets no such parameter.
+    """
     return click.option(
         "--timeout", "timeout_seconds", type=type_, default=default, show_default=True,
         help=help_, expose_value=not for_files_alone, callback=_limit_reading,
@@ -247,8 +265,13 @@ with_host = taking("root", _host_and_assumptions, *_DESCRIBED)
 
 
 def _launch_words(launch: tuple[str, ...], model_config: str | None, **options: Any) -> LaunchWords:
-    """Return the launch of the command line. Standard input ("-") and the file ``model_config`` are
-    read here, once. Raises UsageError if one cannot be read."""
+    """Return the launch of the command line.
+
+    Standard input ("-") and the file ``model_config`` are read here, once.
+
+    Raises:
+        UsageError: If one cannot be read.
+    """
     from preflight.command_inputs.launch_words import LaunchWords
 
     if model_config is not None:
@@ -267,8 +290,11 @@ LAUNCH: Option = click.argument("launch", nargs=-1, type=FILE)
 
 
 def launch_from(source: Option, *options: Option) -> Decorator:
-    """Add the launch with the options that describe it: ``launch: LaunchWords``. source: the option
-    or argument that names the launch."""
+    """Add the launch with the options that describe it: ``launch: LaunchWords``.
+
+    Args:
+        source: The option or argument that names the launch.
+    """
     return taking("launch", _launch_words, source, NIC_NODES, RANK_NODES, *options, *LAUNCH_OPTIONS)
 
 
@@ -287,7 +313,11 @@ with_workload = taking(
 
 
 def with_verbosity(verbose: str) -> Decorator:
-    """Add -q and -v as ``verbosity``: how many -v, less how many -q. verbose: the help of -v."""
+    """Add -q and -v as ``verbosity``: how many -v, less how many -q.
+
+    Args:
+        verbose: The help of -v.
+    """
     return taking(
         "verbosity",
         lambda quiet, verbose: verbose - quiet,

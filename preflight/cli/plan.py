@@ -185,8 +185,11 @@ def apply(
 
 
 def plan_of(launch_words: LaunchWords, root: str, timeout_seconds: float) -> Plan:
-    """Return the plan of a launch on a host, or of the host alone without a launch. Raises
-    UsageError if either cannot be read; a launch that is late leaves a gap for every topic."""
+    """Return the plan of a launch on a host, or of the host alone without a launch.
+
+    Raises:
+        UsageError: If either cannot be read; a launch that is late leaves a gap for every topic.
+    """
     from checks.framework.unknown import Unknown
     from checks.run_checks.runner import every_check
     from preflight.host_tuning.plan import kept_settings, plan, unresolved_variables, workload_of

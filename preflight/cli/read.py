@@ -110,7 +110,8 @@ def print_keys(
     """Print the keys of every process that stores KV cache, and how the keys of each two relate.
 
     Two files are two launches: each process of one is compared with each of the other. Return 1 if
-    the keys of two never meet or collide, else 3 if that is not known of two, else 0."""
+    the keys of two never meet or collide, else 3 if that is not known of two, else 0.
+    """
     from checks.host_snapshot.secrets import public
     from preflight.command_inputs.host_source import open_host
     from preflight.command_inputs.reading.understood import sentence
@@ -141,7 +142,11 @@ def print_keys(
 
 
 def _sized(launch: LaunchWords, host: Host) -> LaunchSizing:
-    """Return the sized launch. Raises NoLaunchError without a launch."""
+    """Return the sized launch.
+
+    Raises:
+        NoLaunchError: Without a launch.
+    """
     from preflight.command_inputs.host_source import size_and_needs
 
     sized = size_and_needs(launch, host)
@@ -198,7 +203,10 @@ def _patterns(sides: Iterable[Iterable[StoreKeys]], width: int) -> str:
 
 def _text(pairs: list[KeyMatch], paint: Callable[[str, str], str], width: int) -> str:
     """Return for each pair of processes the verdict, the parts of their keys side by side, and the
-    reasons. Parts are left out for different engines or stores."""
+    reasons.
+
+    Parts are left out for different engines or stores.
+    """
     from preflight.base.text import wrapped
 
     lines = [""]

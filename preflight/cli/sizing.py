@@ -172,7 +172,10 @@ def command(
 
 
 def _host(root: str) -> Root:
-    """Return the host at ``root``: a machine, a tree or a capture. Raises click.UsageError."""
+    """Return the host at ``root``: a machine, a tree or a capture.
+
+    Raises click.UsageError.
+    """
     from checks.framework.root import Root
 
     if root == "/":
@@ -186,7 +189,11 @@ def _host(root: str) -> Root:
 
 
 def _say_launch(sizing: LaunchSizing, rule: str, explain: bool, as_json: bool, color: str) -> int:
-    """Print a launch's sizes; return the exit code by ``rule``. explain: add each formula."""
+    """Print a launch's sizes; return the exit code by ``rule``.
+
+    Args:
+        explain: Add each formula.
+    """
     from checks.host_snapshot.secrets import public
 
     if as_json:
@@ -212,7 +219,10 @@ def run(arguments: list[str]) -> int:
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:
     """Write an error object, if JSON was asked for, to where the answer was to go; return
-    ``exit_code``. A file is written only for usage errors and defects."""
+    ``exit_code``.
+
+    A file is written only for usage errors and defects.
+    """
     for name, path in requested_answers(own_words(arguments)):
         if name == "json" and (path is None or exit_code in (USAGE, DEFECT)):
             from preflight.needs.sizing_json import error_object

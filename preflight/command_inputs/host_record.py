@@ -31,8 +31,10 @@ WIDEST_LAUNCH = (
 class CaptureContent(NamedTuple):
     """What goes into a capture: the host's answers, and beside them the launch and the releases.
 
-    hosts: names of other hosts that the launch talks to. sized: the launch's sizing; None without
-    one."""
+    Attributes:
+        hosts: Names of other hosts that the launch talks to.
+        sized: The launch's sizing; None without one.
+    """
 
     answers: Answers
     extras: dict[str, Any]
@@ -44,8 +46,13 @@ def record(launch: LaunchWords, host: Host, timeout_seconds: float) -> CaptureCo
     """Ask the host everything that checks ask, with the given launch and without a launch, and
     return the answers.
 
-    timeout_seconds: for each step. Raises CaptureError, before the host is asked, for a launch too
-    large for a capture. Raises UsageError for a launch that cannot be read in time."""
+    Args:
+        timeout_seconds: For each step.
+
+    Raises:
+        CaptureError: Before the host is asked, for a launch too large for a capture.
+        UsageError: For a launch that cannot be read in time.
+    """
     from preflight.command_inputs.launch_record import (
         environment_record,
         launch_from,
@@ -89,7 +96,11 @@ def _installed(host: Host) -> dict[str, Any] | None:
     """Return the releases installed on the host, as plain data, for a launch that names none.
 
     The releases are those of the capture, else of the engine found on the host, else beside this
-    program. None for a capture without releases."""
+    program.
+
+    Returns:
+        None for a capture without releases.
+    """
     from checks.framework import installed as here
     from checks.software.facts import installed_engine
 

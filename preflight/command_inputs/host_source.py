@@ -44,8 +44,11 @@ class Host(NamedTuple):
 
 
 def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
-    """Open a host: this machine, a tree of files, a capture or a description. Raises UsageError if
-    ``path`` is none of these, or does not answer in ``limit_seconds``."""
+    """Open a host: this machine, a tree of files, a capture or a description.
+
+    Raises:
+        UsageError: If ``path`` is none of these, or does not answer in ``limit_seconds``.
+    """
     try:
         root = within(limit_seconds, f"--root {path}", lambda: open_root(path))
     except CaptureError as error:
@@ -63,11 +66,18 @@ def open_host(path: str, limit_seconds: float = DEFAULT_LIMIT_SECONDS) -> Host:
 
 def launch_of(launch_words: LaunchWords, host: Host) -> tuple[WrittenLaunch, LaunchOptions] | None:
     """Return the launch that is asked about, and its options: the one given, else the one in the
-    capture. None without a launch.
+    capture.
 
     A launch that was read elsewhere is given as its record; this host resolves the words that the
-    record leaves unresolved. Options that are given replace recorded ones. Raises UsageError if the
-    launch cannot be read, or if options are about a launch and none is given."""
+    record leaves unresolved. Options that are given replace recorded ones.
+
+    Returns:
+        None without a launch.
+
+    Raises:
+        UsageError: If the launch cannot be read, or if options are about a launch and none is
+            given.
+    """
     carried = _record_in(launch_words)
     recorded: Any = host.extras.get("launch") if carried is None else carried
     if not launch_words.words and recorded is None:
@@ -115,7 +125,10 @@ def launch_of(launch_words: LaunchWords, host: Host) -> tuple[WrittenLaunch, Lau
 
 def _record_in(launch: LaunchWords) -> dict[str, Any] | None:
     """Return the record in the file that is given as the launch; None for every other launch.
-    Raises UsageError for a record that is not complete."""
+
+    Raises:
+        UsageError: For a record that is not complete.
+    """
     import json
 
     from preflight.launches.env_files import read_small_file
@@ -145,8 +158,14 @@ class Sized(NamedTuple):
 def size_and_needs(
     launch_words: LaunchWords, host: Host, files: dict[str, str | Unknown] | None = None
 ) -> Sized | None:
-    """Return a launch's sizing and needs, None without a launch. Raises UsageError if the launch
-    cannot be read. files: filled with the texts read beside the launch, by name."""
+    """Return a launch's sizing and needs, None without a launch.
+
+    Args:
+        files: Filled with the texts read beside the launch, by name.
+
+    Raises:
+        UsageError: If the launch cannot be read.
+    """
     written = launch_of(launch_words, host)
     if written is None:
         return None
@@ -179,7 +198,8 @@ def _least_needs(sizing: LaunchSizing) -> LaunchNeeds | None:
 
 def noting(read: ReadFile, files: dict[str, str | Unknown]) -> ReadFile:
     """Return a reader that also puts each file that it reads by a relative name into ``files``: its
-    text, or why there is none."""
+    text, or why there is none.
+    """
 
     def reads(name: str) -> str | Unknown:
         text = read(name)
@@ -200,7 +220,8 @@ def size_within(launch: LaunchWords, host: Host, limit_seconds: float) -> Sized 
 
 def captured_installed(host: Host) -> Installed | None:
     """Return the releases installed on a capture's machine; None for any other host, and for a
-    capture without them."""
+    capture without them.
+    """
     recorded = host.extras.get("installed")
     if not isinstance(recorded, dict):
         return None
@@ -232,8 +253,11 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
 
     The launch is read where the command was typed, so that a mistake in it is reported once. This
     machine's variables, and its files with an absolute name, are not used: they differ by node. The
-    working folder of this process changes meanwhile. Raises UsageError if the launch cannot be
-    read, or is late."""
+    working folder of this process changes meanwhile.
+
+    Raises:
+        UsageError: If the launch cannot be read, or is late.
+    """
     import json
 
     from checks.framework.root import Root
@@ -270,7 +294,11 @@ def recorded_launch(launch: LaunchWords) -> bytes | None:
 
 def _files_read(written: WrittenLaunch, sglang_version: str | None) -> dict[str, str | Unknown]:
     """Return the text of each file that the launch's programs read by a relative name, or Unknown
-    with the reason. Raises UsageError if ``sglang_version`` is no version."""
+    with the reason.
+
+    Raises:
+        UsageError: If ``sglang_version`` is no version.
+    """
     from preflight.processes.processes import understand
 
     texts: dict[str, str | Unknown] = {}

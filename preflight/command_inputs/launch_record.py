@@ -99,7 +99,9 @@ _OPEN_NAME = regex(
 @cache
 def _known_words() -> frozenset[str]:
     """Return flags, keys and variables of all releases, without leading dashes and with _ for -.
-    ``engine_words.txt`` adds the words of other engines and of trainers that start SGLang."""
+
+    ``engine_words.txt`` adds the words of other engines and of trainers that start SGLang.
+    """
     with open(data_file("engine_words.txt"), encoding="ascii") as file:
         of_engines = file.read().split()
     flags = [flag for known in flag_table().programs.values() for flag in known]
@@ -134,8 +136,11 @@ def launch_record(
 ) -> Json:
     """Return the launch as a record of plain data: as understood, with its options and files.
 
-    Private words and secrets are removed. files: texts read beside the launch, by the launch's
-    names for them."""
+    Private words and secrets are removed.
+
+    Args:
+        files: Texts read beside the launch, by the launch's names for them.
+    """
     commands = tuple(filter(None, map(_public_command, launch.reading.commands)))
     known = launch.reading._replace(commands=commands)
     # What is installed is the host's, and stands beside the launch.
@@ -161,8 +166,15 @@ def launch_from(
 ) -> tuple[WrittenLaunch, LaunchOptions]:
     """Return the launch of a record, and its options.
 
-    absolute: reads the files that the launch names by their absolute path. Raises ValueError,
-    KeyError, TypeError or AttributeError for anything that is no record."""
+    Args:
+        absolute: Reads the files that the launch names by their absolute path.
+
+    Raises:
+        ValueError: For anything that is no record.
+        KeyError: For anything that is no record.
+        TypeError: For anything that is no record.
+        AttributeError: For anything that is no record.
+    """
     reading = _decode(record["reading"])
     if not isinstance(reading, Reading):
         raise ValueError("no launch")
@@ -190,7 +202,10 @@ def _files(files: Mapping[str, Word]) -> dict[str, Word]:
 
 def _public_command(command: Command) -> Command | None:
     """Return a command without private words; None for a program that starts no engine and no
-    store. Of an unknown program that may start one, only the words that show this are kept."""
+    store.
+
+    Of an unknown program that may start one, only the words that show this are kept.
+    """
     process_kind, arguments = classify(command)
     if process_kind is ProcessKind.OTHER:
         if not unknown_program(command):
@@ -227,7 +242,8 @@ def _value_of_variable(name: str, text: str) -> str:
     """Return the value of a variable as it is recorded: without user info and queries of addresses.
 
     A secret, and a Mooncake or SGLang variable that nothing reads, becomes ``(removed)``; "" stays
-    "" here."""
+    "" here.
+    """
     if is_secret(name) or (name not in known_variables() and name.startswith(_OURS)):
         return REMOVED if text else ""
     text = clean_address(text)
@@ -244,7 +260,10 @@ def _nameless(run_as: RunAs) -> RunAs:
 
 def _arguments(argv: Sequence[Word], process_kind: ProcessKind, positional: bool) -> Iterator[Word]:
     """Yield the arguments; unknown flags become ``--(removed)``, their values ``(removed)``.
-    positional: the first word is no flag, and is kept."""
+
+    Args:
+        positional: The first word is no flag, and is kept.
+    """
     takes = positional  # whether a known flag stands in front
     flag = ""
     for word in argv:
@@ -264,7 +283,10 @@ def _arguments(argv: Sequence[Word], process_kind: ProcessKind, positional: bool
 
 
 def _is_known(flag: str, process_kind: ProcessKind) -> bool:
-    """Tell whether a flag, or its beginning, is known. All flags of programs in ``_OPEN`` are."""
+    """Tell whether a flag, or its beginning, is known.
+
+    All flags of programs in ``_OPEN`` are.
+    """
     name = _normalized(flag).removeprefix("sglang_")
     if process_kind in _OPEN:
         return _OPEN_FLAG.fullmatch(flag) is not None
@@ -276,8 +298,10 @@ def _is_known(flag: str, process_kind: ProcessKind) -> bool:
 
 
 def _value(flag: str, word: Word, process_kind: ProcessKind) -> Word:
-    """Return the value of a flag as it is recorded: without secrets and unknown keys of JSON. Of
-    programs whose flags are not listed here, only numbers, addresses and variables are kept."""
+    """Return the value of a flag as it is recorded: without secrets and unknown keys of JSON.
+
+    Of programs whose flags are not listed here, only numbers, addresses and variables are kept.
+    """
     text = word.text
     if is_secret(flag):
         return _removed(word)
@@ -306,7 +330,8 @@ def public_file(text: str) -> str:
     """Return a file's text with only the values of settings that are known and not secret.
 
     Other values become (removed), and lines without a setting become empty. A text that begins with
-    { or [ is read as JSON; if that fails, the whole text becomes (removed)."""
+    { or [ is read as JSON; if that fails, the whole text becomes (removed).
+    """
     if text.lstrip().startswith(("{", "[")):
         return public_json(text)
     lines, keeps = [], False
@@ -331,7 +356,11 @@ def public_json(text: str) -> str:
 
 
 def _public(value: Any, key: str) -> Any:
-    """Return data with ``(removed)`` for texts at unknown keys, and secrets. key: of ``value``."""
+    """Return data with ``(removed)`` for texts at unknown keys, and secrets.
+
+    Args:
+        key: Of ``value``.
+    """
     if isinstance(value, Mapping):
         # A key that is made as names of settings are; any other may be somebody's word.
         made = regex(r"[A-Za-z][A-Za-z_0-9]{0,50}|\d{1,4}").fullmatch
@@ -349,7 +378,8 @@ def _left_open(word: Word) -> Word:
     """Return a word with unresolved parts, less what could be private, as a capture keeps it.
 
     Names of variables, plain arithmetic and commands that a host can be asked for, such as
-    ``$(nproc)``, stay. Any other command becomes ``$(...)``, any other expression (removed)."""
+    ``$(nproc)``, stay. Any other command becomes ``$(...)``, any other expression (removed).
+    """
     text, names = word.text, []
     for name in word.unresolved:
         plain = is_output(name) or _OPEN_NAME.fullmatch(name) is not None
@@ -360,7 +390,11 @@ def _left_open(word: Word) -> Word:
 
 def _answerable(text: str, names: Collection[str]) -> str:
     """Return a value with ``$(...)`` for each command that the host cannot answer, or in place of
-    the whole value. names: of variables, which a manifest writes as ``$(NAME)``."""
+    the whole value.
+
+    Args:
+        names: Of variables, which a manifest writes as ``$(NAME)``.
+    """
 
     def asked(part: str) -> bool:
         commands = _ASKED.findall(part)
@@ -380,7 +414,8 @@ def _encode(value: Any) -> Any:
     """Return a value as plain data, without private parts.
 
     A record becomes an object with one key, the record's name; other tuples become lists. An
-    Unknown loses its reason, and a note its words."""
+    Unknown loses its reason, and a note its words.
+    """
     if isinstance(value, str):
         return clean_address(value)
     if isinstance(value, Unknown):

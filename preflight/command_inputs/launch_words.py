@@ -25,7 +25,11 @@ class LaunchWords(NamedTuple):
 
 
 class Waiver(NamedTuple):
-    """What a check finds is known and does not count. until: last day of this; None for always."""
+    """What a check finds is known and does not count.
+
+    Attributes:
+        until: Last day of this; None for always.
+    """
 
     check: str
     reason: str

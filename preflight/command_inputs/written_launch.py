@@ -50,7 +50,8 @@ def _normalized(command: str) -> str:
 
 def host_words(root: Root) -> Callable[[str], str | None]:
     """Return a function that gives the output of a command on the host, or None for a command that
-    the host cannot answer."""
+    the host cannot answer.
+    """
 
     def words(command: str) -> str | None:
         """Return the output of one command."""
@@ -99,12 +100,18 @@ def read_launch(
     root: Root,
     is_command: bool = False,
 ) -> WrittenLaunch:
-    """Read one file, or the words of a command. Raises UsageError if ``launch`` is no file and no
-    command, or starts nothing that is known.
+    """Read one file, or the words of a command.
 
     One word that is the name of a program is a command too: mooncake_master needs no argument. A
     command that runs a script, as ``bash launch.sh 8``, is that script with its arguments.
-    env_files: of ``--env-file``. is_command: even one word is a command."""
+
+    Args:
+        env_files: Of ``--env-file``.
+        is_command: Even one word is a command.
+
+    Raises:
+        UsageError: If ``launch`` is no file and no command, or starts nothing that is known.
+    """
     alone = len(launch) == 1 and not is_command and not is_program(launch[0])
     script = 0 if alone else _script(launch)
     try:
@@ -141,8 +148,12 @@ def _folder(name: str) -> str | None:
 def _read_folder(
     name: str, folder: str, env_files: tuple[str, ...], environment: Mapping[str, str], root: Root
 ) -> WrittenLaunch:
-    """Read the Compose file of a folder. Raises SourceError if an override lies beside that file,
-    and for any other folder: a chart or kustomization has to be rendered first."""
+    """Read the Compose file of a folder.
+
+    Raises:
+        SourceError: If an override lies beside that file, and for any other folder: a chart or
+            kustomization has to be rendered first.
+    """
     compose_files, over = (
         [path for file in names if os.path.isfile(path := os.path.join(folder, file))][:1]
         for names in (COMPOSE_FILES, COMPOSE_OVERRIDES)
@@ -162,8 +173,14 @@ def _read_folder(
 
 
 def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLaunch:
-    """Return the launch of a reading. folder: where the launch's relative file names are looked up.
-    Raises NoLaunchError if the launch starts no known program."""
+    """Return the launch of a reading.
+
+    Args:
+        folder: Where the launch's relative file names are looked up.
+
+    Raises:
+        NoLaunchError: If the launch starts no known program.
+    """
     if not reading.commands:
         note = next(iter(reading.notes), None)
         where = f" ({note.origin})" if note is not None and note.origin.line is not None else ""
@@ -174,7 +191,10 @@ def _written(reading: Reading, name: str, folder: str, root: Root) -> WrittenLau
 
 def _script(launch: tuple[str, ...]) -> int | None:
     """Return the index in ``launch`` of the script that the command runs, with a shell or directly.
-    None if it runs no script, or none that exists here."""
+
+    Returns:
+        None if it runs no script, or none that exists here.
+    """
     place = 0
     if launch[0].rpartition("/")[2] in SHELLS:
         place = next((i for i, word in enumerate(launch) if i and word[:1] not in "-+"), 0)
@@ -195,7 +215,11 @@ def _script(launch: tuple[str, ...]) -> int | None:
 
 
 def size_written(launch: WrittenLaunch, options: LaunchOptions, root: Root) -> LaunchSizing:
-    """Return the sizing of ``launch`` on the host below ``root``. Raises UsageError as flags do."""
+    """Return the sizing of ``launch`` on the host below ``root``.
+
+    Raises:
+        UsageError: As flags do.
+    """
     sizing = size_launch(launch.reading, launch.name, options, root, launch.read_file)
     return with_regular_memory(sizing, options, root)
 
@@ -209,8 +233,14 @@ def options_of(launch: LaunchWords) -> LaunchOptions:
 def size_launch_words(
     launch: LaunchWords, available_bytes: int | None, environment: Mapping[str, str], root: Root
 ) -> LaunchSizing:
-    """Read a launch and size it. Raises UsageError if it cannot be read, or has nothing to size.
-    available_bytes: a pool of huge pages in place of the kernel's; None for the kernel's."""
+    """Read a launch and size it.
+
+    Args:
+        available_bytes: A pool of huge pages in place of the kernel's; None for the kernel's.
+
+    Raises:
+        UsageError: If it cannot be read, or has nothing to size.
+    """
     written = read_launch(launch.words, launch.env_files, environment, root)
     installed = installed_there(written.reading, root)
     options = options_of(launch)._replace(available_bytes=available_bytes, installed=installed)
@@ -228,8 +258,8 @@ def _reader(root: Root, folder: str) -> ReadFile:
     """Return a reader of a launch's files: relative names below ``folder``, absolute names below
     ``root``.
 
-    If ``root`` is not this machine, absolute names in the launch's folder are still read here."""
-
+    If ``root`` is not this machine, absolute names in the launch's folder are still read here.
+    """
     own_folder = os.path.abspath(folder or ".")
 
     def read(name: str) -> str | Unknown:
@@ -252,7 +282,8 @@ def with_regular_memory(sizing: LaunchSizing, options: LaunchOptions, root: Root
     host's memory, and that of each NUMA node.
 
     The sizing is unchanged if it fails already, if it is for another host (``available_bytes``), or
-    if the memory is not known."""
+    if the memory is not known.
+    """
     if sizing.status == "fails" or sizing.shown is None or options.available_bytes is not None:
         return sizing
     available = sizing.shown.host.memory_bytes("MemAvailable")
@@ -304,7 +335,8 @@ def _small_container(needs: LaunchNeeds) -> str:
 
 def _small_node(needs: LaunchNeeds, root: Root) -> str | Unknown | None:
     """Say which NUMA node has too little memory, as ``check`` judges; None if no node has, Unknown
-    if that is not known."""
+    if that is not known.
+    """
     taking = [p for p in needs.processes if p.regular_bytes != 0]
     if not any(p.bound_bytes or p.among or p.node is not None for p in taking):
         return None

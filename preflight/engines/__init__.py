@@ -1,2 +1,3 @@
 """The facts and formulas of each engine: SGLang, Mooncake, vLLM, LMCache, Dynamo. Nothing here
-reads a host."""
+reads a host.
+"""

@@ -46,7 +46,11 @@ def run_fleet_check(
     """Have every node check itself over ssh, print the merged answer, and return the exit code.
 
     Each report is kept as it comes, if ``shown`` names a folder. After a signal the exit code is
-    128 + its number. Raises UsageError for wrong options, before any node is asked."""
+    128 + its number.
+
+    Raises:
+        UsageError: For wrong options, before any node is asked.
+    """
     from preflight.command_inputs.host_source import recorded_launch
     from preflight.fleet.remote.engine import ask_nodes
 
@@ -82,7 +86,11 @@ def run_fleet_check(
 
 
 def nodes_of(where: SshNodes) -> list[str]:
-    """Return the nodes that the options name, each once. Raises UsageError for none."""
+    """Return the nodes that the options name, each once.
+
+    Raises:
+        UsageError: For none.
+    """
     sets = [*where.nodes, *(text for file in where.nodes_files for text in read_node_sets(file))]
     nodes = named_nodes(sets, where.exclude)
     if not nodes:
@@ -91,8 +99,13 @@ def nodes_of(where: SshNodes) -> list[str]:
 
 
 def check_arguments(chosen: Chosen, timeout_seconds: float) -> tuple[str, ...]:
-    """Return the arguments by which a node checks itself within ``timeout_seconds``. Valid waivers
-    become --ignore; a message names each expired one. Raises UsageError as ``selection_of``."""
+    """Return the arguments by which a node checks itself within ``timeout_seconds``.
+
+    Valid waivers become --ignore; a message names each expired one.
+
+    Raises:
+        UsageError: As ``selection_of``.
+    """
     from preflight.verdict.answer import selection_of
 
     # The file of waivers is read here: what still holds of it goes along, the rest is said.
@@ -108,8 +121,11 @@ def check_arguments(chosen: Chosen, timeout_seconds: float) -> tuple[str, ...]:
 
 
 def read_node_sets(path: str) -> list[str]:
-    """Read node sets from the file of --nodes-file, one a line; # begins a comment. Raises
-    UsageError if the file cannot be read."""
+    """Read node sets from the file of --nodes-file, one a line; # begins a comment.
+
+    Raises:
+        UsageError: If the file cannot be read.
+    """
 
     def read() -> list[str]:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -130,9 +146,13 @@ SLOW_SHARE = 0.5
 class MeasuredPair(NamedTuple):
     """What was measured between two nodes: ``serving`` waits, ``asking`` writes and reads.
 
-    write, read: bytes a second, of the size that was fastest. transport: "rdma", "tcp", or "" if
-    Mooncake's log names neither. trouble: why the pair was not measured, a finding on the node
-    ``name``; None for a measured pair."""
+    write, read: bytes a second, of the size that was fastest.
+
+    Attributes:
+        transport: "rdma", "tcp", or "" if Mooncake's log names neither.
+        trouble: Why the pair was not measured, a finding on the node ``name``; None for a measured
+            pair.
+    """
 
     serving: str
     asking: str
@@ -164,7 +184,10 @@ class MeasuredPair(NamedTuple):
 
     def as_object(self) -> Json:
         """Return this pair of nodes as JSON, an item of ``pairs`` in
-        ``schemas/fleet-measure-v1.schema.json``. Its rates are None if it was not measured."""
+        ``schemas/fleet-measure-v1.schema.json``.
+
+        Its rates are None if it was not measured.
+        """
         return {
             "serving": self.serving,
             "asking": self.asking,
@@ -184,10 +207,15 @@ def measure_fleet(
     where: SshNodes,
     program: Program,
 ) -> FleetAnswer:
-    """Measure transfers between each two nodes, over ssh. Raises UsageError.
+    """Measure transfers between each two nodes, over ssh.
 
-    record: a launch as a file's bytes, None without one. options: of ``measure`` on both nodes.
-    budget_seconds: for one measurement. ``program.carry``: whether a node gets the program."""
+    Raises UsageError.
+
+    Args:
+        record: A launch as a file's bytes, None without one.
+        options: Of ``measure`` on both nodes.
+        budget_seconds: For one measurement. ``program.carry``: whether a node gets the program.
+    """
     from preflight.fleet.remote.engine import ask_pairs, until_stopped
 
     plan = rounds(nodes)
@@ -243,7 +271,10 @@ def rounds(nodes: Sequence[str]) -> list[list[tuple[str, str]]]:
 
 def pair_answer(pair: Pair, reply: NodeReply, timeout_seconds: float) -> MeasuredPair:
     """Return a pair with the best rates in a node's reply; if there are none, ``trouble`` says why.
-    timeout_seconds: how long the node had, for the message."""
+
+    Args:
+        timeout_seconds: How long the node had, for the message.
+    """
     none = MeasuredPair(pair.serving, pair.asking, name=reply.name)
     document = answer_document(reply, "measure", timeout_seconds)
     if isinstance(document, FleetFinding):
@@ -268,7 +299,8 @@ def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding
 
     A node is slow if its best pair is below SLOW_SHARE of the median of all nodes' best pairs. A
     pair is slow if it is below that share of the best pair of each of its nodes. With fewer than
-    three measured nodes, nothing is yielded."""
+    three measured nodes, nothing is yielded.
+    """
     measured = [pair for pair in pairs if not pair.trouble]
     best: dict[str, float] = {}
     for pair in measured:
@@ -295,10 +327,13 @@ def slow_transfers(pairs: Iterable[MeasuredPair]) -> Iterator[tuple[FleetFinding
 def pairs_answer(
     nodes: Sequence[str], pairs: Sequence[MeasuredPair], stopped: int = 0
 ) -> FleetAnswer:
-    """Return the answer about all pairs. stopped: the signal that ended the command, 0 for none;
-    some pairs are then missing.
+    """Return the answer about all pairs.
 
-    The rows of the text begin with pairs that were not measured, then the slowest."""
+    The rows of the text begin with pairs that were not measured, then the slowest.
+
+    Args:
+        stopped: The signal that ended the command, 0 for none; some pairs are then missing.
+    """
     measured = [pair for pair in pairs if not pair.trouble]
     every = len(nodes) * (len(nodes) - 1) // 2
     verdict = f"{plural(len(nodes), 'node')}, {len(measured)} of {every} pairs measured"
@@ -324,15 +359,23 @@ def pairs_answer(
 def observe_fleet(
     nodes: Sequence[str], record: bytes | None, where: SshNodes, program: Program
 ) -> FleetAnswer:
-    """Ask every node which programs it runs, and how they differ from the prediction. Raises
-    UsageError. record: the launch to predict from, None without one."""
+    """Ask every node which programs it runs, and how they differ from the prediction.
+
+    Raises UsageError.
+
+    Args:
+        record: The launch to predict from, None without one.
+    """
     from preflight.fleet.remote.engine import ask_nodes
 
     programs: dict[str, int] = {}
     findings: dict[str, list[FleetFinding]] = {}
 
     def take(reply: NodeReply) -> None:
-        """Note a node's programs and findings. A node with neither gets a finding."""
+        """Note a node's programs and findings.
+
+        A node with neither gets a finding.
+        """
         document = answer_document(reply, "observe", where.timeout_seconds)
         if isinstance(document, FleetFinding):
             programs[reply.name], findings[reply.name] = 0, [document]

@@ -41,9 +41,12 @@ MOST_NAMED = 3
 class Lane(NamedTuple):
     """The facts that decide which ports one port of a node reaches; like nodes have equal lanes.
 
-    network: of the GID in use: ``10.0.1.0/24``, or the 64-bit subnet prefix of an InfiniBand port;
-    Unknown if a fact is missing. exits: other networks with a route out of the port's interface.
-    doubt: why exits may lack some, or ""."""
+    Attributes:
+        network: Of the GID in use: ``10.0.1.0/24``, or the 64-bit subnet prefix of an InfiniBand
+            port; Unknown if a fact is missing.
+        exits: Other networks with a route out of the port's interface.
+        doubt: Why exits may lack some, or "".
+    """
 
     device: str
     port: int
@@ -70,7 +73,11 @@ class Reach(Enum):
 
 
 class Way(NamedTuple):
-    """How one lane reaches another. reason: why it does not, or why that is not known; else ""."""
+    """How one lane reaches another.
+
+    Attributes:
+        reason: Why it does not, or why that is not known; else "".
+    """
 
     reach: Reach
     reason: str = ""
@@ -79,8 +86,11 @@ class Way(NamedTuple):
 def rail_answer(rows_read: Iterable[NodeRow], unusable: Sequence[Unusable]) -> FleetAnswer:
     """Say which nodes' RDMA ports do not reach the same port of other nodes.
 
-    rows_read: one a node; a row that does not describe its machine is left out. unusable: texts
-    that are no reports. With any, or without two nodes to compare, the status is not pass."""
+    Args:
+        rows_read: One a node; a row that does not describe its machine is left out.
+        unusable: Texts that are no reports. With any, or without two nodes to compare, the status
+            is not pass.
+    """
     rows = {row.name: row for row in rows_read if row.whole}
     rows = {name: rows[name] for name in in_order(rows)}
 
@@ -120,10 +130,15 @@ def rail_table(rows: Rows) -> dict[str, dict[Lane, list[str]]]:
 
 def rail_findings(rows: Rows) -> Iterator[OnNodes]:
     """Yield for each reason the nodes with a port that does not reach the same port of most nodes.
-    Nodes whose ports were not read are yielded last. rows: of nodes with a whole report.
+
+    Nodes whose ports were not read are yielded last.
 
     A port that no other node has is compared with every port of the other nodes. If two networks
-    have equally many nodes, the nodes of both are named."""
+    have equally many nodes, the nodes of both are named.
+
+    Args:
+        rows: Of nodes with a whole report.
+    """
     table = rail_table(rows)
     wrong: dict[str, list[tuple[Lane, Lane, Way]]] = {}
     usual = {rail: _usual(lanes) for rail, lanes in table.items()}
@@ -160,8 +175,13 @@ def _usual(lanes: dict[Lane, list[str]]) -> Lane:
 
 
 def _node_findings(ways: Sequence[tuple[Lane, Lane, Way]], ports: int) -> Iterator[FleetFinding]:
-    """Yield the findings on one node's ports. ways: (the port's lane, the other nodes' lane, the
-    way between) for each port without a known way. ports: how many the node uses."""
+    """Yield the findings on one node's ports.
+
+    Args:
+        ways: (the port's lane, the other nodes' lane, the way between) for each port without a
+            known way.
+        ports: How many the node uses.
+    """
     unknown = [triple for triple in ways if triple[2].reach is Reach.UNKNOWN]
     unrouted = [triple for triple in ways if triple[2].reach is Reach.UNROUTED]
     shut = [triple for triple in ways if triple not in (*unknown, *unrouted)]
@@ -233,11 +253,18 @@ def _why(fact: Unknown | None, what: str) -> str:
 
 
 def gid_network(link_layer: str, gid: object, addresses: Iterable[str]) -> str | Unknown:
-    """Return the network of a port's GID. Unknown if ``gid`` or ``addresses`` do not tell it.
+    """Return the network of a port's GID.
 
     For InfiniBand it is the GID's 64-bit subnet prefix, otherwise the network of the same address
-    in ``addresses``. gid: an IPv4 address, or eight groups of hexadecimal digits. addresses: those
-    of the port's interface, as ``10.0.0.1/24``."""
+    in ``addresses``.
+
+    Args:
+        gid: An IPv4 address, or eight groups of hexadecimal digits.
+        addresses: Those of the port's interface, as ``10.0.0.1/24``.
+
+    Returns:
+        Unknown if ``gid`` or ``addresses`` do not tell it.
+    """
     if not isinstance(gid, str) or not gid:
         return Unread(NO_GID)
     try:

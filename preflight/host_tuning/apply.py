@@ -67,8 +67,12 @@ class Consent(NamedTuple):
 
 
 class Account(NamedTuple):
-    """What apply did, for ``--json``, filled in on the way. left: the settings that apply does not
-    make, and how the user makes each. reasons: why a change was not made, or not kept."""
+    """What apply did, for ``--json``, filled in on the way.
+
+    Attributes:
+        left: The settings that apply does not make, and how the user makes each.
+        reasons: Why a change was not made, or not kept.
+    """
 
     changes: list[ApplyStep]
     left: list[tuple[Planned, str]]
@@ -78,8 +82,11 @@ class Account(NamedTuple):
 
 
 class Machine(NamedTuple):
-    """The machine to change: this one, or in a test a folder laid out like one. state: the folder
-    of the journal."""
+    """The machine to change: this one, or in a test a folder laid out like one.
+
+    Attributes:
+        state: The folder of the journal.
+    """
 
     root: Root
     writer: Writer
@@ -101,9 +108,17 @@ def apply_plan(
     account: Account | None = None,
 ) -> int:
     """Show the changes that bring the machine to ``plan``, ask, make them, and return the exit
-    code. argv: the launch, for the command that is shown to root. persist: write drop-ins too.
-    force: replace files that we did not write. account: filled in. Raises UsageError, with nothing
-    changed."""
+    code.
+
+    Args:
+        argv: The launch, for the command that is shown to root.
+        persist: Write drop-ins too.
+        force: Replace files that we did not write.
+        account: Filled in.
+
+    Raises:
+        UsageError: With nothing changed.
+    """
     account = account or Account([], [], [], [], [])
     unknown = [gap for gap in plan.gaps if gap.topic == "pages"]
     if unknown:
@@ -155,7 +170,8 @@ def _make_and_report(
     steps: tuple[ApplyStep, ...], machine: Machine, consent: Consent, account: Account
 ) -> int:
     """Make the changes under the journal's lock, print what was done or taken back, and return the
-    exit code."""
+    exit code.
+    """
     try:
         with Journal(machine.state) as journal:
             for broken_off in settle_interrupted(journal, machine.root, machine.writer):
@@ -180,8 +196,14 @@ def _make_and_report(
 
 
 def undo_changes(machine: Machine, consent: Consent, account: Account | None = None) -> int:
-    """Show the changes of the journal, ask, and put all back; return the exit code. Raises
-    UsageError if nobody can be asked. account: filled in."""
+    """Show the changes of the journal, ask, and put all back; return the exit code.
+
+    Args:
+        account: Filled in.
+
+    Raises:
+        UsageError: If nobody can be asked.
+    """
     account = account or Account([], [], [], [], [])
     try:
         with Journal(machine.state) as journal:
@@ -212,7 +234,10 @@ def undo_changes(machine: Machine, consent: Consent, account: Account | None = N
 
 def _confirmed(consent: Consent, question: str, account: Account) -> bool:
     """Return whether the user says yes to the question, or gave --yes; a no goes into ``account``.
-    Raises UsageError if there is nobody to ask."""
+
+    Raises:
+        UsageError: If there is nobody to ask.
+    """
     if consent.yes:
         return True
     if not sys.stdin.isatty():
@@ -258,7 +283,11 @@ def _leave_to_root(
     account: Account,
 ) -> int:
     """Print the changes that this user may not make as commands for one who may; return the exit
-    code. argv: the launch, for the command of ``apply --persist``."""
+    code.
+
+    Args:
+        argv: The launch, for the command of ``apply --persist``.
+    """
     places = ", ".join(step.path for step in forbidden)
     _refused([f"not permitted to write {places}"], exit_codes.NOT_PERMITTED, account)
     values = [Setting(Kind.SYSFS, s.path, s.wanted) for s in forbidden if s.kind == "value"]
@@ -292,8 +321,13 @@ _NR = "/nr_hugepages"
 
 
 class ApplyStep(NamedTuple):
-    """One change. kind: value (a kernel file), file or link. before: None if ``path`` is missing
-    or unreadable. is_pool: a HugeTLB pool, which may get fewer pages than wanted."""
+    """One change.
+
+    Attributes:
+        kind: Value (a kernel file), file or link.
+        before: None if ``path`` is missing or unreadable.
+        is_pool: A HugeTLB pool, which may get fewer pages than wanted.
+    """
 
     kind: str
     path: str
@@ -304,8 +338,12 @@ class ApplyStep(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """All changes, in order. refused: files that are not ours. left: settings that apply does not
-    make, and how the user makes each."""
+    """All changes, in order.
+
+    Attributes:
+        refused: Files that are not ours.
+        left: Settings that apply does not make, and how the user makes each.
+    """
 
     steps: tuple[ApplyStep, ...]
     refused: tuple[str, ...]
@@ -315,9 +353,14 @@ class Steps(NamedTuple):
 def steps_of(
     plan: Plan, root: Root, writer: Writer, persist: bool = False, force: bool = False
 ) -> Steps:
-    """Return the changes that bring the host to the plan, and the settings left to the user. A
-    value that is enough already has no step. persist: write drop-ins. force: replace files that are
-    not ours; a link that leads elsewhere is refused even then."""
+    """Return the changes that bring the host to the plan, and the settings left to the user.
+
+    A value that is enough already has no step.
+
+    Args:
+        persist: Write drop-ins.
+        force: Replace files that are not ours; a link that leads elsewhere is refused even then.
+    """
     values = [*_pools(plan, root), *_settings(plan, root)]
     files: list[ApplyStep] = []
     refused: list[str] = []
@@ -343,8 +386,10 @@ def _pools(plan: Plan, root: Root) -> Iterator[ApplyStep]:
 
 
 def _settings(plan: Plan, root: Root) -> Iterator[ApplyStep]:
-    """Yield the steps that write kernel files other than the pools' (those are of ``_pools``). A
-    value that is enough already has no step: a size is never lowered."""
+    """Yield the steps that write kernel files other than the pools' (those are of ``_pools``).
+
+    A value that is enough already has no step: a size is never lowered.
+    """
     for setting in (each.setting for each in plan.planned(Kind.SYSCTL, Kind.SYSFS) if each.change):
         path = _kernel_file(setting)
         if path is None or path.endswith(_NR):
@@ -370,7 +415,10 @@ def _kernel_file(setting: Setting) -> str | None:
 
 def _files(plan: Plan, root: Root, writer: Writer) -> Iterator[ApplyStep]:
     """Yield the steps that write the drop-ins, which make the plan last, and the link that enables
-    the unit. A file that has this text already is left out."""
+    the unit.
+
+    A file that has this text already is left out.
+    """
     names = ArtefactNames()
     rendered = [(SYSCTL_FILE, sysctl(plan, names).text)]
     systemd = not isinstance(root.names(SYSTEMD), Unknown)
@@ -416,8 +464,11 @@ def _left(plan: Plan, steps: tuple[ApplyStep, ...]) -> Iterator[tuple[Planned, s
 
 
 def _way_to_make(plan: Plan, setting: Planned, done: set[str]) -> str:
-    """Return the command or format that brings about a setting which apply leaves. done: the paths
-    that apply writes."""
+    """Return the command or format that brings about a setting which apply leaves.
+
+    Args:
+        done: The paths that apply writes.
+    """
     unit = setting.setting.unit
     if unit:
         command = f"systemctl daemon-reload && {line(restart(unit))}"
@@ -452,8 +503,13 @@ MOST_TRIES = 4
 
 
 class ApplyOutcome(NamedTuple):
-    """The result of an apply. lines: the changes that were made. failure: why apply stopped, or "".
-    undone: how each change was taken back after a failure."""
+    """The result of an apply.
+
+    Attributes:
+        lines: The changes that were made.
+        failure: Why apply stopped, or "".
+        undone: How each change was taken back after a failure.
+    """
 
     lines: tuple[str, ...]
     failure: str = ""
@@ -467,8 +523,11 @@ class StepError(Exception):
 def carry_out(
     steps: tuple[ApplyStep, ...], journal: Journal, writer: Writer, root: Root
 ) -> ApplyOutcome:
-    """Make each change with its entry in the journal, and read kernel files back. If a change fails
-    or is interrupted, all changes are taken back; an interruption is raised again."""
+    """Make each change with its entry in the journal, and read kernel files back.
+
+    If a change fails or is interrupted, all changes are taken back; an interruption is raised
+    again.
+    """
     start, boot = len(journal.entries), boot_id(root)
     lines: list[str] = []
     try:
@@ -488,8 +547,13 @@ def carry_out(
 def _make(
     step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
 ) -> tuple[str, ...]:
-    """Make one change, with its entry in the journal, and return a line that reports it. Raises
-    StepError, JournalError or OSError. boot: the id of this boot."""
+    """Make one change, with its entry in the journal, and return a line that reports it.
+
+    Raises StepError, JournalError or OSError.
+
+    Args:
+        boot: The id of this boot.
+    """
     if step.kind == "value":
         return _set_value(step, journal, writer, root, boot)
     is_file = step.kind == "file"
@@ -509,8 +573,13 @@ def _make(
 def _set_value(
     step: ApplyStep, journal: Journal, writer: Writer, root: Root, boot: str
 ) -> tuple[str, ...]:
-    """Write a kernel file, read it back, and return a line that reports it. Raises StepError if the
-    file cannot be read or has another value. A pool may have more pages than wanted."""
+    """Write a kernel file, read it back, and return a line that reports it.
+
+    A pool may have more pages than wanted.
+
+    Raises:
+        StepError: If the file cannot be read or has another value.
+    """
     current = root.word(step.path)
     if isinstance(current, Unknown):
         raise StepError(f"{current.reason}: it could be read when the plan was made")
@@ -533,8 +602,13 @@ def _set_value(
 
 def _grow(step: ApplyStep, writer: Writer, root: Root) -> tuple[str, int]:
     """Ask the kernel for pages, which it may grant only in part; then compact memory and ask again,
-    while that brings more. Return (the pages as text, how often it compacted). Raises StepError if
-    pages are missing."""
+    while that brings more.
+
+    Return (the pages as text, how often it compacted).
+
+    Raises:
+        StepError: If pages are missing.
+    """
     wanted = int(step.wanted)
     writer.value(step.path, step.wanted)
     got = _pages(_read_back(step, root), step)
@@ -569,8 +643,11 @@ def _pages(text: str, step: ApplyStep) -> int:
 
 def settle_interrupted(journal: Journal, root: Root, writer: Writer) -> list[str]:
     """Settle the entries of kernel values that a crash left unfinished, so that undo finds them;
-    return a sentence for each. An entry gets the value that its file has now. It is dropped if that
-    is the value before, or if the host was rebooted since. Leftover parts of files are removed."""
+    return a sentence for each.
+
+    An entry gets the value that its file has now. It is dropped if that is the value before, or if
+    the host was rebooted since. Leftover parts of files are removed.
+    """
     lines = []
     for entry in list(journal.entries):
         if entry.got is None and entry.kind == "file":

@@ -95,7 +95,8 @@ class Context(NamedTuple):
 
 def commands(settings: Iterable[Setting], context: Context) -> tuple[Line, ...]:
     """Return the lines of shell that bring about ``settings``, each line once, in the form that the
-    host, unit or container of ``context`` takes."""
+    host, unit or container of ``context`` takes.
+    """
     lines: Lines = []
     for setting in settings:
         described_by = _of_the_container(setting, Context())
@@ -164,8 +165,10 @@ _PACKAGE_TOOLS = (
 
 
 def _sysctl(setting: Setting, context: Context) -> Lines:
-    """Return the lines that set a value of sysctl, and a comment how to keep it. In a container, a
-    setting of the namespace becomes an option or a field of the pod."""
+    """Return the lines that set a value of sysctl, and a comment how to keep it.
+
+    In a container, a setting of the namespace becomes an option or a field of the pod.
+    """
     name, value = setting.name, setting.wanted
     word = f"{name}={value}"
     if context.container and name.startswith(_NAMESPACED):
@@ -182,7 +185,9 @@ def _sysctl(setting: Setting, context: Context) -> Lines:
 
 def _boot_sysctl(setting: Setting, context: Context) -> Lines:
     """Return the lines that append a setting to its file of sysctl.d: the last line of a file wins.
-    A file of the distribution (``origin``) is first copied to that place."""
+
+    A file of the distribution (``origin``) is first copied to that place.
+    """
     lines = _on_the_host(context)
     if setting.origin:  # install takes a link away where cp would write through it
         argv = ("install", "-m", "644", setting.origin, setting.file)
@@ -202,8 +207,10 @@ _MEMORY_FILES = ("memory.max", "memory.limit_in_bytes", "memory.high")
 
 
 def _cgroup(setting: Setting, context: Context) -> Lines:
-    """Return the line that writes a limit of the cgroup. Inside a container or pod, comments tell
-    how its engine or description sets the limit."""
+    """Return the line that writes a limit of the cgroup.
+
+    Inside a container or pod, comments tell how its engine or description sets the limit.
+    """
     file, value = setting.name.rpartition("/")[2], setting.wanted
     by_hand = comment(shell.write(value, setting.name))
     if context.container == "kubernetes":
@@ -230,7 +237,8 @@ def _cgroup(setting: Setting, context: Context) -> Lines:
 
 def _ulimit(setting: Setting, context: Context) -> Lines:
     """Return the lines that set a limit: in the unit that the setting names, in the container's
-    description, or for this shell and later logins."""
+    description, or for this shell and later logins.
+    """
     name, value = setting.name, setting.wanted
     if setting.unit:
         lines = _unit_limit(name, value, setting.unit, context.sudo)
@@ -268,7 +276,8 @@ def _unit_limit(name: str, value: str, unit: str, sudo: str) -> Lines:
 
 def _environment(setting: Setting, context: Context) -> Lines:
     """Return the line that exports or unsets a variable in a shell, or a comment where to change it
-    in a container's description."""
+    in a container's description.
+    """
     name = setting.name
     if not is_variable(name):
         why = "is not a valid name of a variable: set it where the launch does"
@@ -301,7 +310,8 @@ def _flag(setting: Setting, context: Context) -> Lines:
 
 def _shm(setting: Setting, context: Context) -> Lines:
     """Return the lines that enlarge /dev/shm: in the container's description, or by mounting it
-    anew."""
+    anew.
+    """
     size = setting.wanted
     if context.container == "compose":
         return [comment(f"in the service, where it has no ipc: host: shm_size: '{size}'")]
@@ -319,7 +329,10 @@ def _shm(setting: Setting, context: Context) -> Lines:
 
 def _device(setting: Setting, context: Context) -> Lines:
     """Return the line that gives access to a device file: passed on to a container, else the
-    setting's own command, else opened to every user. A comment if the file does not exist."""
+    setting's own command, else opened to every user.
+
+    A comment if the file does not exist.
+    """
     path, container_kind = setting.name, _of_the_container(setting, context)
     pod = f"in the pod: {path} comes with its device plugin's resource"
     place, service = context._replace(container=container_kind), f"devices: ['{path}:{path}']"
@@ -335,7 +348,8 @@ def _device(setting: Setting, context: Context) -> Lines:
 
 def _capability(setting: Setting, context: Context) -> Lines:
     """Return the line that adds a capability to a container, or a comment how to start the launch
-    with it."""
+    with it.
+    """
     name = setting.name.removeprefix("CAP_")
     pod = "in the pod, which has to run as user 0: securityContext.capabilities.add: "
     pod, service = f"{pod}[{name}]", f"cap_add: [{name}]"
@@ -363,7 +377,10 @@ def _start(context: Context, *options: str) -> Lines:
 
 def _in_container(context: Context, service: str, options: tuple[str, ...], pod: str = "") -> Lines:
     """Return the line for a container: ``service`` for Compose, ``options`` for docker or podman,
-    ``pod`` for Kubernetes. [] outside of containers, or for a pod without text."""
+    ``pod`` for Kubernetes.
+
+    [] outside of containers, or for a pod without text.
+    """
     if context.container == "compose":
         return [comment(f"in the service: {service}")]
     if context.container in _ENGINES:
@@ -372,8 +389,10 @@ def _in_container(context: Context, service: str, options: tuple[str, ...], pod:
 
 
 def _module(setting: Setting, context: Context) -> Lines:
-    """Return the lines that load a kernel module with its options. A loaded module is unloaded
-    first, so that it takes them."""
+    """Return the lines that load a kernel module with its options.
+
+    A loaded module is unloaded first, so that it takes them.
+    """
     name, options = setting.name, setting.wanted.split()
     lines = _on_the_host(context)
     if setting.now:

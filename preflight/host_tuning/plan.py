@@ -59,8 +59,13 @@ def plan(
     kept: Mapping[str, str] | None = None,
     unread: Iterable[Gap] = (),
 ) -> Plan:
-    """Return all settings for a launch on a host. needs: of the launch, None without one. kept:
-    values of our own sysctl drop-in, which the plan never lowers. unread: gaps to add."""
+    """Return all settings for a launch on a host.
+
+    Args:
+        needs: Of the launch, None without one.
+        kept: Values of our own sysctl drop-in, which the plan never lowers.
+        unread: Gaps to add.
+    """
     findings, context = tuple(findings), context_of(facts)
     hugetlb: HugetlbFacts | Unknown = facts.topic("hugetlb")
     targets, pool_wishes, gaps = pools(needs, hugetlb)
@@ -130,7 +135,10 @@ def _too_large(targets: tuple[PoolTarget, ...], hugetlb: HugetlbFacts | Unknown)
 
 def _wishes_of_findings(findings: Iterable[Finding]) -> list[Wish]:
     """Return a wish for each setting of the findings that fail, warn or are unknown, the worst
-    first. Settings of the kind BOOT_SYSCTL are left out: the pool tells whether it lasts."""
+    first.
+
+    Settings of the kind BOOT_SYSCTL are left out: the pool tells whether it lasts.
+    """
     wanting = [f for f in findings if f.status not in (Status.PASS, Status.SKIP)]
     wishes = []
     for finding in sorted(wanting, key=lambda finding: _STATUSES.index(finding.status)):
@@ -146,9 +154,11 @@ def _key(setting: Setting) -> tuple[Kind, str, str]:
 
 
 def _merge(wishes: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]], list[str]]:
-    """Join the wishes for the same setting into one, and return each with its reasons. If values
-    differ the safer is taken. If none is safer, the first is taken, and a sentence tells the
-    conflict."""
+    """Join the wishes for the same setting into one, and return each with its reasons.
+
+    If values differ the safer is taken. If none is safer, the first is taken, and a sentence tells
+    the conflict.
+    """
     merged: dict[tuple[Kind, str, str], Wish] = {}
     reasons: dict[tuple[Kind, str, str], dict[Reason, None]] = {}
     conflicts = []
@@ -170,8 +180,10 @@ def _merge(wishes: Iterable[Wish]) -> tuple[list[tuple[Wish, tuple[Reason, ...]]
 
 def safer(setting_kind: Kind, name: str, first: str, second: str) -> tuple[str, bool]:
     """Return the value that serves both wishes, and True; ``(first, False)`` if none is known.
+
     Lists are joined. Of two amounts the larger is taken, but the smaller for the settings of
-    ``_LESS``."""
+    ``_LESS``.
+    """
     if first == second:
         return first, True
     if name.endswith(_LISTS):
@@ -223,8 +235,11 @@ class _Lasting:
         return Planned(wish.setting, scope, wish.change, reasons, lasts, how)
 
     def _scope(self, setting: Setting) -> Scope:
-        """Return who makes a setting. Without containers, limits are set by what starts processes
-        (RUNTIME: limits.conf, systemd), and the size of /dev/shm by the host (NODE)."""
+        """Return who makes a setting.
+
+        Without containers, limits are set by what starts processes (RUNTIME: limits.conf, systemd),
+        and the size of /dev/shm by the host (NODE).
+        """
         setting_kind, inner = setting.kind, Scope.CONTAINER if self._contained else None
         if setting_kind in (*_OF_A_CONTAINER, Kind.DEVICE, Kind.CAPABILITY, Kind.SECURITY):
             return Scope.CONTAINER
@@ -268,7 +283,11 @@ class _Lasting:
 
     def _pool_lasts(self, size: int) -> tuple[bool, str]:
         """Return whether the pools of one page size have their pages after a boot, and a phrase:
-        who sets them, or why not. size: the bytes of a page."""
+        who sets them, or why not.
+
+        Args:
+            size: The bytes of a page.
+        """
         assert not isinstance(self._hugetlb, Unknown)
         mine = [target for target in self._targets if target.page_bytes == size]
         wanted = sum(target.pages for target in mine)
@@ -301,7 +320,10 @@ _LASTING: dict[Kind, tuple[bool, str]] = {
 
 def workload_of(needs: LaunchNeeds, sizing: LaunchSizing) -> Workload:
     """Return the description of the launch's main container: an object of Kubernetes with the
-    container's name, or a Compose service. An empty Workload without a description."""
+    container's name, or a Compose service.
+
+    An empty Workload without a description.
+    """
     container = main_container(needs)
     if container is None:
         return Workload()

@@ -50,14 +50,22 @@ class Scope(Enum):
 
 
 class Reason(NamedTuple):
-    """Why somebody asks for a value. check: the check that does; "" for the launch itself."""
+    """Why somebody asks for a value.
+
+    Attributes:
+        check: The check that does; "" for the launch itself.
+    """
 
     check: str
     text: str
 
 
 class Wish(NamedTuple):
-    """One value that somebody asks for. change: the host is known to have another value now."""
+    """One value that somebody asks for.
+
+    Attributes:
+        change: The host is known to have another value now.
+    """
 
     setting: Setting
     change: bool
@@ -76,8 +84,12 @@ class Planned(NamedTuple):
 
 
 class PoolTarget(NamedTuple):
-    """A HugeTLB pool, or the share of one NUMA node. pages: the number to set, with the pages that
-    other programs hold. now_pages: None if the pool was not read."""
+    """A HugeTLB pool, or the share of one NUMA node.
+
+    Attributes:
+        pages: The number to set, with the pages that other programs hold.
+        now_pages: None if the pool was not read.
+    """
 
     page_bytes: int
     node: int | None
@@ -116,7 +128,11 @@ TOPICS = ("pages", "memory", "devices", "environment")
 
 
 class Gap(NamedTuple):
-    """Something that the plan cannot tell, and why. topic: one of ``TOPICS``."""
+    """Something that the plan cannot tell, and why.
+
+    Attributes:
+        topic: One of ``TOPICS``.
+    """
 
     topic: str
     reason: str
@@ -180,7 +196,10 @@ def pools(
     needs: LaunchNeeds | None, hugetlb: HugetlbFacts | Unknown
 ) -> tuple[tuple[PoolTarget, ...], list[Wish], list[Gap]]:
     """Return (pools that the launch takes pages from, a wish for each pool, gaps for unknown
-    facts). All are empty if the launch takes no huge pages."""
+    facts).
+
+    All are empty if the launch takes no huge pages.
+    """
     if needs is None:
         return (), [], []
     if isinstance(needs.usages, Unknown):
@@ -248,7 +267,11 @@ def wishes(needs: LaunchNeeds | None, facts: Facts) -> Iterator[Wish | Gap]:
 
 def main_container(needs: LaunchNeeds) -> ContainerLimits | None:
     """Return the container that a plan is for: that of a process with a GPU, else of one with RDMA,
-    else any. None if no process runs in a container."""
+    else any.
+
+    Returns:
+        None if no process runs in a container.
+    """
     inside = [process for process in needs.processes if process.container is not None]
     inside.sort(key=lambda process: (process.gpu is None, process.rdma is None))
     return inside[0].container if inside else None
@@ -272,7 +295,8 @@ def of_container(needs: LaunchNeeds, container: ContainerLimits | None) -> Launc
 
 def _locking(facts: Facts, container: ContainerLimits | None, needs: LaunchNeeds) -> Iterator[Wish]:
     """Yield the memlock limit, and the capability that replaces it: memory for a NIC or for
-    io_uring is locked."""
+    io_uring is locked.
+    """
     limits = facts.topic("limits")
     now = ""
     if container is not None:
@@ -351,8 +375,10 @@ def _devices(
 def _shared_memory(
     needs: LaunchNeeds, facts: Facts, container: ContainerLimits | None
 ) -> Iterator[Wish]:
-    """Yield the size of /dev/shm, or the host's IPC if the container has this. Nothing if the
-    launch has no GPU and needs no shared memory, or if a pod has enough."""
+    """Yield the size of /dev/shm, or the host's IPC if the container has this.
+
+    Nothing if the launch has no GPU and needs no shared memory, or if a pod has enough.
+    """
     need_bytes = sum(process.shm_bytes for process in needs.processes)
     if not need_bytes and not any(process.gpu is not None for process in needs.processes):
         return
@@ -374,7 +400,10 @@ def _shared_memory(
 
 def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
     """Yield the number of GPUs that a container needs: from 0 to the highest number that a rank
-    takes. Nothing without GPUs."""
+    takes.
+
+    Nothing without GPUs.
+    """
     indices = [process.gpu for process in needs.processes if process.gpu is not None]
     if indices:
         reason = Reason("gpu.count", f"the highest number that a rank takes is {max(indices)}")
@@ -382,8 +411,10 @@ def _gpus(needs: LaunchNeeds) -> Iterator[Wish]:
 
 
 def _amounts(needs: LaunchNeeds, container: ContainerLimits | None) -> Iterator[Wish | Gap]:
-    """Yield the bytes of huge pages and of memory that a pod of Kubernetes is to ask for. A gap
-    comes in place of the memory if it is not known."""
+    """Yield the bytes of huge pages and of memory that a pod of Kubernetes is to ask for.
+
+    A gap comes in place of the memory if it is not known.
+    """
     if not isinstance(needs.usages, Unknown):
         taken = PageNeed(needs).taken
         asked = {} if container is None else container.hugepages_bytes
@@ -425,7 +456,10 @@ def is_read(name: str) -> bool:
 
 def environment(needs: LaunchNeeds | None) -> tuple[list[Wish], list[str], list[str]]:
     """Return (wishes for the main container's variables that programs of the launch read, conflicts
-    as sentences, names left out as secrets). Of two values for a name the first is taken."""
+    as sentences, names left out as secrets).
+
+    Of two values for a name the first is taken.
+    """
     values: dict[str, dict[str, ProcessNeeds]] = {}
     needs_inside = None if needs is None else of_container(needs, main_container(needs))
     processes = () if needs_inside is None else needs_inside.processes

@@ -24,10 +24,14 @@ _GPUS = "gpu.count"
 
 
 class PoolRefusal(NamedTuple):
-    """Why pools may not grow. impossible: memory that is missing now. undecided: facts not known.
+    """Why pools may not grow.
 
-    ends: why the launch ends whatever pages the host has, now or after a boot; these are in
-    impossible too."""
+    Attributes:
+        impossible: Memory that is missing now.
+        undecided: Facts not known.
+        ends: Why the launch ends whatever pages the host has, now or after a boot; these are in
+            impossible too.
+    """
 
     impossible: tuple[str, ...]
     undecided: tuple[str, ...]
@@ -58,7 +62,8 @@ def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
     if it does not end.
 
     A launch ends if the host has too few GPUs, or if SGLang's own check of memory refuses a server.
-    The sizing is unchanged if no pages would be reserved, or the available pages were stated."""
+    The sizing is unchanged if no pages would be reserved, or the available pages were stated.
+    """
     from checks.gpu.judge import CHECKS
     from checks.hugetlb.targets import reserve_targets
     from checks.run_checks.facts import read_facts
@@ -96,8 +101,11 @@ def _correct(finding: Finding, why: str) -> str:
 
 
 def without_refused(findings: Iterable[Finding], beside: Iterable[Finding] = ()) -> list[Finding]:
-    """Return the findings, with a sentence in place of each setting that is refused. beside:
-    further findings that may be a reason to refuse; they are not returned."""
+    """Return the findings, with a sentence in place of each setting that is refused.
+
+    Args:
+        beside: Further findings that may be a reason to refuse; they are not returned.
+    """
     kept = list(findings)
     refusal = refusal_of((*kept, *beside))
     reasons = (*refusal.impossible, *refusal.undecided)
@@ -118,7 +126,8 @@ def _explained(
     finding: Finding, refused: Callable[[Setting], bool], advice: str, asks: str = ""
 ) -> Finding:
     """Return the finding with ``advice`` and ``asks`` in place of its ``refused`` settings;
-    unchanged if no setting is refused."""
+    unchanged if no setting is refused.
+    """
     kept = tuple(setting for setting in finding.settings if not refused(setting))
     if kept == finding.settings:
         return finding

@@ -18,7 +18,10 @@ _ENCODING = ("utf-8", "surrogateescape")  # any bytes survive being saved and pu
 
 
 class Writer:
-    """Writes below ``prefix``, "" for the machine itself. Every method may raise OSError."""
+    """Writes below ``prefix``, "" for the machine itself.
+
+    Every method may raise OSError.
+    """
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix.rstrip("/")
@@ -38,8 +41,11 @@ class Writer:
             os.close(handle)
 
     def file(self, path: str, content: str, mode: int = 0o644, folder_mode: int = 0o755) -> None:
-        """Write a file completely, or leave it as it was. Its folder is made (with ``folder_mode``)
-        if missing, and the owner of an existing file stays."""
+        """Write a file completely, or leave it as it was.
+
+        Its folder is made (with ``folder_mode``) if missing, and the owner of an existing file
+        stays.
+        """
         place = self.locate(path)
         folder = os.path.dirname(place)
         os.makedirs(folder, folder_mode, exist_ok=True)
@@ -151,8 +157,10 @@ def state_folder(environment: Mapping[str, str], root: bool) -> str:
 
 
 class Journal:
-    """The entries of the changes, oldest first. Use it in a ``with`` block: one process at a time
-    can hold it."""
+    """The entries of the changes, oldest first.
+
+    Use it in a ``with`` block: one process at a time can hold it.
+    """
 
     def __init__(self, folder: str) -> None:
         self.path = os.path.join(folder, JOURNAL)
@@ -162,7 +170,11 @@ class Journal:
         self._lock = -1
 
     def __enter__(self) -> Journal:
-        """Lock and read the journal. Raises JournalError if either fails."""
+        """Lock and read the journal.
+
+        Raises:
+            JournalError: If either fails.
+        """
         import fcntl
 
         try:
@@ -188,7 +200,10 @@ class Journal:
         self._close()
 
     def add(self, entry: Entry) -> None:
-        """Save an entry before its change. Raises JournalError: the change must not be made."""
+        """Save an entry before its change.
+
+        Raises JournalError: the change must not be made.
+        """
         self.entries.append(entry)
         try:
             self._save()
@@ -197,13 +212,19 @@ class Journal:
             raise
 
     def replace(self, old: Entry, new: Entry | None) -> None:
-        """Replace the entry ``old``, or remove it if ``new`` is None. Raises JournalError."""
+        """Replace the entry ``old``, or remove it if ``new`` is None.
+
+        Raises JournalError.
+        """
         at = max(at for at, entry in enumerate(self.entries) if entry is old)
         self.entries[at : at + 1] = [] if new is None else [new]
         self._save()
 
     def _save(self) -> None:
-        """Write the journal, or remove it if it has no entry. Raises JournalError."""
+        """Write the journal, or remove it if it has no entry.
+
+        Raises JournalError.
+        """
         import json
 
         try:
@@ -218,8 +239,11 @@ class Journal:
             raise JournalError(_unwritable(self.path, error)) from None
 
     def _read(self) -> list[Entry]:
-        """Return the entries of the journal's file; [] without a file. Raises JournalError if it
-        cannot be read or is not ours."""
+        """Return the entries of the journal's file; [] without a file.
+
+        Raises:
+            JournalError: If it cannot be read or is not ours.
+        """
         import json
 
         try:
@@ -248,7 +272,11 @@ class Journal:
 
 
 def _entry(row: dict[str, Any]) -> Entry:
-    """Return the entry of a row. Raises ValueError if a field is missing or of another type."""
+    """Return the entry of a row.
+
+    Raises:
+        ValueError: If a field is missing or of another type.
+    """
     entry = Entry(**row)
     texts = (entry.kind, entry.path, entry.wanted, entry.boot)
     fits = all(isinstance(text, str) for text in texts) and isinstance(entry.mode, int | None)
@@ -291,7 +319,10 @@ def boot_id(root: Root) -> str:
 
 def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[Undone]:
     """Take back all entries from index ``since`` on, the last first, and forget those that are
-    settled. An entry that fails does not stop the next. Return a result for each, in that order."""
+    settled.
+
+    An entry that fails does not stop the next. Return a result for each, in that order.
+    """
     results = []
     boot = boot_id(root)
     for entry in reversed(journal.entries[since:]):
@@ -314,7 +345,11 @@ def undo(journal: Journal, root: Root, writer: Writer, since: int = 0) -> list[U
 
 def _restore_value(entry: Entry, root: Root, writer: Writer, boot: str) -> Undone:
     """Put a kernel file's value back, unless a reboot has undone it or somebody else has changed it
-    since. boot: the id of this boot, "" if unknown."""
+    since.
+
+    Args:
+        boot: The id of this boot, "" if unknown.
+    """
     path, before = entry.path, entry.before
     if boot and entry.boot and boot != entry.boot:
         return Undone(f"{path}: a reboot has undone it since", True, True)
@@ -349,7 +384,10 @@ def _still_ours(entry: Entry, current: str) -> bool:
 
 def _shrink_pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undone:
     """Shrink a pool to its earlier size, but give up only pages that no process uses or has
-    reserved. If not all can go, the entry is not settled, and ``now`` is the size left."""
+    reserved.
+
+    If not all can go, the entry is not settled, and ``now`` is the size left.
+    """
     path = entry.path
     folder = path.removesuffix(_NR)
     free = root.integer(f"{folder}/free_hugepages")
@@ -372,8 +410,10 @@ def _shrink_pool(entry: Entry, current: int, root: Root, writer: Writer) -> Undo
 
 
 def _restore_file(entry: Entry, writer: Writer) -> Undone:
-    """Put a file's content back, or remove a file that is new. A file that somebody else has
-    changed stays."""
+    """Put a file's content back, or remove a file that is new.
+
+    A file that somebody else has changed stays.
+    """
     writer.discard_part(entry.path)
     path, (content, _) = entry.path, writer.content(entry.path) or (None, 0)
     if content == entry.before:

@@ -42,11 +42,18 @@ def read_compose(
     environment: Mapping[str, str | Word],
     beside: Beside = lambda _: None,
 ) -> Reading:
-    """Return the process of each service. ``environment``, else ``.env``, fills in ``${NAME}``.
+    """Return the process of each service.
 
-    name: of the file. beside: reads ``.env``, and the files that ``env_file:`` names, by the
-    written path. An included file, and a service that extends another or is not started, are only
-    noted. Raises SourceError for a text that is not YAML, or too large."""
+    ``environment``, else ``.env``, fills in ``${NAME}``.
+
+    Args:
+        name: Of the file.
+        beside: Reads ``.env``, and the files that ``env_file:`` names, by the written path. An
+            included file, and a service that extends another or is not started, are only noted.
+
+    Raises:
+        SourceError: For a text that is not YAML, or too large.
+    """
     documents = load_documents(text, name)
     surroundings = environment_words(environment)
     readings: list[Reading] = []
@@ -92,8 +99,10 @@ class _ServiceReader:
         self.notes.append(SourceNote(id_, message, Origin(self.name, line)))
 
     def reading(self) -> Reading:
-        """Return the commands of the service, with its variables, ports and settings. A service
-        with 0 copies gives a note alone."""
+        """Return the commands of the service, with its variables, ports and settings.
+
+        A service with 0 copies gives a note alone.
+        """
         origin = Origin(self.name, self.tree.line)
         counts = (self.text("deploy", "replicas"), self.text("scale"))
         copies = next((int(text) for text in counts if text and _COPIES.fullmatch(text)), 1)
@@ -147,8 +156,10 @@ class _ServiceReader:
             yield from container.host_ports(port_word.text, owner, origin, not port_word.unresolved)
 
     def beside(self) -> Beside:
-        """Return a function that gives the text of a file by its path in the container. The
-        function gives None for a file that no bind mount brings from the host."""
+        """Return a function that gives the text of a file by its path in the container.
+
+        The function gives None for a file that no bind mount brings from the host.
+        """
         mounts = [mount for mount in self.mounts() if mount.kind == "bind"]
 
         def near(path: str) -> str | None:
@@ -165,8 +176,11 @@ class _ServiceReader:
 
     def words(self, key: str) -> list[Word]:
         """Return the words of ``entrypoint`` or ``command`` (``key``): the items of a list, or a
-        text split as Compose does. A text ends, with a note, at an operator such as ``|``. A quote
-        that never closes gives a note and no words."""
+        text split as Compose does.
+
+        A text ends, with a note, at an operator such as ``|``. A quote that never closes gives a
+        note and no words.
+        """
         tree = self.tree.at(key)
         shown = f"{key} of service {self.service}"
         if tree.text is None:
@@ -196,8 +210,10 @@ class _ServiceReader:
 
     def environment(self) -> dict[str, Word]:
         """Return the variables of the service: those of ``environment`` over those of ``env_file``.
+
         A required file that cannot be read is noted. Variables that a server needs are then
-        unknown, unless they are set."""
+        unknown, unless they are set.
+        """
         variables: dict[str, Word] = {}
         set_here: dict[str, Word] = {}
         for key, value, line in _pairs(self.tree.at("environment")):
@@ -229,7 +245,11 @@ class _ServiceReader:
         return {**unknown_needed(known, Origin(self.name, files.line)), **known} if lost else known
 
     def texts(self, *keys: str) -> tuple[str, ...]:
-        """Return the items of a list, each once, or a single text. keys: the field's path."""
+        """Return the items of a list, each once, or a single text.
+
+        Args:
+            keys: The field's path.
+        """
         tree = self.tree.at(*keys)
         items = tree.items or [tree]
         return tuple(dict.fromkeys(self.word(item).text for item in items if item.text is not None))
@@ -270,7 +290,11 @@ class _ServiceReader:
 
     def gpus(self) -> GivenGpus | Unknown | None:
         """Return the GPUs that ``gpus``, else a reservation, else CDI devices ask for: of several
-        items the first. None if nothing asks for a GPU; Unknown for an unset variable."""
+        items the first.
+
+        Returns:
+            None if nothing asks for a GPU; Unknown for an unset variable.
+        """
         if (wanted := self.text("gpus")) is not None:
             return container.gpu_request(wanted)
         reserved = self.tree.at("deploy", "resources", "reservations", "devices").items
@@ -312,7 +336,9 @@ def _pairs(tree: Node) -> Iterator[tuple[str, str | None, int | None]]:
 
 def _why_not_started(service: str, tree: Node, surroundings: Mapping[str, Word]) -> str:
     """Return why ``compose up`` leaves a service out: COMPOSE_PROFILES names none of its profiles.
-    Return "" if the service starts, or if the value of COMPOSE_PROFILES is not known."""
+
+    Return "" if the service starts, or if the value of COMPOSE_PROFILES is not known.
+    """
     profiles = [item.text for item in tree.at("profiles").items if item.text]
     chosen = surroundings.get("COMPOSE_PROFILES")
     wanted = [] if chosen is None else [text.strip() for text in chosen.text.split(",")]
@@ -328,8 +354,10 @@ def _recognises(launch: LaunchText) -> bool:
 
 
 def _read(launch: LaunchText) -> Reading:
-    """Return the processes of a Compose file. Files behind --env-file are read as Compose reads
-    them, which differs from Docker."""
+    """Return the processes of a Compose file.
+
+    Files behind --env-file are read as Compose reads them, which differs from Docker.
+    """
     variables = environment_words(launch.environment)
     notes: list[SourceNote] = []
     for name, text in launch.env_texts:

@@ -70,8 +70,11 @@ _PUBLISHED = regex(
 class Published(NamedTuple):
     """A port of the host that an engine binds for a container.
 
-    address: of the host, "" for all. owner: the service, run or pod whose container it is. pod: the
-    pod of Kubernetes, "" for none, whose hostPort it is."""
+    Attributes:
+        address: Of the host, "" for all.
+        owner: The service, run or pod whose container it is.
+        pod: The pod of Kubernetes, "" for none, whose hostPort it is.
+    """
 
     port: int | Unknown
     address: str
@@ -89,9 +92,12 @@ def host_ports(text: str, owner: str, origin: str, known: bool = True) -> Iterat
     """Yield the TCP ports of the host that a value such as ``127.0.0.1:8000-8001:8000-8001/tcp``
     publishes.
 
-    Nothing is yielded for UDP, or if the engine chooses the host's port. known: False if a variable
-    in the text is not set; the one port is then Unknown. Source:
-    docs.docker.com/reference/compose-file/services."""
+    Nothing is yielded for UDP, or if the engine chooses the host's port.
+
+    Args:
+        known: False if a variable in the text is not set; the one port is then Unknown. Source:
+            docs.docker.com/reference/compose-file/services.
+    """
     if not known:
         yield Published(Unknown(f"{text} ({origin}) is not known"), "", owner, origin)
         return
@@ -109,8 +115,10 @@ def host_ports(text: str, owner: str, origin: str, known: bool = True) -> Iterat
 class Mount(NamedTuple):
     """A file system in a container.
 
-    kind: ``bind`` of a path of the host, ``tmpfs`` (memory), ``volume``, or in Kubernetes
-    ``emptyDir`` and ``hugepages``, a hugetlbfs whose page size is in ``source`` (2Mi)."""
+    Attributes:
+        kind: ``bind`` of a path of the host, ``tmpfs`` (memory), ``volume``, or in Kubernetes
+            ``emptyDir`` and ``hugepages``, a hugetlbfs whose page size is in ``source`` (2Mi).
+    """
 
     target: str
     kind: str = "bind"
@@ -122,15 +130,21 @@ class Mount(NamedTuple):
 class ContainerSettings(NamedTuple):
     """The host's resources that a launch gives a container; None or empty if it says nothing.
 
-    engine: ``docker``, ``podman``, ``nerdctl``, ``compose``, ``kubernetes`` or ``pyxis``, for the
-    defaults; "" if the launch shows an image alone. ulimits: by name (``memlock`` in bytes).
-    devices: paths of the host, and names of CDI. resources: of Kubernetes device plugins,
-    ``rdma/hca``: ``1``. pod_resources: names of resources that any container of the pod asks for.
-    hugepages_bytes: limit by page size as Kubernetes writes it, ``2Mi``. gpus: a count and names
-    together contradict each other, which Docker refuses. runtime: the OCI runtime (nvidia).
-    releases: of products, if the launch names those in the image. own_users: a user namespace apart
-    from the host's. device_rules: devices besides ``devices``, as ``c 231:* rwm``. startup_seconds:
-    of the startupProbe, or None."""
+    Attributes:
+        engine: ``docker``, ``podman``, ``nerdctl``, ``compose``, ``kubernetes`` or ``pyxis``, for
+            the defaults; "" if the launch shows an image alone.
+        ulimits: By name (``memlock`` in bytes).
+        devices: Paths of the host, and names of CDI.
+        resources: Of Kubernetes device plugins, ``rdma/hca``: ``1``.
+        pod_resources: Names of resources that any container of the pod asks for.
+        hugepages_bytes: Limit by page size as Kubernetes writes it, ``2Mi``.
+        gpus: A count and names together contradict each other, which Docker refuses.
+        runtime: The OCI runtime (nvidia).
+        releases: Of products, if the launch names those in the image.
+        own_users: A user namespace apart from the host's.
+        device_rules: Devices besides ``devices``, as ``c 231:* rwm``.
+        startup_seconds: Of the startupProbe, or None.
+    """
 
     engine: str = ""
     image: str = ""
@@ -165,7 +179,8 @@ class ContainerSettings(NamedTuple):
 
 def image_program(image: str, first: str) -> tuple[str, ...]:
     """Return the words of an image's entrypoint; () if they are not known, or if ``first``, the
-    launch's first word, names the program in place of the image's default."""
+    launch's first word, names the program in place of the image's default.
+    """
     name = re.sub(r"[:@][^/]*$", "", image)
     last = name.rpartition("/")[2]
     alone = last if last in _SAME_NAME else _PROGRAMS.get(last, "")
@@ -176,9 +191,15 @@ def image_program(image: str, first: str) -> tuple[str, ...]:
 
 
 def docker_size(text: str | None, what: str) -> Size:
-    """Return the bytes of a size such as ``32g``, as Docker reads it, in powers of 1024. None
-    without a text; Unknown for a text that Docker refuses, such as ``64Gi``. what: the name of the
-    size, for the reason of Unknown. Source: github.com/docker/go-units ``RAMInBytes``."""
+    """Return the bytes of a size such as ``32g``, as Docker reads it, in powers of 1024.
+
+    Args:
+        what: The name of the size, for the reason of Unknown. Source: github.com/docker/go-units
+            ``RAMInBytes``.
+
+    Returns:
+        None without a text; Unknown for a text that Docker refuses, such as ``64Gi``.
+    """
     if not text:
         return None
     match = _DOCKER_SIZE.fullmatch(text)
@@ -190,8 +211,10 @@ def docker_size(text: str | None, what: str) -> Size:
 
 
 def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
-    """Return name -> soft and hard limit of texts such as ``memlock=-1:-1`` (-1: no limit). A
-    single number is both limits; a limit that is no number is Unknown."""
+    """Return name -> soft and hard limit of texts such as ``memlock=-1:-1`` (-1: no limit).
+
+    A single number is both limits; a limit that is no number is Unknown.
+    """
 
     def limit(name: str, text: str) -> int | Unknown:
         if _LIMIT.fullmatch(text):
@@ -208,7 +231,10 @@ def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
 
 def refusals(settings: ContainerSettings) -> Iterator[str]:
     """Yield the reasons for which an engine refuses a run: sizes, limits or GPUs that it cannot
-    take. A value with a variable that is not set is no reason."""
+    take.
+
+    A value with a variable that is not set is no reason.
+    """
     values: list[object] = [settings.shm_size_bytes, settings.memory_bytes]
     values += [mount.size_bytes for mount in settings.mounts if mount.kind == "tmpfs"]
     for name, (soft, hard) in settings.ulimits.items():
@@ -233,8 +259,10 @@ def refusals(settings: ContainerSettings) -> Iterator[str]:
 
 def gpu_request(text: str) -> GivenGpus | Unknown:
     """Return the GPUs that ``docker run --gpus`` asks for; Unknown if ``text`` has a variable.
+
     ``all`` gives neither a count nor names. Any other text is a count, ``device=`` and names, or
-    both, as a row of CSV: several names stand in quotes. Source: docker/cli ``opts/gpus.go``."""
+    both, as a row of CSV: several names stand in quotes. Source: docker/cli ``opts/gpus.go``.
+    """
     if "$" in text:
         return Unknown(f"the GPUs {text}")
 

@@ -44,7 +44,11 @@ class ContainerRun(NamedTuple):
 
 def run_position(argv: Sequence[Word], start: int) -> int:
     """Return the index of ``run`` or ``create`` in ``docker --context x container run``; 0 if
-    neither is the engine's verb. start: the engine's index."""
+    neither is the engine's verb.
+
+    Args:
+        start: The engine's index.
+    """
     index = start + 1
     while index < len(argv) and argv[index].text.startswith("-"):
         index += 2 if argv[index].text in _ENGINE_OPTIONS else 1
@@ -54,9 +58,11 @@ def run_position(argv: Sequence[Word], start: int) -> int:
 
 
 def _options(argv: Sequence[Word], start: int) -> tuple[list[tuple[str, Word]], int]:
-    """Read the options of docker run from index ``start`` on. Return pairs of long name and value,
-    in order, and the index of the image. Without an image that is the number of words. A flag's
-    value is ``true``."""
+    """Read the options of docker run from index ``start`` on.
+
+    Return pairs of long name and value, in order, and the index of the image. Without an image that
+    is the number of words. A flag's value is ``true``.
+    """
     options: list[tuple[str, Word]] = []
     index = start
     while index < len(argv):
@@ -92,9 +98,14 @@ def container_run(
     outside: Mapping[str, Word],
     notes: list[SourceNote],
 ) -> ContainerRun:
-    """Read a container run: its process, variables, settings and published ports. Adds to
-    ``notes``. start, run: the indices of the engine and of its word ``run``. outside: the caller's
-    variables."""
+    """Read a container run: its process, variables, settings and published ports.
+
+    Adds to ``notes``.
+
+    Args:
+        start, run: The indices of the engine and of its word ``run``.
+        outside: The caller's variables.
+    """
     options, image = _options(argv, run + 1)
     # Docker reads env files first, wherever they stand, and -e over them.
     files = [word for name, word in options if name == "env-file"]
@@ -147,7 +158,13 @@ def _env_file_variables(
     files: Iterable[Word], outside: Mapping[str, Word], notes: list[SourceNote]
 ) -> tuple[dict[str, Word], Word | None]:
     """Return the variables of env files, the later over the earlier, and the name of the last file
-    that cannot be read, None without one. Adds to ``notes``. outside: the caller's variables."""
+    that cannot be read, None without one.
+
+    Adds to ``notes``.
+
+    Args:
+        outside: The caller's variables.
+    """
     variables: dict[str, Word] = {}
     lost: Word | None = None
     for word in files:
@@ -165,9 +182,13 @@ def _env_file_variables(
 
 @lru_cache(maxsize=256)
 def settings_of(engine: str, image: str, options: tuple[tuple[str, str], ...]) -> ContainerSettings:
-    """Return the settings that options of docker run give a container. engine: a name or path, or
-    ``compose``. options: pairs of a long name without its dashes, and a value. Of an option with
-    one value the last wins, of ``network`` the first."""
+    """Return the settings that options of docker run give a container.
+
+    Args:
+        engine: A name or path, or ``compose``.
+        options: Pairs of a long name without its dashes, and a value. Of an option with one value
+            the last wins, of ``network`` the first.
+    """
     many: dict[str, list[str]] = {}
     for name, text in options:
         many.setdefault(name, []).append(text)

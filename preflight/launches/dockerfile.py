@@ -34,7 +34,8 @@ class _Stage(NamedTuple):
 
 def _read(launch: LaunchText) -> Reading:
     """Return the program of the last build stage, and the pip installations of that stage and of
-    the stages that it is built from."""
+    the stages that it is built from.
+    """
     variables, notes = with_env_files(launch)
     stages: dict[str, _Stage] = {}
     stage = _Stage()
@@ -109,7 +110,10 @@ def _pairs(
     instruction: str, text: str, variables: dict[str, Word], origin: Origin
 ) -> dict[str, Word]:
     """Return the variables that an ENV or ARG instruction sets; an ARG without a value sets none.
-    variables: those that fill in ``${NAME}``."""
+
+    Args:
+        variables: Those that fill in ``${NAME}``.
+    """
     pairs: dict[str, Word] = {}
     for match in _PAIR.finditer(text):
         value = match.group(2)

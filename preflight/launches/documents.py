@@ -68,9 +68,15 @@ _NOTHING = Node(None)
 
 
 def load_documents(text: str, name: str) -> list[Node]:
-    """Return the documents of a YAML or JSON text. Raises SourceError if the text is neither, has a
-    key twice in one mapping, or has more than 1 MiB, 64 levels, or 200,000 nodes, in which each use
-    of an alias counts. name: of the file."""
+    """Return the documents of a YAML or JSON text.
+
+    Args:
+        name: Of the file.
+
+    Raises:
+        SourceError: If the text is neither, has a key twice in one mapping, or has more than 1 MiB,
+            64 levels, or 200,000 nodes, in which each use of an alias counts.
+    """
     if len(text) > LARGEST_TEXT:
         raise SourceError(f"{name} has more than 1 MiB: give the manifest of the launch alone")
     import yaml
@@ -88,8 +94,14 @@ def load_documents(text: str, name: str) -> list[Node]:
 
 
 def _documents(events: Iterable[Any], name: str) -> list[Node]:
-    """Return one tree for each document, from PyYAML's parser events. name: of the file. Raises
-    SourceError for an alias that nothing defines, too many nodes or levels, and bad keys."""
+    """Return one tree for each document, from PyYAML's parser events.
+
+    Args:
+        name: Of the file.
+
+    Raises:
+        SourceError: For an alias that nothing defines, too many nodes or levels, and bad keys.
+    """
     documents: list[Node] = []
     # Of everything so far: what is merged is copied into each of a chain before any of it ends.
     weight = 0
@@ -132,9 +144,15 @@ def _documents(events: Iterable[Any], name: str) -> list[Node]:
 
 
 def _collection(start_event: Any, children: list[Node], name: str) -> Node:
-    """Return the tree of a list, or of a mapping with ``<<`` merged. start_event: the event that
-    began the collection. children: items, or keys and values in turn. Raises SourceError for a key
-    that is no text or comes twice."""
+    """Return the tree of a list, or of a mapping with ``<<`` merged.
+
+    Args:
+        start_event: The event that began the collection.
+        children: Items, or keys and values in turn.
+
+    Raises:
+        SourceError: For a key that is no text or comes twice.
+    """
     weight = 1 + sum(child.weight for child in children)
     line = start_event.start_mark.line + 1
     if type(start_event).__name__ == "SequenceStartEvent":

@@ -40,7 +40,8 @@ def read_env_file(
     """Read variables as ``docker run --env-file`` does: no quotes, no expansion, the last one wins.
 
     Also returns notes, on names that Docker refuses and quotes that it keeps. A line with a name
-    alone takes the name's value in ``environment``, if that has one. Never raises."""
+    alone takes the name's value in ``environment``, if that has one. Never raises.
+    """
     variables: dict[str, Word] = {}
     notes: list[SourceNote] = []
     # Docker cuts lines at line feeds only, and drops the carriage return in front of one.
@@ -67,8 +68,12 @@ def read_env_file(
 
 def env_file_settings(command: str, near: Callable[[str], str | None]) -> str | None:
     """Work out the output of a command such as ``grep -v '^#' .env | xargs``: the file's settings,
-    one a line. near: gives the text of a file by its path, None if that is not known. Return None
-    for any other command, without the file's text, or if a line is not plain NAME=value."""
+    one a line.
+
+    Args:
+        near: Gives the text of a file by its path, None if that is not known. Return None for any
+            other command, without the file's text, or if a line is not plain NAME=value.
+    """
     match = _WRITES.fullmatch(command.strip()) if len(command) < 200 else None
     text = near(match["kept"] or match["all"] or match["given"]) if match is not None else None
     if match is None or text is None:
@@ -106,8 +111,13 @@ def _standard_input() -> str | None:
 
 
 def interpolate(text: str, variables: Mapping[str, Word], origin: Origin, depth: int = 0) -> Word:
-    """Fill in ``$NAME`` and ``${NAME:-default}`` as Compose does. A name without a value stays as
-    written, and is listed as unresolved. depth: how many defaults enclose ``text``."""
+    """Fill in ``$NAME`` and ``${NAME:-default}`` as Compose does.
+
+    A name without a value stays as written, and is listed as unresolved.
+
+    Args:
+        depth: How many defaults enclose ``text``.
+    """
     pieces: list[str] = []
     unresolved: list[str] = []
     position, room = 0, MOST_FILLED_IN
@@ -158,11 +168,15 @@ def _brace_end(text: str, position: int) -> int | None:
 def read_compose_env_file(
     text: str, name: str, surroundings: Mapping[str, Word], before: Mapping[str, Word] | None = None
 ) -> tuple[dict[str, Word], tuple[SourceNote, ...]]:
-    """Read one env file as Compose does. Return its variables, over those of ``before``, and notes.
+    """Read one env file as Compose does.
 
-    before: variables of earlier files, taken as lines above. A value may name ``surroundings``
-    (which win) and variables of lines above. A line is NAME=value, the value bare or wholly in
-    quotes, or NAME alone. At any other line the reading ends, with a note. Never raises."""
+    Return its variables, over those of ``before``, and notes.
+
+    Args:
+        before: Variables of earlier files, taken as lines above. A value may name ``surroundings``
+            (which win) and variables of lines above. A line is NAME=value, the value bare or wholly
+            in quotes, or NAME alone. At any other line the reading ends, with a note. Never raises.
+    """
     variables = dict(before or {})
     seen = Layers(variables, dict(surroundings))
     for number, written in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):

@@ -44,8 +44,16 @@ _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 
 def read_kubernetes(text: str, name: str) -> Reading:
     """Return the process of each container in a manifest, with notes on parts that are not started
-    or not read. An init container is read only if its restartPolicy is Always. name: of the
-    manifest. Raises SourceError for broken YAML, or too many containers."""
+    or not read.
+
+    An init container is read only if its restartPolicy is Always.
+
+    Args:
+        name: Of the manifest.
+
+    Raises:
+        SourceError: For broken YAML, or too many containers.
+    """
     readings: list[Reading] = []
     objects: list[Node] = []
     for document in load_documents(text, name):
@@ -116,8 +124,12 @@ def _decode(secret: Node) -> dict[str, Node]:
 def _mounted_files(
     pod: Node, container: Node, data_by_kind: DataByKind, name: str
 ) -> dict[str, Word]:
-    """Return path -> content of the ConfigMaps and Secrets that a container mounts. pod: its spec.
-    name: of the manifest."""
+    """Return path -> content of the ConfigMaps and Secrets that a container mounts.
+
+    Args:
+        pod: Its spec.
+        name: Of the manifest.
+    """
     volumes: dict[str | None, list[tuple[str, Node]]] = {}
     for volume in pod.at("volumes").items:
         chosen = volumes.setdefault(volume.at("name").text, [])
@@ -153,8 +165,12 @@ class _Container:
     def __init__(
         self, tree: Node, place: source.Place, name: str, pod: Pod, data_by_kind: DataByKind
     ) -> None:
-        """Prepare to read a container. name: of the manifest. data_by_kind: the data of ConfigMaps
-        and Secrets, by the name of the object."""
+        """Prepare to read a container.
+
+        Args:
+            name: Of the manifest.
+            data_by_kind: The data of ConfigMaps and Secrets, by the name of the object.
+        """
         self.tree, self.place, self.name, self.pod = tree, place, name, pod
         self.data_by_kind = data_by_kind
         self.files = _mounted_files(pod.spec, tree, data_by_kind, name)
@@ -285,10 +301,14 @@ class _Container:
 
     def fill_in(self, tree: Node, what: str, position: int | None = None) -> Word:
         """Return a text with $(NAME) filled in as the kubelet does; an unknown name stays as
-        written. Adds notes on a text that Kubernetes refuses, or a $(NAME) that is never set.
+        written.
 
-        what: the name of the text, for notes. position: of a variable in ``env``; None for a text
-        of ``command`` or ``args``."""
+        Adds notes on a text that Kubernetes refuses, or a $(NAME) that is never set.
+
+        Args:
+            what: The name of the text, for notes.
+            position: Of a variable in ``env``; None for a text of ``command`` or ``args``.
+        """
         text, origin = tree.text or "", Origin(self.name, tree.line)
         if yaml_type := tree.yaml_type:
             message = f"{what} is {brief(text)}, a {yaml_type} to YAML, which Kubernetes refuses "
@@ -387,9 +407,13 @@ def _startup_seconds(probe: Node) -> int | None:
 
 def _refusal_notes(pod: Node, name: str, resource: str) -> Iterator[SourceNote]:
     """Yield a note on each container whose resources the API server refuses, with all reasons.
-    name: of the manifest. resource: the kind of the object.
 
-    Source: k8s.io/kubernetes ``pkg/apis/core/validation`` ``validateResourceRequirements``."""
+    Source: k8s.io/kubernetes ``pkg/apis/core/validation`` ``validateResourceRequirements``.
+
+    Args:
+        name: Of the manifest.
+        resource: The kind of the object.
+    """
     for container in (*pod.at("initContainers").items, *pod.at("containers").items):
         limits, requests = (container.at("resources", key).fields for key in ("limits", "requests"))
         pairs = [*limits.items(), *requests.items()]
@@ -411,7 +435,8 @@ def _refusal_notes(pod: Node, name: str, resource: str) -> Iterator[SourceNote]:
 
 def _quantity_error(key: str, text: str | None) -> str | None:
     """Return why Kubernetes refuses the quantity ``text`` of resource ``key``; None if it does not,
-    or if a template fills the quantity in."""
+    or if a template fills the quantity in.
+    """
     if text is None or _FILLED_IN.search(text):
         return None
     size = quantity(text)
@@ -429,7 +454,10 @@ def _quantity_error(key: str, text: str | None) -> str | None:
 
 def _request_error(key: str, text: str | None, limit: Node) -> str | None:
     """Return why Kubernetes refuses ``text``, the request of resource ``key``, beside this limit;
-    None if it does not. A request of devices or huge pages needs an equal limit."""
+    None if it does not.
+
+    A request of devices or huge pages needs an equal limit.
+    """
     exact = key.startswith("hugepages-") or ("/" in key and "kubernetes.io/" not in key)
     least, most = (quantity(text or ""), quantity(limit.text or ""))
     if limit.value is None:
@@ -441,8 +469,12 @@ def _request_error(key: str, text: str | None, limit: Node) -> str | None:
 
 
 def _mount(mount: Node, volume: Node) -> Mount:
-    """Return the mount of a pod's volume: medium Memory is a tmpfs, HugePages a hugetlbfs. mount:
-    an item of volumeMounts. volume: the item of volumes with the same name, empty without one."""
+    """Return the mount of a pod's volume: medium Memory is a tmpfs, HugePages a hugetlbfs.
+
+    Args:
+        mount: An item of volumeMounts.
+        volume: The item of volumes with the same name, empty without one.
+    """
     target = mount.at("mountPath").text or ""
     read_only = mount.at("readOnly").text == "true"
     if path := volume.at("hostPath", "path").text:

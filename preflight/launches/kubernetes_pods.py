@@ -11,9 +11,13 @@ from preflight.launches.documents import Node
 class Pod(NamedTuple):
     """What one pod of an object is made from.
 
-    role: the object's name for the pod, outermost first. operator_sets: variables that the operator
-    puts in front of the containers' own; None for one whose value is not known. open: whether an
-    operator may set more. copies: the number that the object asks for."""
+    Attributes:
+        role: The object's name for the pod, outermost first.
+        operator_sets: Variables that the operator puts in front of the containers' own; None for
+            one whose value is not known.
+        open: Whether an operator may set more.
+        copies: The number that the object asks for.
+    """
 
     spec: Node
     role: tuple[str, ...] = ()
@@ -128,9 +132,12 @@ def _leader_worker_set(template: Node) -> Iterator[Pod]:
 def _pod_of_group(spec: Node, which: str, env_names: tuple[str, ...], size: str) -> Pod:
     """Return the pod of a group's leader or of its workers, with its copies and variables.
 
-    which: "leader" or "worker". env_names: the variables of the leader's address, of the size and
-    of the pod's index. size: the number of pods, the leader among them, as text. The index of a
-    worker is known only if the group has one worker."""
+    Args:
+        which: "leader" or "worker".
+        env_names: The variables of the leader's address, of the size and of the pod's index.
+        size: The number of pods, the leader among them, as text. The index of a worker is known
+            only if the group has one worker.
+    """
     others = Node(size).number() - 1
     index = "0" if which == "leader" else "1" if size == "2" else None
     variables = dict(zip(env_names, (None, size, index), strict=True))
@@ -145,8 +152,12 @@ def _roles(item: Node, name: str) -> list[Node]:
 
 
 def _walk(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
-    """Yield the pods at or below a tree, with the copies that the tree asks for. role: the names of
-    the roles around the tree. templates: the pod templates that roles share, by name."""
+    """Yield the pods at or below a tree, with the copies that the tree asks for.
+
+    Args:
+        role: The names of the roles around the tree.
+        templates: The pod templates that roles share, by name.
+    """
     # Dynamo's nodeCount is the pods of one replica, 2 where it is left out.
     nodes = tree.at("multinode", "nodeCount").number(2 if "multinode" in tree.fields else 1)
     times = math.prod(tree.at(name).number() for name in _COUNTS)
@@ -162,7 +173,8 @@ def _over_nodes(pod: Pod, nodes: int) -> Iterator[Pod]:
 
     Dynamo's operator tells SGLang which node each pod is (deploy/operator/internal/dynamo
     backend_sglang.go). The arguments that it gives other engines are not read: their one pod is
-    yielded with its copies multiplied by ``nodes``."""
+    yielded with its copies multiplied by ``nodes``.
+    """
     main, *others = pod.spec.at("containers").items or [Node({})]
     argv, args = main.at("command").items, main.at("args").items
     direct = bool(argv) and "python" in (argv[0].text or "")
@@ -197,10 +209,13 @@ def _texts(tree: Node) -> Iterator[str]:
 
 def _component(tree: Node, pod: Pod) -> Pod:
     """Return the pod of a Dynamo component with the component's fields added to its main container
-    (``main``, else the first). If both set a variable or resources, the pod's are kept.
+    (``main``, else the first).
+
+    If both set a variable or resources, the pod's are kept.
 
     /dev/shm is a volume unless the component switches it off. A frontend without a command gets
-    ``python3 -m dynamo.frontend``. Source: github.com/ai-dynamo/dynamo ``deploy/operator/api``."""
+    ``python3 -m dynamo.frontend``. Source: github.com/ai-dynamo/dynamo ``deploy/operator/api``.
+    """
     containers = pod.spec.at("containers").items or [Node({})]
     main = next((each for each in containers if each.at("name").text == "main"), containers[0])
     others = [container for container in containers if container is not main]
@@ -258,8 +273,10 @@ def _with_fields(base: Node, **fields: Node) -> Node:
 
 
 def _below(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> Iterator[Pod]:
-    """Yield the pods at a tree or below it; whatever has containers is a pod. The copies are not
-    yet multiplied by the counts of ``tree`` itself, such as ``replicas``."""
+    """Yield the pods at a tree or below it; whatever has containers is a pod.
+
+    The copies are not yet multiplied by the counts of ``tree`` itself, such as ``replicas``.
+    """
     pattern, replaced = tree.at("leaderWorkerPattern"), tree.at("leaderWorkerSet")
     if tree.at("mainContainer").fields:  # Dynamo's extraPodSpec, whose others run beside it
         main = tree.at("mainContainer")
@@ -294,7 +311,8 @@ def _below(tree: Node, role: tuple[str, ...], templates: Mapping[str, Node]) -> 
 
 def _template(tree: Node, templates: Mapping[str, Node]) -> Node:
     """Return a tree's pod template: its ``template``, or the one of ``templates`` that
-    ``templateRef`` names, with the patch applied; empty without either."""
+    ``templateRef`` names, with the patch applied; empty without either.
+    """
     reference = tree.at("templateRef")
     if not reference.fields:
         return tree.at("template")
@@ -307,7 +325,11 @@ def _pods_of_group(
     template: Node, group: Node, role: tuple[str, ...], env_names: tuple[str, str, str]
 ) -> Iterator[Pod]:
     """Yield a group's leader and, unless the size is 1, workers: ``template`` with the patch for
-    each. env_names: the variables of the leader's address, of the size and of the pod's index."""
+    each.
+
+    Args:
+        env_names: The variables of the leader's address, of the size and of the pod's index.
+    """
     size = group.at("size").text or "1"
     for which, keys in _PATCHES.items():
         if which == "worker" and size == "1":
@@ -319,11 +341,14 @@ def _pods_of_group(
 
 
 def apply_patch(base: Node, patch: Node, key: str = "") -> Node:
-    """Return a pod template with a strategic merge patch, applied as the API machinery does. key:
-    the field that holds both, which tells how a list is merged.
+    """Return a pod template with a strategic merge patch, applied as the API machinery does.
 
     In a merged list the items of the patch come first, and other items keep their order. So a
-    variable that a patch adds stands in front of those of the template."""
+    variable that a patch adds stands in front of those of the template.
+
+    Args:
+        key: The field that holds both, which tells how a list is merged.
+    """
     if patch.fields:
         if patch.at("$patch").text == "replace":
             kept = {name: tree for name, tree in patch.fields.items() if name != "$patch"}

@@ -58,9 +58,14 @@ _TEMPLATE = regex(r"\{\{-? *(?:\.|include|if|range|with|end|define|template|toYa
 class LaunchText:
     """The text of a launch file without a byte order mark, and all that belongs to it.
 
-    marked: the file begins with the mark. environment: the caller's. env_texts: path and text of
-    each file behind --env-file. beside: gives the text of a file near the launch. arguments: of a
-    script, or None if not known. host_words: gives the output of ``nproc`` and the like."""
+    Attributes:
+        marked: The file begins with the mark.
+        environment: The caller's.
+        env_texts: Path and text of each file behind --env-file.
+        beside: Gives the text of a file near the launch.
+        arguments: Of a script, or None if not known.
+        host_words: Gives the output of ``nproc`` and the like.
+    """
 
     path: str
     text: str
@@ -73,8 +78,11 @@ class LaunchText:
 
     @cached_property
     def documents(self) -> Sequence[Node] | None:
-        """Return the documents of a YAML or JSON file; None for a script or another text. Raises
-        SourceError if the file is broken, or is a template that is not filled in."""
+        """Return the documents of a YAML or JSON file; None for a script or another text.
+
+        Raises:
+            SourceError: If the file is broken, or is a template that is not filled in.
+        """
         path = self.path.lower()
         if path.endswith(_SCRIPTS):  # which may begin with { too
             return None
@@ -99,7 +107,11 @@ class LaunchText:
 
 
 class LaunchKind(NamedTuple):
-    """One kind of launch file. name: with its article, for a message that lists the kinds."""
+    """One kind of launch file.
+
+    Attributes:
+        name: With its article, for a message that lists the kinds.
+    """
 
     name: str
     recognises: Callable[[LaunchText], bool]
@@ -114,15 +126,23 @@ KINDS += ("shell_script",)
 
 def read_python_text(launch: LaunchText) -> Reading | None:
     """Return the commands of a Python text, with notes on calls that are not read; None if it has
-    neither. Raises SourceError if the text is not Python."""
+    neither.
+
+    Raises:
+        SourceError: If the text is not Python.
+    """
     # By name, as the kinds: a Python program may start what a shell does.
     reading: Reading = import_module("preflight.launches.python_program").read_program(launch)
     return reading if reading.commands or reading.notes else None
 
 
 def read_kind(launch: LaunchText) -> Reading:
-    """Read a launch text with the reader of its kind. Raises SourceError if no kind fits, with
-    advice on the file to give instead, or if the reader raises it."""
+    """Read a launch text with the reader of its kind.
+
+    Raises:
+        SourceError: If no kind fits, with advice on the file to give instead, or if the reader
+            raises it.
+    """
     name = launch.path.rpartition("/")[2]
     prints = _RECIPES.get("makefile" if name.endswith(".mk") else name.lower())
     why = ""
@@ -185,10 +205,16 @@ def read_source(
 ) -> Reading:
     """Return the commands of a launch file of any kind.
 
-    path: ``-`` for standard input. env_files: paths of files in Docker's form, whose variables go
-    over ``environment``, the later over the earlier. arguments: of a script, None if not known.
-    host_words: gives the output of ``nproc`` and the like. Raises SourceError, with a sentence, if
-    a file cannot be read or is of no known kind."""
+    Args:
+        path: ``-`` for standard input.
+        env_files: Paths of files in Docker's form, whose variables go over ``environment``, the
+            later over the earlier.
+        arguments: Of a script, None if not known.
+        host_words: Gives the output of ``nproc`` and the like.
+
+    Raises:
+        SourceError: With a sentence, if a file cannot be read or is of no known kind.
+    """
     text = _text(path)
 
     @lru_cache(maxsize=64)  # a script names the same files on many lines
@@ -214,15 +240,26 @@ def read_text(
     environment: Mapping[str, str | Word],
     env_texts: Sequence[tuple[str, str]] = (),
 ) -> Reading:
-    """Return the commands of a launch's text. path: its name, which tells the kind; no file is
-    opened. env_texts: name and text of each env file. Raises SourceError as ``read_kind`` does."""
+    """Return the commands of a launch's text.
+
+    Args:
+        path: Its name, which tells the kind; no file is opened.
+        env_texts: Name and text of each env file.
+
+    Raises:
+        SourceError: As ``read_kind`` does.
+    """
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     launch = LaunchText(path, text, marked, environment, env_texts, lambda _: None)
     return tell_apart(read_kind(launch))
 
 
 def _text(path: str) -> str:
-    """Return the text of a launch or env file. Raises SourceError with the reason if not read."""
+    """Return the text of a launch or env file.
+
+    Raises:
+        SourceError: With the reason if not read.
+    """
     text = read_small_file(path)
     if text is not None:
         return text

@@ -16,10 +16,13 @@ from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 class LaunchedProgram(NamedTuple):
     """The program that a launcher starts.
 
-    start: the index of the program; behind the last word if a shell reads standard input. script:
-    the text of a shell that begins at ``start``. module: Python's words (``-m
-    sglang.launch_server``) without Python. elsewhere: the program has another place's environment,
-    not the caller's. settings: ``-e NAME=value`` of the launcher."""
+    Attributes:
+        start: The index of the program; behind the last word if a shell reads standard input.
+        script: The text of a shell that begins at ``start``.
+        module: Python's words (``-m sglang.launch_server``) without Python.
+        elsewhere: The program has another place's environment, not the caller's.
+        settings: ``-e NAME=value`` of the launcher.
+    """
 
     start: int
     script: Word | None
@@ -106,7 +109,11 @@ class RemoteWords(NamedTuple):
 
 def remote_words(argv: Sequence[str], first: int = 0) -> RemoteWords | None:
     """Return the host of ``ssh -p 22 user@host words`` at index ``first``, and where the words for
-    its shell begin. None for another program."""
+    its shell begin.
+
+    Returns:
+        None for another program.
+    """
     if not argv[first:] or argv[first].rpartition("/")[2] != "ssh":
         return None
     host, index = "", first + 1
@@ -131,8 +138,12 @@ def find_program(
     argv: Sequence[Word], first: int, begins: Callable[[str], bool], has_stdin: bool = False
 ) -> LaunchedProgram | None:
     """Find the program behind the launcher at index ``first`` (srun, ssh, su ...); None if no
-    program that can be read stands behind it. begins: tells by a word's name whether the word is a
-    wrapper, shell or container engine. has_stdin: standard input has a script."""
+    program that can be read stands behind it.
+
+    Args:
+        begins: Tells by a word's name whether the word is a wrapper, shell or container engine.
+        has_stdin: Standard input has a script.
+    """
     name = argv[first].text.rpartition("/")[2]
     remote = remote_words([word.text for word in argv], first)
     if remote is not None:
@@ -192,7 +203,10 @@ def _remote_text(argv: Sequence[Word]) -> Word:
 
 def starts_server(argv: Sequence[Word]) -> bool:
     """Tell whether words start a long-running program of a launch: an engine, a store, a master, a
-    router, or a service such as etcd. ``--help`` and ``--version`` start none."""
+    router, or a service such as etcd.
+
+    ``--help`` and ``--version`` start none.
+    """
     texts = [word.text for word in argv]
     if not texts or {"-h", "--help", "-v", "--version"} & set(texts):
         return False
@@ -217,15 +231,23 @@ IN_JOB = "SLURM_JOB_ID"
 
 
 class Tasks(NamedTuple):
-    """How many processes a launcher starts. per_host: on each host. hosts: on how many hosts."""
+    """How many processes a launcher starts.
+
+    Attributes:
+        per_host: On each host.
+        hosts: On how many hosts.
+    """
 
     per_host: int
     hosts: int
 
 
 def tasks(wrapper: Sequence[str], environment: Mapping[str, Word]) -> Tasks | None:
-    """Return how many processes srun(1) starts, by its options and sbatch's variables. None for
-    another wrapper, or if that is not known."""
+    """Return how many processes srun(1) starts, by its options and sbatch's variables.
+
+    Returns:
+        None for another wrapper, or if that is not known.
+    """
     if not wrapper or wrapper[0].rpartition("/")[2] != "srun":
         return None
 
@@ -271,8 +293,12 @@ def _whole(text: str) -> int:
 
 def _slurm_gpus(argv: Sequence[str], nodes: int | None, per_host: int = 1) -> int | None:
     """Return the GPUs on a host by options of srun(1) or sbatch(1): the least number if several
-    options give one, None if no option does. nodes: the number of hosts, None if not known.
-    per_host: tasks on a host."""
+    options give one, None if no option does.
+
+    Args:
+        nodes: The number of hosts, None if not known.
+        per_host: Tasks on a host.
+    """
     counts: list[int] = []
     for name, value in option_values(argv):
         each = {"--gpus-per-node": 1, "--gpus-per-task": per_host}.get(name)
@@ -289,7 +315,10 @@ def _slurm_gpus(argv: Sequence[str], nodes: int | None, per_host: int = 1) -> in
 
 def step_gpus(argv: Sequence[Word], environment: Mapping[str, Word]) -> dict[str, Word]:
     """Return the variable ``SLURM_GPUS_ON_NODE`` as a task of ``srun`` has it; {} if neither the
-    options in ``argv`` nor SLURM_GPUS_PER_TASK tell. The options win."""
+    options in ``argv`` nor SLURM_GPUS_PER_TASK tell.
+
+    The options win.
+    """
     texts = [word.text for word in argv]
     each = environment.get("SLURM_GPUS_PER_TASK")
     if each is not None and not any(text.startswith(("--gpus", "--gres", "-G")) for text in texts):
@@ -309,8 +338,10 @@ def _slurm_mem(argv: Sequence[str]) -> int | None:
 
 
 def slurm_variables(text: str) -> dict[str, str]:
-    """Return the variables that sbatch sets for a job with the ``#SBATCH`` lines of a script. Those
-    that the lines do not tell are left out."""
+    """Return the variables that sbatch sets for a job with the ``#SBATCH`` lines of a script.
+
+    Those that the lines do not tell are left out.
+    """
     argv: list[str] = ["sbatch"]
     for line in text.splitlines():
         if line.startswith("#SBATCH"):
@@ -335,7 +366,8 @@ def slurm_variables(text: str) -> dict[str, str]:
 
 def _settings(argv: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
     """Return name and value of the variables that a launcher's own options set: ``-e``, ``-x``,
-    Ray's environment."""
+    Ray's environment.
+    """
     settings: list[tuple[str, Word]] = []
     before = ""
     for word in argv:
@@ -351,7 +383,8 @@ def _settings(argv: Sequence[Word]) -> tuple[tuple[str, Word], ...]:
 
 def _ray_env(word: Word) -> list[tuple[str, Word]]:
     """Return the variables of ``ray job submit --runtime-env-json '{"env_vars": {...}}'``; [] for a
-    text that is no such JSON."""
+    text that is no such JSON.
+    """
     try:
         variables = json.loads(word.text).get("env_vars", {})
     except (ValueError, RecursionError, AttributeError):
@@ -363,7 +396,12 @@ def _ray_env(word: Word) -> list[tuple[str, Word]]:
 
 def _note(word: Word, name: str) -> SourceNote | None:
     """Return a note on what a launcher changes and a launch does not show; None if it changes
-    nothing. word: the launcher. name: its name without a folder."""
+    nothing.
+
+    Args:
+        word: The launcher.
+        name: Its name without a folder.
+    """
     if name in _HERE:
         return None
     id_, why = "launcher", "it is not read, nor what it sets for the program"

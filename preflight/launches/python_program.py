@@ -46,8 +46,12 @@ Doubts = tuple[SourceNote, ...]
 
 
 class _CodePlace(NamedTuple):
-    """A call or an assignment of a program. function: the one that it stands in, "" for none.
-    doubts: the conditions and loops around it, within that function."""
+    """A call or an assignment of a program.
+
+    Attributes:
+        function: The one that it stands in, "" for none.
+        doubts: The conditions and loops around it, within that function.
+    """
 
     syntax: ast.Call | ast.Assign | ast.AugAssign | ast.Delete
     function: str
@@ -61,8 +65,11 @@ def _read(launch: LaunchText) -> Reading:
 
 
 def read_program(launch: LaunchText) -> Reading:
-    """Return the commands of a Python text, with notes on calls that are not read. Raises
-    SourceError for a text that is not Python, or is longer than 1 MiB."""
+    """Return the commands of a Python text, with notes on calls that are not read.
+
+    Raises:
+        SourceError: For a text that is not Python, or is longer than 1 MiB.
+    """
     variables, notes = with_env_files(launch)
     if len(launch.text) > 1 << 20:
         raise SourceError(f"{launch.path} is too long a program: give the launch alone")
@@ -98,7 +105,11 @@ class _Program:
 
     def places_below(self, syntax: ast.AST, function: str, doubts: Doubts) -> Iterator[_CodePlace]:
         """Yield each call, assignment and ``del`` of ``syntax``, arguments before their call.
-        function: the function around, "" for none. doubts: the conditions and loops around."""
+
+        Args:
+            function: The function around, "" for none.
+            doubts: The conditions and loops around.
+        """
         test = getattr(syntax, "test", None)
         shown = "" if test is None else ast.unparse(test)[:60]
         if isinstance(syntax, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -115,8 +126,13 @@ class _Program:
             yield _CodePlace(syntax, function, doubts)
 
     def doubts(self, place: _CodePlace, depth: int = 0) -> Doubts:
-        """Return the doubts of a place, and of the only call of its function. Without exactly one
-        call, the number of calls is a doubt. depth: the number of calls in between so far."""
+        """Return the doubts of a place, and of the only call of its function.
+
+        Without exactly one call, the number of calls is a doubt.
+
+        Args:
+            depth: The number of calls in between so far.
+        """
         if not place.function:
             return place.doubts
         calls = self.called[place.function]
@@ -128,7 +144,10 @@ class _Program:
 
     def readings(self) -> Iterator[Reading]:
         """Yield the commands of each literal call, and a note on each other call that may start
-        something. Also notes on changes of the environment that are not read."""
+        something.
+
+        Also notes on changes of the environment that are not read.
+        """
         unread_places, has_started = list[_CodePlace](), False
         starred = self.imported.get("*", "")[:-1]
         for place in self.places:
@@ -157,8 +176,11 @@ class _Program:
             yield Reading((), (SourceNote(_UNREAD, message, self.at(each.syntax)),))
 
     def words(self, call: ast.Call, full: str) -> list[Word]:
-        """Return the words that a literal call starts; none for any other call. full: the called
-        function with its module."""
+        """Return the words that a literal call starts; none for any other call.
+
+        Args:
+            full: The called function with its module.
+        """
         keywords = {each.arg for each in call.keywords}
         if _ENGINE.fullmatch(full):
             front = [Word(text, self.at(call)) for text in _SERVER]
@@ -185,8 +207,10 @@ class _Program:
         return Word(text, self.at(syntax), (text,), inside=Inside("program", self.path))
 
     def argument_words(self, keyword: ast.keyword) -> Iterator[Word]:
-        """Yield a keyword argument as words: the flag and its value, or each item of a list. True
-        gives only the flag; False and None give no word."""
+        """Yield a keyword argument as words: the flag and its value, or each item of a list.
+
+        True gives only the flag; False and None give no word.
+        """
         flag = Word(f"--{(keyword.arg or '').replace('_', '-')}", self.at(keyword.value))
         try:
             value = ast.literal_eval(keyword.value)

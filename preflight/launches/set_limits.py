@@ -59,9 +59,11 @@ def exec_user_and_limits(command: str, origin: Origin) -> tuple[RunAs, tuple[Set
 
 
 def slurm_memlock(origin: Origin) -> SetLimit:
-    """Return the memlock limit of a Slurm job, seen from outside of the job: Unknown. Slurm passes
-    on the limits of the shell that submits it; for InfiniBand its guide leaves memlock to slurmd.
-    Source: slurm.conf(5), PropagateResourceLimitsExcept; Slurm's FAQ."""
+    """Return the memlock limit of a Slurm job, seen from outside of the job: Unknown.
+
+    Slurm passes on the limits of the shell that submits it; for InfiniBand its guide leaves memlock
+    to slurmd. Source: slurm.conf(5), PropagateResourceLimitsExcept; Slurm's FAQ.
+    """
     why = Unknown(
         f"Slurm starts it ({origin}): with the limit of the shell that submits the job, or with "
         "slurmd's where slurm.conf has PropagateResourceLimitsExcept=MEMLOCK",
@@ -102,7 +104,10 @@ def ulimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
 
 def _ulimit_bound(word: Word, unit: int) -> int | Bound | Unknown | None:
     """Return the bound that a word of ``ulimit`` sets: its number times ``unit``; None: unlimited;
-    Unknown: a variable is not set. ``hard`` and the like are a Bound, an invalid word STAYS."""
+    Unknown: a variable is not set.
+
+    ``hard`` and the like are a Bound, an invalid word STAYS.
+    """
     printed = _ASKED.fullmatch(word.text)
     if printed is not None:
         return Bound.HARD if "H" in (printed.group(1) or printed.group(2)) else Bound.SOFT
@@ -127,7 +132,12 @@ def prlimit(argv: Sequence[Word]) -> Iterator[SetLimit]:
 
 def unit_limit(key: str, word: Word, unit: str, raises: bool = True) -> SetLimit | None:
     """Return the limit that ``LimitNOFILE=1024:4096`` sets; None for one that no check judges.
-    word: the value. unit: the unit's name. raises: as in SetLimit."""
+
+    Args:
+        word: The value.
+        unit: The unit's name.
+        raises: As in SetLimit.
+    """
     name = key.removeprefix("Limit").lower()
     if not key.startswith("Limit") or name not in LIMIT_NAMES:
         return None
@@ -144,8 +154,12 @@ def unit_defaults(unit: str, limits: Iterable[SetLimit]) -> Iterator[SetLimit]:
 
 
 def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
-    """Return a limit whose ``value`` is written as ``soft:hard``, or as one number for both. name:
-    of the limit. raises: the limit may go above the hard limit in force."""
+    """Return a limit whose ``value`` is written as ``soft:hard``, or as one number for both.
+
+    Args:
+        name: Of the limit.
+        raises: The limit may go above the hard limit in force.
+    """
     soft, colon, hard = value.partition(":")
 
     def bound(text: str) -> int | Bound | Unknown | None:
@@ -178,9 +192,14 @@ def limit_note(key: str, value: str, origin: Origin) -> SourceNote | None:
 class _Changer(NamedTuple):
     """A program that changes the user.
 
-    options: those that name the user. usual: the user without such an option, "" for no change.
-    short: the one-letter options that take a word. first: the first other word is the user.
-    service: the PAM service that opens a session. login: the options for a login shell."""
+    Attributes:
+        options: Those that name the user.
+        usual: The user without such an option, "" for no change.
+        short: The one-letter options that take a word.
+        first: The first other word is the user.
+        service: The PAM service that opens a session.
+        login: The options for a login shell.
+    """
 
     options: tuple[str, ...] = ()
     usual: str = ""
@@ -202,7 +221,11 @@ _CHANGERS = {
 
 def changed_user(argv: Sequence[Word], behind: Sequence[Word] = ()) -> RunAs:
     """Return the user of a wrapper's program, as ``sudo -u NAME`` sets it; RunAs() if it changes
-    none. behind: the words behind the text of ``su -c``."""
+    none.
+
+    Args:
+        behind: The words behind the text of ``su -c``.
+    """
     name = argv[0].text.rpartition("/")[2]
     texts = [word.text for word in argv[1:]]
     changer = _CHANGERS.get(name)
@@ -226,7 +249,8 @@ def _user(word: Word) -> str | Unknown:
 
 def _user_word(changer: _Changer, argv: Sequence[Word]) -> Word | None:
     """Return the word of ``sudo -u NAME``, ``su NAME`` and the like that names the user; None if no
-    word does."""
+    word does.
+    """
     index = 0
     while index < len(argv):
         text, option = argv[index].text, ""
@@ -270,7 +294,8 @@ def options_not_read(argv: Sequence[Word]) -> Iterator[SourceNote]:
 
 def login_limits(argv: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
     """Yield the limits of the session that sudo, su or runuser opens for the user ``run_as``;
-    nothing for another program."""
+    nothing for another program.
+    """
     changer = _CHANGERS.get(argv[0].text.rpartition("/")[2])
     if changer is None or not changer.service:
         return
@@ -283,8 +308,13 @@ def login_limits(argv: Sequence[Word], run_as: RunAs) -> Iterator[SetLimit]:
 
 
 def unit_user(settings: Iterable[tuple[str, Word]], system: bool, unit: str) -> RunAs:
-    """Return the user of a unit's processes, with the capabilities that they gain. settings: keys
-    and values of the unit. system: root's manager runs the unit. unit: the unit's path."""
+    """Return the user of a unit's processes, with the capabilities that they gain.
+
+    Args:
+        settings: Keys and values of the unit.
+        system: Root's manager runs the unit.
+        unit: The unit's path.
+    """
     run_as = RunAs("root", (), unit) if system else RunAs()
     for key, word in settings:
         if key == "User" and word.text:

@@ -46,11 +46,15 @@ _RESULTS: dict[type, Callable[[int, int], int]] = {
 
 
 def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int | None:
-    """Return the result of a formula: of several between commas the last, 0 for an empty text. None
-    if the formula is not understood, or ``value`` knows no number for a name.
+    """Return the result of a formula: of several between commas the last, 0 for an empty text.
 
-    assign: called with name and result for ``i++`` or ``i = 3``; if it is None, such a formula
-    gives None. Sums and comparisons are understood; bits, bases, ``**`` and ``?:`` are not."""
+    Args:
+        assign: Called with name and result for ``i++`` or ``i = 3``; if it is None, such a formula
+            gives None. Sums and comparisons are understood; bits, bases, ``**`` and ``?:`` are not.
+
+    Returns:
+        None if the formula is not understood, or ``value`` knows no number for a name.
+    """
     if len(formula) > _LONGEST_FORMULA:
         return None
     result = 0
@@ -70,8 +74,11 @@ def names_set(formula: str) -> dict[str, bool]:
 
 def _evaluate_part(text: str, value: Value, assign: Assign | None) -> int:
     """Work out what stands between two commas of a formula, and do its assignment; ``i++`` returns
-    the old value. Raises ArithmeticError, or SyntaxError and others of ``ast.parse``, if it is not
-    understood, or assigns and ``assign`` is None."""
+    the old value.
+
+    Raises ArithmeticError, or SyntaxError and others of ``ast.parse``, if it is not understood, or
+    assigns and ``assign`` is None.
+    """
     match = _SETS.fullmatch(text)
     if match is None or not names_set(text):
         if names_set(text):
@@ -107,8 +114,11 @@ def _number(name: str, value: Value) -> int:
 
 
 def _evaluate(tree: ast.expr, value: Value) -> int:
-    """Return the result of a formula's syntax tree, in C's 64-bit integers. Raises ArithmeticError
-    if an operator is not supported, a name not known, or the result too large."""
+    """Return the result of a formula's syntax tree, in C's 64-bit integers.
+
+    Raises:
+        ArithmeticError: If an operator is not supported, a name not known, or the result too large.
+    """
     match tree:
         case ast.Constant(int() as result) if not isinstance(result, bool):
             pass

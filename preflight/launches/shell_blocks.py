@@ -32,10 +32,16 @@ _NOT_COUNTED = "how many times it runs is not known"
 
 
 class ShellBlocks(ShellFlow):
-    """Follows ``if``, ``case`` and loops. Each ``on_`` method takes its tree; returns the truth."""
+    """Follows ``if``, ``case`` and loops.
+
+    Each ``on_`` method takes its tree; returns the truth.
+    """
 
     def on_compound_statement(self, text: ShellText, tree: Node) -> Truth:
-        """Go through ``{ a; b; }``, or work out ``((...))``. Return whether it succeeds."""
+        """Go through ``{ a; b; }``, or work out ``((...))``.
+
+        Return whether it succeeds.
+        """
         if tree.children[0].type == "((":
             formula = text.text(tree)[2:-2]
             result = number(self.state, formula, text.origin(tree), assigns=True)
@@ -43,7 +49,10 @@ class ShellBlocks(ShellFlow):
         return self.run(text, tree.children)
 
     def on_subshell(self, text: ShellText, tree: Node) -> Truth:
-        """Go through ``( ... )``, whose changes are lost behind it. Return whether it succeeds."""
+        """Go through ``( ... )``, whose changes are lost behind it.
+
+        Return whether it succeeds.
+        """
         written = text.text(tree)
         if written.startswith("((") and written.endswith("))"):  # behind !, bash reads a sum
             result = number(self.state, written[2:-2], text.origin(tree), assigns=True)
@@ -68,15 +77,20 @@ class ShellBlocks(ShellFlow):
         return TRUE
 
     def test(self, text: ShellText, nodes: Sequence[Node]) -> Truth:
-        """Go through a condition, in which ``set -e`` ends nothing. Return whether it holds."""
+        """Go through a condition, in which ``set -e`` ends nothing.
+
+        Return whether it holds.
+        """
         self.tested += 1
         ended = self.run(text, nodes)
         self.tested -= 1
         return ended
 
     def on_if_statement(self, text: ShellText, tree: Node) -> Truth:
-        """Go through an ``if``: the branch that is taken, or every branch that may be. Return
-        whether it succeeds."""
+        """Go through an ``if``: the branch that is taken, or every branch that may be.
+
+        Return whether it succeeds.
+        """
         arms = arms_of(tree)
         skipped: list[Sequence[Node]] = []  # that a variable would lead to that nothing sets
         for index, (condition, body) in enumerate(arms):
@@ -109,7 +123,11 @@ class ShellBlocks(ShellFlow):
         self, text: ShellText, condition: Sequence[Node] | None, truth: Truth, several: bool = False
     ) -> SourceNote:
         """Keep and return a note on a condition of an ``if`` or a loop whose outcome is not known.
-        truth: of the condition. several: another branch follows."""
+
+        Args:
+            truth: Of the condition.
+            several: Another branch follows.
+        """
         parts = [Part("", tree) for tree in condition or () if is_command(tree)]
         return self.undecided_note(text, parts, truth, several)
 
@@ -122,11 +140,15 @@ class ShellBlocks(ShellFlow):
         tests: bool = False,
         unset: bool = False,
     ) -> Truth:
-        """Go through every branch that may run, each doubted by ``note``. Return OPEN.
+        """Go through every branch that may run, each doubted by ``note``.
 
-        tests: the condition of the first arm is tested; else its branch is read. skipped: branches
-        passed over before, which are read too if ``tests``. unset: the condition depends on a
-        variable that nothing sets."""
+        Return OPEN.
+
+        Args:
+            tests: The condition of the first arm is tested; else its branch is read.
+            skipped: Branches passed over before, which are read too if ``tests``.
+            unset: The condition depends on a variable that nothing sets.
+        """
         bodies = skipped if tests else ()
         outcomes = [self.branch(note, partial(self.run, text, body)) for body in bodies]
         for condition, body in arms:
@@ -145,8 +167,10 @@ class ShellBlocks(ShellFlow):
         return OPEN
 
     def on_case_statement(self, text: ShellText, tree: Node) -> Truth:
-        """Go through a ``case``: the arm that is taken, or every arm that may be. Return whether it
-        succeeds."""
+        """Go through a ``case``: the arm that is taken, or every arm that may be.
+
+        Return whether it succeeds.
+        """
         head = tree.child_by_field_name("value")
         items = [child for child in tree.children if child.type == "case_item"]
         ends = [child.type for item in items for child in item.children[-1:]]
@@ -193,7 +217,10 @@ class ShellBlocks(ShellFlow):
 
     def on_while_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through ``while`` or ``until``, turn by turn; once if the outcome of the condition is
-        not known, or never changes, as in ``while true``. Return whether the loop succeeds."""
+        not known, or never changes, as in ``while true``.
+
+        Return whether the loop succeeds.
+        """
         *condition, body = [child for child in tree.children[1:] if child.type != "comment"]
         written = " ".join(text.text(child) for child in condition if child.is_named)
         constant = "$" not in written and "((" not in written and not written.startswith("read")
@@ -217,7 +244,10 @@ class ShellBlocks(ShellFlow):
                 return TRUE  # while true: what it starts ends before it is started again
 
     def run_turn(self, text: ShellText, body: Node) -> Truth:
-        """Go through a loop's body once. Return whether the last command that is run succeeds."""
+        """Go through a loop's body once.
+
+        Return whether the last command that is run succeeds.
+        """
         before = len(self.commands)
         ended = self.run(text, body.children)
         programs = [command.words[0].text for command in self.commands[before:] if command.words]
@@ -236,8 +266,10 @@ class ShellBlocks(ShellFlow):
         return bool(self.stop)
 
     def count_turn(self, text: ShellText, body: Node) -> bool:
-        """Count a turn of a loop, and return whether the turn is to be read. If not, as some loops
-        never end, note that the other turns are not read."""
+        """Count a turn of a loop, and return whether the turn is to be read.
+
+        If not, as some loops never end, note that the other turns are not read.
+        """
         self.turns += 1
         many_turns = self.turns - self.waited + self.waited // 10 > MOST_TURNS
         if not many_turns and self.state.budget.spend(body.end_byte - body.start_byte):
@@ -282,7 +314,8 @@ class ShellBlocks(ShellFlow):
 
     def on_c_style_for_statement(self, text: ShellText, tree: Node) -> Truth:
         """Go through ``for ((i = 0; i < 8; i++))``: once, with its variables unknown, if a sum is
-        not known."""
+        not known.
+        """
         body, origin = tree.child_by_field_name("body"), text.origin(tree)
         head = re.match(r"for\s*\(\((.*?)\)\)\s*(?:;|do\b|\n|\{)", text.text(tree), re.DOTALL)
         if body is None or head is None:
@@ -306,6 +339,10 @@ class ShellBlocks(ShellFlow):
         return TRUE
 
     def run_once(self, text: ShellText, body: Node, message: str, origin: Origin) -> None:
-        """Go through a loop's body once, in doubt. message: the reason, for the note."""
+        """Go through a loop's body once, in doubt.
+
+        Args:
+            message: The reason, for the note.
+        """
         note = SourceNote("loop-not-counted", message, origin)
         self.merge([self.branch(note, partial(self.run_turn, text, body)), {}], note)

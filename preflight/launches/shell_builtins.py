@@ -46,8 +46,11 @@ def nested_cost(text: str, depth: int) -> int:
 
 
 class Assignment(NamedTuple):
-    """``NAME=value``, ``NAME+=value`` (adds) or ``NAME[place]=value``. elements: the nodes of
-    ``NAME=(a b)``, None for a single value."""
+    """``NAME=value``, ``NAME+=value`` (adds) or ``NAME[place]=value``.
+
+    Attributes:
+        elements: The nodes of ``NAME=(a b)``, None for a single value.
+    """
 
     name: str
     place: str | None
@@ -69,8 +72,11 @@ class ShellBuiltins(ShellBlocks):
     """Carries out assignments and the shell's own commands; if not followed, names get unknown."""
 
     def builtin(self, command: SimpleCommand, piped: Word | None) -> Truth:
-        """Carry out one of the shell's own commands, and return whether it succeeds. piped: its
-        standard input, None if not known."""
+        """Carry out one of the shell's own commands, and return whether it succeeds.
+
+        Args:
+            piped: Its standard input, None if not known.
+        """
         (text, argv, _, origin), state = command, self.state
         program, *arguments = [word.text for word in argv]
         if program in (".", "source"):
@@ -115,7 +121,10 @@ class ShellBuiltins(ShellBlocks):
 
     def read_names(self, command: SimpleCommand, piped: Word | None) -> Truth:
         """Carry out ``IFS=, read -ra NAMES <<< TEXT`` with a known text of one line; with any other
-        text or option the names become unknown. Return whether it succeeds."""
+        text or option the names become unknown.
+
+        Return whether it succeeds.
+        """
         (text, argv, settings, _), state = command, self.state
         ends = state.field_ends()
         for setting in settings:
@@ -142,7 +151,10 @@ class ShellBuiltins(ShellBlocks):
 
     def set_options(self, argv: Sequence[Word]) -> None:
         """Carry out ``set -euo pipefail -f`` and ``set -- x y``: allexport, errexit and noglob, and
-        the parameters. Other options are passed over."""
+        the parameters.
+
+        Other options are passed over.
+        """
         long, on = 0, True
         for place, word in enumerate(argv[1:], start=1):
             text = word.text
@@ -165,7 +177,8 @@ class ShellBuiltins(ShellBlocks):
 
     def leave(self, program: str, arguments: list[str]) -> None:
         """Carry out exit, return, break or continue (``program``): keep its name in ``stop``, and
-        its status or levels."""
+        its status or levels.
+        """
         known = arguments and re.fullmatch(r"[0-9]{1,3}", arguments[0])
         status = int(arguments[0]) if known else None
         if program == "return":
@@ -187,8 +200,10 @@ class ShellBuiltins(ShellBlocks):
             self.state.give_parameters(parameters[int(count) :])
 
     def eval(self, argv: Sequence[Word], text: ShellText, origin: Origin) -> Truth:
-        """Read the text that eval is given as a part of this script. Note a text that is not known;
-        unset variables that a server needs may then become unknown."""
+        """Read the text that eval is given as a part of this script.
+
+        Note a text that is not known; unset variables that a server needs may then become unknown.
+        """
         script = " ".join(word.text for word in argv)
         if self.depth + len(self.active) >= DEEPEST_SCRIPT:
             self.note("script-not-read", "eval within eval: the innermost is not read", origin)
@@ -207,7 +222,11 @@ class ShellBuiltins(ShellBlocks):
         return self.run_inner("eval", self.parse(script, text.source, origin.line))
 
     def run_inner(self, what: str, inner: ShellText) -> Truth:
-        """Go through a text that this shell itself reads. what: ``eval`` or ``source``."""
+        """Go through a text that this shell itself reads.
+
+        Args:
+            what: ``eval`` or ``source``.
+        """
         self.active.append(what)
         ended = self.run_whole(inner)
         self.active.pop()
@@ -215,8 +234,10 @@ class ShellBuiltins(ShellBlocks):
 
     def source_file(self, argv: Sequence[Word], origin: Origin) -> Truth:
         """Carry out ``source FILE ARGUMENTS``, given as ``argv``: go through the file in this
-        shell. A file that cannot be read is noted; unset variables that a server needs may become
-        unknown."""
+        shell.
+
+        A file that cannot be read is noted; unset variables that a server needs may become unknown.
+        """
         name = argv[0].text if argv else ""
         known = bool(argv) and (not argv[0].unresolved or name in self.files)
         text = self.text_of_file(name) if known and not name.endswith(_PERSONAL) else None
@@ -238,7 +259,8 @@ class ShellBuiltins(ShellBlocks):
 
     def assignment(self, text: ShellText, tree: Node) -> Assignment:
         """Return the parts of ``A=x``, ``A+=x``, ``A[1]=x`` or ``A=(x y)``; an empty name if the
-        tree does not parse."""
+        tree does not parse.
+        """
         target, behind = tree.child_by_field_name("name"), tree.child_by_field_name("value")
         if target is None:  # of what does not parse
             return Assignment("", None, False, (), None)
@@ -254,8 +276,13 @@ class ShellBuiltins(ShellBlocks):
         return Assignment(name, index, adds, pieces, elements)
 
     def run_assignment(self, text: ShellText, tree: Node, exported: bool | None = None) -> None:
-        """Carry out an assignment to a variable, an array or an element. If the assignment is not
-        supported, the name becomes unknown. exported: None for no change of that."""
+        """Carry out an assignment to a variable, an array or an element.
+
+        If the assignment is not supported, the name becomes unknown.
+
+        Args:
+            exported: None for no change of that.
+        """
         state, origin = self.state, text.origin(tree)
         name, index, adds, pieces, nodes = self.assignment(text, tree)
         if not name:
@@ -386,7 +413,11 @@ class ShellBuiltins(ShellBlocks):
 
     def environment(self, text: ShellText, settings: Sequence[Node]) -> Mapping[str, Word]:
         """Return the environment of a program with assignments in front, ``A=1 program``; the
-        variables of the shell itself do not change. settings: the assignments."""
+        variables of the shell itself do not change.
+
+        Args:
+            settings: The assignments.
+        """
         environment = self.state.variables.environment()
         if not settings:
             return environment

@@ -32,10 +32,14 @@ _MOST_ITEMS = 60
 class Truth(NamedTuple):
     """Whether a condition holds.
 
-    value: None if nothing decides. soft: the value assumes that the script has no argument: the
-    author of ``[ -z "$1" ] && exit`` expects the caller to give one. doubts: undecided conditions
-    that the value depends on. by_program: a program decides, and none is run. asks: the unset
-    variable that must be empty for the condition, with ! if it must not be."""
+    Attributes:
+        value: None if nothing decides.
+        soft: The value assumes that the script has no argument: the author of ``[ -z "$1" ] &&
+            exit`` expects the caller to give one.
+        doubts: Undecided conditions that the value depends on.
+        by_program: A program decides, and none is run.
+        asks: The unset variable that must be empty for the condition, with ! if it must not be.
+    """
 
     value: bool | None
     soft: bool = False
@@ -82,7 +86,11 @@ class _Item(NamedTuple):
 
 
 class Conditions:
-    """Decides the conditions of one shell. has_file: tells whether the launch has a file nearby."""
+    """Decides the conditions of one shell.
+
+    Args:
+        has_file: Tells whether the launch has a file nearby.
+    """
 
     def __init__(self, state: ShellState, has_file: Callable[[str], bool]) -> None:
         self.state, self.has_file = state, has_file
@@ -113,7 +121,8 @@ class Conditions:
 
     def _whole(self, items: list[_Item], double: bool, origin: Origin) -> Truth:
         """Return the truth of all items of a condition; OPEN if they do not parse, or are more than
-        60. double: the condition stands in ``[[ ]]``, not in ``[ ]``."""
+        60. double: the condition stands in ``[[ ]]``, not in ``[ ]``.
+        """
         reader = _Reader(self, items, double, origin)
         try:
             truth = reader.disjunction() if len(items) <= _MOST_ITEMS else OPEN
@@ -122,8 +131,11 @@ class Conditions:
         return truth if not reader.items else OPEN
 
     def unary(self, operator: str, word: Word) -> Truth:
-        """Return the truth of ``-z WORD``, ``-f WORD`` and the like. ``-e``, ``-f``, ``-r`` and
-        ``-s`` are true if the file lies beside the launch; other tests of a file are undecided."""
+        """Return the truth of ``-z WORD``, ``-f WORD`` and the like.
+
+        ``-e``, ``-f``, ``-r`` and ``-s`` are true if the file lies beside the launch; other tests
+        of a file are undecided.
+        """
         if operator in ("-z", "-n"):
             truth = self.is_empty(word)
             return truth if operator == "-z" else truth.negated()
@@ -131,9 +143,11 @@ class Conditions:
         return Truth(lies or None, doubts=word.doubts if lies or word.unresolved else ())
 
     def is_empty(self, word: Word) -> Truth:
-        """Return whether a text is empty. An unknown argument of the script is taken as empty, with
-        ``soft`` set. Any other unknown text is undecided, unless a known part makes it not
-        empty."""
+        """Return whether a text is empty.
+
+        An unknown argument of the script is taken as empty, with ``soft`` set. Any other unknown
+        text is undecided, unless a known part makes it not empty.
+        """
         if not word.unresolved:
             return Truth(not word.text, doubts=word.doubts)
         match = _NEVER_SET.fullmatch(word.text)
@@ -150,8 +164,10 @@ class Conditions:
         return Truth(None, doubts=word.doubts, asks=asks)
 
     def binary(self, left: Word, operator: str, right: Word) -> Truth:
-        """Return the truth of ``left = right``, ``left -eq right`` and the like. It is undecided
-        for an operator that is not supported, such as ``<`` or ``-nt``."""
+        """Return the truth of ``left = right``, ``left -eq right`` and the like.
+
+        It is undecided for an operator that is not supported, such as ``<`` or ``-nt``.
+        """
         doubts = (*left.doubts, *right.doubts)
         if operator in _NUMERIC:
             (a, soft), (b, also) = self.integer(left), self.integer(right)
@@ -167,8 +183,11 @@ class Conditions:
         return Truth(None, doubts=doubts)
 
     def integer(self, word: Word) -> tuple[int | None, bool]:
-        """Return the number of a word, None if not known. The second value is True if the number
-        assumes that the script has no arguments: ``$#`` is then 0."""
+        """Return the number of a word, None if not known.
+
+        The second value is True if the number assumes that the script has no arguments: ``$#`` is
+        then 0.
+        """
         if word.text == "$#" and self.state.parameters is None:
             return 0, True
         if word.unresolved or not _INTEGER.fullmatch(word.text.strip()):
@@ -177,7 +196,8 @@ class Conditions:
 
     def matches(self, word: Word, pieces: Pieces, origin: Origin) -> Truth:
         """Return whether ``word`` matches the pattern ``pieces``, as in ``case`` and ``[[ == ]]``;
-        undecided if one of the two is not known."""
+        undecided if one of the two is not known.
+        """
         compiled = pattern(self.state, pieces, origin)
         if isinstance(compiled, Word):
             return Truth(None, doubts=(*word.doubts, *compiled.doubts))
@@ -194,7 +214,8 @@ class Conditions:
 
     def regex_matches(self, word: Word, raw: str) -> Truth:
         """Return whether the expression ``raw`` matches; undecided if the word is not known, or if
-        POSIX and Python may differ."""
+        POSIX and Python may differ.
+        """
         self.state.lose("BASH_REMATCH", word.origin, array=True)
         known = not word.unresolved and len(word.text) <= _LONGEST_SEARCHED and word.text.isascii()
         if not known or not raw or not _EXPRESSION.fullmatch(raw):
@@ -226,7 +247,11 @@ class _Reader:
     def chain(
         self, combine: Callable[[Truth, Truth], Truth], operator: str, read: Callable[[], Truth]
     ) -> Truth:
-        """Read conditions joined by ``operator``, each with ``read``. combine: both, or either."""
+        """Read conditions joined by ``operator``, each with ``read``.
+
+        Args:
+            combine: Both, or either.
+        """
         truth = read()
         while self.operator() == operator:
             self.items = self.items[1:]
@@ -234,8 +259,11 @@ class _Reader:
         return truth
 
     def single(self) -> Truth:
-        """Read one condition, or one in brackets, and take its items away. Raises IndexError if it
-        does not parse."""
+        """Read one condition, or one in brackets, and take its items away.
+
+        Raises:
+            IndexError: If it does not parse.
+        """
         items = self.items
         if not items:
             if self.double:
@@ -283,8 +311,10 @@ class _Reader:
 
 
 def _flatten(text: ShellText, nodes: Sequence[Node]) -> list[str | list[Node]]:
-    """Return the parts of a condition in order: an operator as text, an operand as its nodes. The
-    grammar nests them otherwise."""
+    """Return the parts of a condition in order: an operator as text, an operand as its nodes.
+
+    The grammar nests them otherwise.
+    """
     items: list[str | list[Node]] = []
     end = -1
     stack = list(reversed(nodes))

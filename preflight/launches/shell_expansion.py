@@ -39,8 +39,10 @@ class _NotKnownError(Exception):
 
 
 def expand(state: ShellState, word: WrittenWord, origin: Origin) -> list[Word]:
-    """Expand a word of a command as bash does: braces, variables, ``$(...)``, splitting. Return no
-    word, one or several; a part that is not known stays as written, and is unresolved."""
+    """Expand a word of a command as bash does: braces, variables, ``$(...)``, splitting.
+
+    Return no word, one or several; a part that is not known stays as written, and is unresolved.
+    """
     pieces = word.pieces
     if len(pieces) == 1 and pieces[0].type == "text":
         text, quoted = pieces[0].text, pieces[0].quoted
@@ -74,8 +76,10 @@ def value(state: ShellState, pieces: Pieces, origin: Origin) -> Word:
 def number(state: ShellState, formula: str, origin: Origin, assigns: bool = False) -> int | None:
     """Return the result of a formula, such as the one in ``$((...))``; None if it is not known.
 
-    assigns: carry out ``i++`` and ``i = 3``; if the result is None, these variables become unknown.
-    Otherwise the result of a formula that sets variables is None."""
+    Args:
+        assigns: Carry out ``i++`` and ``i = 3``; if the result is None, these variables become
+            unknown. Otherwise the result of a formula that sets variables is None.
+    """
     text: str | None = formula
     if "$" in formula or "`" in formula:
         pieces = value_pieces(formula)
@@ -99,8 +103,11 @@ def number(state: ShellState, formula: str, origin: Origin, assigns: bool = Fals
 
 
 def pattern(state: ShellState, pieces: Pieces, origin: Origin) -> re.Pattern[str] | Word | None:
-    """Return a pattern of the shell as a regular expression for a whole text. If a variable in it
-    is not known, the unresolved word instead; None if the pattern is extended or too long."""
+    """Return a pattern of the shell as a regular expression for a whole text.
+
+    If a variable in it is not known, the unresolved word instead; None if the pattern is extended
+    or too long.
+    """
     parts: list[str] = []
     for piece in pieces:
         word = value(state, (piece,), origin)
@@ -134,8 +141,12 @@ def _ends_of_fields(ends: str) -> re.Pattern[str]:
 
 
 def fields(line: str, ends: str, most: int | None = None) -> list[str]:
-    """Split a line as the shell's ``read`` does, at the letters of IFS (``ends``). most: the exact
-    number of fields, the last with all that is left, missing ones empty; None: all fields."""
+    """Split a line as the shell's ``read`` does, at the letters of IFS (``ends``).
+
+    Args:
+        most: The exact number of fields, the last with all that is left, missing ones empty; None:
+            all fields.
+    """
     finder, blanks = _ends_of_fields(ends), "".join(each for each in ends if each in BLANKS)
     rest = line.strip(blanks)
     parts: list[str] = []
@@ -154,8 +165,12 @@ class _Expansion:
     """Collects the words that pieces become."""
 
     def __init__(self, state: ShellState, origin: Origin, split: bool) -> None:
-        """Begin with no word. split: values without quotes are split at IFS; False for an
-        assignment's value, which is one word."""
+        """Begin with no word.
+
+        Args:
+            split: Values without quotes are split at IFS; False for an assignment's value, which is
+                one word.
+        """
         self.state, self.origin, self.split = state, origin, split
         self.words: list[Word] = []
         self.texts: list[str] = []
@@ -187,8 +202,11 @@ class _Expansion:
             self.doubts = []
 
     def add_text(self, text: str, unresolved: Sequence[str] = ()) -> None:
-        """Add a text to the word that is being collected, without splitting. unresolved: names of
-        the text's unknown parts."""
+        """Add a text to the word that is being collected, without splitting.
+
+        Args:
+            unresolved: Names of the text's unknown parts.
+        """
         self.texts.append(text)
         self.open = True
         if unresolved:
@@ -219,8 +237,12 @@ class _Expansion:
             self.add_text(text[place:])
 
     def add(self, pieces: Pieces, inner: bool) -> None:
-        """Add pieces. inner: they are an operand, as the ``x`` of ``${A:-x}``; text without quotes
-        is then split at IFS."""
+        """Add pieces.
+
+        Args:
+            inner: They are an operand, as the ``x`` of ``${A:-x}``; text without quotes is then
+                split at IFS.
+        """
         outer = self.loose
         for piece in pieces:
             self.loose = not piece.quoted and (outer or not inner)
@@ -255,8 +277,11 @@ class _Expansion:
         self.loose = outer
 
     def open_names(self, formula: str) -> tuple[str, ...]:
-        """Return the names of a formula's unknown variables. A variable that the script sets, to a
-        value that is not known, is named ``$NAME``, any other ``NAME``."""
+        """Return the names of a formula's unknown variables.
+
+        A variable that the script sets, to a value that is not known, is named ``$NAME``, any other
+        ``NAME``.
+        """
         names: list[str] = []
         variables = self.state.variables
         for name in re.findall(r"[A-Za-z_]\w*", formula):
@@ -269,8 +294,10 @@ class _Expansion:
 
     def as_unknown(self, piece: Piece) -> tuple[str, tuple[str, ...]]:
         """Return the text and the unresolved names to use for a parameter whose value is not known.
+
         The text is as written, but an element has its index worked out (``${A[2]}``). The name is
-        that of the variable for a simple parameter, else the text, cut off at 40 characters."""
+        that of the variable for a simple parameter, else the text, cut off at 40 characters.
+        """
         if piece.place not in (None, "@", "*") and not piece.operator and not piece.mark:
             place = number(self.state, piece.place or "", self.origin)
             if place is not None:  # elements that nothing tells, told apart
@@ -284,7 +311,10 @@ class _Expansion:
     # Parameters
 
     def add_parameter(self, piece: Piece) -> None:
-        """Add the text of ``$A``, ``${A[1]:-x}`` and the like. Raises _NotKnownError if unknown."""
+        """Add the text of ``$A``, ``${A[1]:-x}`` and the like.
+
+        Raises _NotKnownError if unknown.
+        """
         state, operator = self.state, piece.operator
         if piece.operand is None or piece.replacement is None:
             raise _NotKnownError
@@ -341,7 +371,11 @@ class _Expansion:
 
     def elements(self, piece: Piece) -> tuple[Word, ...] | None:
         """Return the values of a parameter: a variable has one, an array or ``$@`` has all that
-        ``piece`` asks for. () if the parameter is not set, None if it is not known."""
+        ``piece`` asks for.
+
+        Returns:
+            () if the parameter is not set, None if it is not known.
+        """
         state, name, key = self.state, piece.name, piece.place
         if name == "BASH_SOURCE" and key in (None, "0") and state.name:
             return (Word(state.name, self.origin),)
@@ -371,9 +405,14 @@ class _Expansion:
         return array[place : place + 1 or None] if place < len(array) else ()
 
     def add_default(self, piece: Piece, elements: tuple[Word, ...] | None, every: bool) -> None:
-        """Add ``${A:-x}``, ``${A:=x}`` or ``${A:+x}``; an unknown A is taken as not set. Raises
-        _NotKnownError for an unknown array, and for ``${A:-}`` in a condition. elements: of A, None
-        if not known. every: all elements are asked for."""
+        """Add ``${A:-x}``, ``${A:=x}`` or ``${A:+x}``; an unknown A is taken as not set.
+
+        Raises _NotKnownError for an unknown array, and for ``${A:-}`` in a condition.
+
+        Args:
+            elements: Of A, None if not known.
+            every: All elements are asked for.
+        """
         state, colon = self.state, piece.operator.startswith(":")
         in_condition = state.asking and piece.operator[-1] == "-" and not piece.rest
         # The script's own arguments are not given; of an array something known sets it.
@@ -405,7 +444,9 @@ class _Expansion:
 
     def cut(self, piece: Piece, elements: tuple[Word, ...], every: bool) -> tuple[Word, ...]:
         """Return the elements of ``${A:1:2}``: a part of a text, or, with ``every``, of an array.
-        Raises _NotKnownError if the text or a place is not known."""
+
+        Raises _NotKnownError if the text or a place is not known.
+        """
         first, colon, length = piece.rest.partition(":")
         start = number(self.state, first or "0", self.origin)
         size = number(self.state, length, self.origin) if colon else None
@@ -426,8 +467,10 @@ class _Expansion:
         return part
 
     def text_change(self, piece: Piece) -> Callable[[str], str]:
-        """Return the function that the operator of ``piece`` applies to a text. Raises
-        _NotKnownError if the operator is not supported, or if its pattern is not known."""
+        """Return the function that the operator of ``piece`` applies to a text.
+
+        Raises _NotKnownError if the operator is not supported, or if its pattern is not known.
+        """
         operator = piece.operator
         if operator in _CASES and not piece.rest:
             return _CASES[operator]
@@ -442,8 +485,10 @@ class _Expansion:
         return lambda text: change(text, operator, compiled, by.text)
 
     def add_value(self, piece: Piece, word: Word) -> None:
-        """Add the value of a parameter, split if it is known and not quoted. If the budget is
-        spent, the parameter stays as written."""
+        """Add the value of a parameter, split if it is known and not quoted.
+
+        If the budget is spent, the parameter stays as written.
+        """
         self.doubts += word.doubts
         if not self.state.budget.spend(len(word.text) + len(word.unresolved)):
             self.add_text(*self.as_unknown(piece))
@@ -462,7 +507,8 @@ class _Expansion:
 
         A ``*`` that is quoted or not split joins them by the first character of IFS; the word is
         unresolved if IFS is unknown. An unquoted list that is split is first joined in that way if
-        that character is no blank. Raises _NotKnownError if the budget is spent."""
+        that character is no blank. Raises _NotKnownError if the budget is spent.
+        """
         # Each use of a long array is paid for before it is walked through.
         if not self.state.budget.spend(ELEMENT_COSTS * len(elements)):
             raise _NotKnownError
@@ -490,7 +536,13 @@ class _Expansion:
 
 def _without(text: str, operator: str, compiled: re.Pattern[str], by: str) -> str:
     """Remove a match from a text: at the beginning (``#``) or end (``%``), the longest if the sign
-    is doubled. by: not used. Raises _NotKnownError for a long text."""
+    is doubled.
+
+    Raises _NotKnownError for a long text.
+
+    Args:
+        by: Not used.
+    """
     if len(text) > _LONGEST_TEXT:
         raise _NotKnownError
     size = len(text)
@@ -502,8 +554,10 @@ def _without(text: str, operator: str, compiled: re.Pattern[str], by: str) -> st
 
 def _replaced(text: str, operator: str, compiled: re.Pattern[str], by: str) -> str:
     """Replace the longest match of a pattern by ``by``: the first (``/``), all (``//``), at the
-    beginning (``/#``) or the end (``/%``). Raises _NotKnownError for a long text or an empty
-    match."""
+    beginning (``/#``) or the end (``/%``).
+
+    Raises _NotKnownError for a long text or an empty match.
+    """
     if len(text) > _LONGEST_TEXT:
         raise _NotKnownError
     if compiled.match(""):
@@ -517,8 +571,11 @@ def _replaced(text: str, operator: str, compiled: re.Pattern[str], by: str) -> s
 
 
 def _braced(pieces: Pieces) -> list[Pieces] | None:
-    """Return the words that ``a{1..3}b`` makes, one sequence of numbers. None for other braces, for
-    quoted parts, or for more than 1024 words."""
+    """Return the words that ``a{1..3}b`` makes, one sequence of numbers.
+
+    Returns:
+        None for other braces, for quoted parts, or for more than 1024 words.
+    """
     texts = [piece.text for piece in pieces if piece.type == "text" and not piece.quoted]
     joined = "".join(texts)
     match = _SEQUENCE.search(joined)

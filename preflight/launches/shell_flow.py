@@ -63,8 +63,13 @@ class ShellFunction(NamedTuple):
 
 
 class Redirection(NamedTuple):
-    """Where a command reads or writes. operator: such as ``>``, ``<<`` or ``2>``. target: the file,
-    None for a heredoc or here-string. extra: words of the command behind ``target``."""
+    """Where a command reads or writes.
+
+    Attributes:
+        operator: Such as ``>``, ``<<`` or ``2>``.
+        target: The file, None for a heredoc or here-string.
+        extra: Words of the command behind ``target``.
+    """
 
     operator: str
     tree: Node
@@ -73,7 +78,11 @@ class Redirection(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One command of a list or pipeline. operator: such as ``&&``, in front; "" for the first."""
+    """One command of a list or pipeline.
+
+    Attributes:
+        operator: Such as ``&&``, in front; "" for the first.
+    """
 
     operator: str
     tree: Node
@@ -81,9 +90,13 @@ class Part(NamedTuple):
 
 
 def parts_of(text: ShellText, tree: Node, operator: str = "") -> list[Part]:
-    """Flatten a list, pipeline or redirected statement into its commands, in the order they run. A
-    redirection around all commands goes to the last one. Another tree is one part. operator: the
-    sign in front of the first command."""
+    """Flatten a list, pipeline or redirected statement into its commands, in the order they run.
+
+    A redirection around all commands goes to the last one. Another tree is one part.
+
+    Args:
+        operator: The sign in front of the first command.
+    """
     if tree.type in ("list", "pipeline") and not tree.has_error:
         parts: list[Part] = []
         for child in tree.children:
@@ -118,7 +131,9 @@ def _redirections(text: ShellText, tree: Node) -> tuple[list[Redirection], list[
     """Read one redirection: return its redirections, and the commands that the grammar puts inside
     the redirection, as in ``cat <<EOF | tee f``.
 
-    tree: a file_redirect, heredoc_redirect or here-string, not a whole command."""
+    Args:
+        tree: A file_redirect, heredoc_redirect or here-string, not a whole command.
+    """
     operators = [c.type for c in tree.children if not c.is_named]
     operator = operators[0] if operators else ""
     if tree.type == "file_redirect":
@@ -183,8 +198,11 @@ def arms_of(tree: Node) -> list[Arm]:
 
 
 def index_behind(tree: Node, tree_type: str, children: Sequence[Node] | None = None) -> int:
-    """Return the index behind the first child of a type; 0 if no child has the type. children:
-    those to search, None for all of the tree."""
+    """Return the index behind the first child of a type; 0 if no child has the type.
+
+    Args:
+        children: Those to search, None for all of the tree.
+    """
     nodes = tree.children if children is None else children
     return next((i for i, child in enumerate(nodes) if child.type == tree_type), -1) + 1
 
@@ -200,9 +218,12 @@ class ShellFlow(ABC):
         beside: Beside = lambda name: None,
         host_words: HostWords = lambda command: None,
     ) -> None:
-        """Start a shell that reads ``source``, with ``depth`` shells around it. beside: gives the
-        text of a file near the launch. host_words: gives the output of ``nproc`` and the like on
-        its host."""
+        """Start a shell that reads ``source``, with ``depth`` shells around it.
+
+        Args:
+            beside: Gives the text of a file near the launch.
+            host_words: Gives the output of ``nproc`` and the like on its host.
+        """
         self.source = source
         self.state = state
         self.depth = depth  # of shells within each other
@@ -242,13 +263,15 @@ class ShellFlow(ABC):
 
     def text_beside(self, name: str) -> str | None:
         """Return the text of a file near the script, by the name that the script uses; None if the
-        file, or the shell's folder, is not known."""
+        file, or the shell's folder, is not known.
+        """
         path = self.state.path(name)
         return None if path is None else self.beside(path)
 
     def text_of_file(self, name: str) -> str | None:
         """Return the text of a file that the script wrote, or of one near the script; None if the
-        text is not known."""
+        text is not known.
+        """
         word = self.files.get(name)
         if word is None:
             return self.text_beside(name)
@@ -262,7 +285,11 @@ class ShellFlow(ABC):
         """Read a simple command, a declaration or assignments; return whether it succeeds."""
 
     def parse(self, text: str, source: str, first_line: int | None) -> ShellText:
-        """Parse a text; keep notes on it. first_line: None without lines, as on a command line."""
+        """Parse a text; keep notes on it.
+
+        Args:
+            first_line: None without lines, as on a command line.
+        """
         tree = ShellText(text, source, first_line)
         self.notes += tree.notes
         tree.notes = self.notes  # what its words say of themselves comes later
@@ -270,8 +297,12 @@ class ShellFlow(ABC):
 
     def not_read(self, text: ShellText, tree: Node, why: str = "") -> Truth:
         """Note that a part of the script is not read, and return OPEN, as the result is not known.
-        Variables that the part sets become unknown, and so do unset ones that a server needs. why:
-        the reason; "" if the part does not parse, which puts what follows in doubt."""
+
+        Variables that the part sets become unknown, and so do unset ones that a server needs.
+
+        Args:
+            why: The reason; "" if the part does not parse, which puts what follows in doubt.
+        """
         written, origin = text.text(tree), text.origin(tree)
         reason = why or "this part of the script is not read: it does not parse"
         self.note("script-not-read", f"{brief(written)}: {reason}", origin)
@@ -285,8 +316,12 @@ class ShellFlow(ABC):
 
     def not_known(self, what: str, origin: Origin, common: bool = False, advice: str = "") -> None:
         """Note that ``what`` may set variables, and make those unknown that a server needs and
-        nothing has set. common: ``what`` sets no variable that a server needs. advice: ends the
-        note."""
+        nothing has set.
+
+        Args:
+            common: ``what`` sets no variable that a server needs.
+            advice: Ends the note.
+        """
         message = f"{what} is not read: variables that it sets are unknown{advice}"
         self.note("source-environment" if common else "source-not-read", message, origin)
         if not common:
@@ -305,8 +340,10 @@ class ShellFlow(ABC):
     # Lists, pipelines, commands
 
     def run_whole(self, text: ShellText) -> Truth:
-        """Go through a whole text, up to the first part that does not parse. Return whether the
-        last command succeeds."""
+        """Go through a whole text, up to the first part that does not parse.
+
+        Return whether the last command succeeds.
+        """
         nodes = text.root.children
         try:
             if text.root.type != "ERROR":
@@ -320,8 +357,10 @@ class ShellFlow(ABC):
         return ended if self.stop or not nodes[end:] else self.not_read(text, nodes[end])
 
     def run(self, text: ShellText, nodes: Sequence[Node]) -> Truth:
-        """Go through the commands of a list, until one such as exit stops it. Return whether the
-        last command succeeds."""
+        """Go through the commands of a list, until one such as exit stops it.
+
+        Return whether the last command succeeds.
+        """
         ended = TRUE
         for index, tree in enumerate(nodes):
             if self.stop:
@@ -339,8 +378,11 @@ class ShellFlow(ABC):
         return ended
 
     def and_or(self, text: ShellText, tree: Node, background: bool) -> Truth:
-        """Go through ``a && b || c``, and return whether the list succeeds. background: an & ends
-        the list, so its changes are lost behind it and ``$!`` is set."""
+        """Go through ``a && b || c``, and return whether the list succeeds.
+
+        Args:
+            background: An & ends the list, so its changes are lost behind it and ``$!`` is set.
+        """
         parts = list(parts_of(text, tree))
         mark, first = self.state.mark(), len(self.commands)
         ended, place = TRUE, 0
@@ -385,8 +427,10 @@ class ShellFlow(ABC):
         return ended
 
     def pipeline(self, text: ShellText, parts: Sequence[Part]) -> Truth:
-        """Go through ``a | b``: each in a subshell, with the output before as input. A single
-        command stays in this shell. Return whether the last one succeeds."""
+        """Go through ``a | b``: each in a subshell, with the output before as input.
+
+        A single command stays in this shell. Return whether the last one succeeds.
+        """
         tree = parts[0].tree
         negated = tree.type == "negated_command"
         if len(parts) == 1:
@@ -415,8 +459,10 @@ class ShellFlow(ABC):
         return ended.negated() if negated else ended
 
     def command(self, text: ShellText, part: Part) -> Truth:
-        """Go through one command, simple or compound; return whether it succeeds. One that does not
-        parse, or is nested too deep, is noted."""
+        """Go through one command, simple or compound; return whether it succeeds.
+
+        One that does not parse, or is nested too deep, is noted.
+        """
         tree = part.tree
         if tree.type == "negated_command":
             inner = [child for child in tree.children if child.is_named]
@@ -445,7 +491,11 @@ class ShellFlow(ABC):
         self, text: ShellText, redirections: Sequence[Redirection], piped: Word | None
     ) -> Word | None:
         """Return the text of a command's standard input: of the last redirection of input, else
-        ``piped``. None if nothing gives it."""
+        ``piped``.
+
+        Returns:
+            None if nothing gives it.
+        """
         for redirection in reversed(redirections):
             tree, origin = redirection.tree, text.origin(redirection.tree)
             if redirection.operator in ("<<", "<<-"):
@@ -502,10 +552,13 @@ class ShellFlow(ABC):
     ) -> None:
         """Read on after a part that ended the script, as if it had not; undo its changes.
 
-        mark, count: the state, and the number of commands, before the part. note: the undecided
-        question that led to the end. It becomes a doubt of the commands since ``count``, if one of
-        them is of the launch. If the script gave up (``gives_up()``), later commands get the doubt
-        too. may_give_up: False if ``gives_up()`` is not to be asked."""
+        Args:
+            mark, count: The state, and the number of commands, before the part.
+            note: The undecided question that led to the end. It becomes a doubt of the commands
+                since ``count``, if one of them is of the launch. If the script gave up
+                (``gives_up()``), later commands get the doubt too.
+            may_give_up: False if ``gives_up()`` is not to be asked.
+        """
         doubts = may_give_up and self.gives_up()
         self.stop = ""
         self.state.back_to(mark)
@@ -520,8 +573,11 @@ class ShellFlow(ABC):
         return any(map(_is_of_launch, self.commands))
 
     def sets_default(self, text: ShellText, nodes: Sequence[Node], truth: Truth) -> bool:
-        """Return whether commands only give an unset variable a value, as ``${A:-x}`` does. truth:
-        of the condition in front, whose ``asks`` is that variable."""
+        """Return whether commands only give an unset variable a value, as ``${A:-x}`` does.
+
+        Args:
+            truth: Of the condition in front, whose ``asks`` is that variable.
+        """
         named = re.escape(truth.asks)
         sets = re.compile(rf"(?:(?:export|declare|local)\s+(?:-\w+\s+)?)?{named}=")
         texts = [text.text(tree) for tree in nodes if is_command(tree)]
@@ -534,9 +590,15 @@ class ShellFlow(ABC):
         """Go through one branch, with ``note`` as a doubt of its commands; return its changes, and
         take them back.
 
-        None if the branch leaves the script or function. A branch that leaves a loop has changes
-        that stay: ``ready=1; break``. unset: the condition depends on a variable that nothing sets.
-        If the script then gives up, ``note`` becomes a doubt on all that follows."""
+        A branch that leaves a loop has changes that stay: ``ready=1; break``.
+
+        Args:
+            unset: The condition depends on a variable that nothing sets. If the script then gives
+                up, ``note`` becomes a doubt on all that follows.
+
+        Returns:
+            None if the branch leaves the script or function.
+        """
         mark, kills = self.state.mark(), self.kills
         self.run_in_doubt(note, steps)
         if unset and self.gives_up():
@@ -550,10 +612,12 @@ class ShellFlow(ABC):
         return changed
 
     def merge(self, outcomes: Sequence[Changes | None], note: SourceNote) -> None:
-        """Apply the changes of several branches, one of which is taken. A value that differs
-        between them is doubted by ``note``, and names all choices if it can.
+        """Apply the changes of several branches, one of which is taken.
 
-        A branch of None leaves the script or function; if all do, the script stops here."""
+        A value that differs between them is doubted by ``note``, and names all choices if it can.
+
+        A branch of None leaves the script or function; if all do, the script stops here.
+        """
         live = [outcome for outcome in outcomes if outcome is not None]
         if not live:
             self.stop, self.ended = "return" if self.active else "exit", OPEN
@@ -573,8 +637,12 @@ class ShellFlow(ABC):
     def undecided_note(
         self, text: ShellText, parts: Sequence[Part], truth: Truth, several: bool = False
     ) -> SourceNote:
-        """Keep and return a note on the condition ``parts`` whose outcome is not known. truth: of
-        the condition. several: the condition has an else or another branch."""
+        """Keep and return a note on the condition ``parts`` whose outcome is not known.
+
+        Args:
+            truth: Of the condition.
+            several: The condition has an else or another branch.
+        """
         written = [f"{part.operator} {text.text(part.tree)}" for part in parts]
         origin = text.origin(parts[0].tree)
         return self.open_note(" ".join(written), origin, truth.by_program, several)
@@ -582,8 +650,13 @@ class ShellFlow(ABC):
     def open_note(
         self, shown: str, origin: Origin, by_program: bool = False, several: bool = False
     ) -> SourceNote:
-        """Keep and return a note on a condition whose outcome is not known, with the reason. shown:
-        the condition as written. by_program: a program decides. several: with else or elif."""
+        """Keep and return a note on a condition whose outcome is not known, with the reason.
+
+        Args:
+            shown: The condition as written.
+            by_program: A program decides.
+            several: With else or elif.
+        """
         shown = " ".join(shown.split())
         names: list[str] = []
         for name in _NAMES.findall(shown):

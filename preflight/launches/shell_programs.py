@@ -74,8 +74,11 @@ class ShellPrograms(ShellBuiltins):
         return Reading(tuple(self.commands), tuple(dict.fromkeys(self.notes)), self.files)
 
     def read(self, text: str, first_line: int | None) -> None:
-        """Read the whole text of a script. If the script starts nothing of a launch, note each
-        function that would, and that nothing calls."""
+        """Read the whole text of a script.
+
+        If the script starts nothing of a launch, note each function that would, and that nothing
+        calls.
+        """
         parsed = self.parse(text, self.source, first_line)
         self.run_whole(parsed)
         if self.stop == "exit" or self.has_started_launch():
@@ -86,8 +89,10 @@ class ShellPrograms(ShellBuiltins):
                 self.note("script-not-read", message, function.text.origin(function.body))
 
     def simple(self, text: ShellText, tree: Node, redirections: Sequence[Redirection]) -> Truth:
-        """Read a simple command, a declaration or assignments, with all words expanded. Return
-        whether it succeeds."""
+        """Read a simple command, a declaration or assignments, with all words expanded.
+
+        Return whether it succeeds.
+        """
         tree_type = tree.type
         if tree.has_error or any(r.tree.has_error for r in redirections):
             return self.not_read(text, tree)
@@ -140,8 +145,10 @@ class ShellPrograms(ShellBuiltins):
         return self.program(SimpleCommand(text, argv, settings, origin), redirections)
 
     def program(self, command: SimpleCommand, redirections: Sequence[Redirection]) -> Truth:
-        """Take in a command of expanded words: a function, a builtin or a program. Keep the files
-        that it writes and its output. Return whether it succeeds."""
+        """Take in a command of expanded words: a function, a builtin or a program.
+
+        Keep the files that it writes and its output. Return whether it succeeds.
+        """
         text, argv, settings, origin = command
         for word in argv:
             if word.text.startswith(("<(", ">(")) and STARTED.search(word.text):
@@ -198,8 +205,13 @@ class ShellPrograms(ShellBuiltins):
         return self.start_program(command, stdin)
 
     def mark_ended(self, texts: Sequence[str]) -> None:
-        """Mark background processes as ended that ``kill`` named, once ``wait`` waits for them. A
-        command in doubt marks none. texts: the words of ``kill`` or ``wait``."""
+        """Mark background processes as ended that ``kill`` named, once ``wait`` waits for them.
+
+        A command in doubt marks none.
+
+        Args:
+            texts: The words of ``kill`` or ``wait``.
+        """
         named = {text for text in texts[1:] if re.fullmatch(r"\$!\d+", text)}
         if self.doubts:
             return
@@ -213,7 +225,12 @@ class ShellPrograms(ShellBuiltins):
 
     def start_program(self, command: SimpleCommand, stdin: Word | None) -> Truth:
         """Take in a command that starts a program, behind wrappers and shells if there are any.
-        Return whether it succeeds, which is mostly undecided. stdin: None if not known."""
+
+        Return whether it succeeds, which is mostly undecided.
+
+        Args:
+            stdin: None if not known.
+        """
         text, argv, settings, origin = command
         environment = self.environment(text, settings)
         program = argv[0].text
@@ -270,7 +287,10 @@ class ShellPrograms(ShellBuiltins):
 
     def in_container(self, command: Command) -> Command:
         """Give a command of ``docker exec`` the settings and variables of its container, if the
-        script started that container. Any other command is unchanged."""
+        script started that container.
+
+        Any other command is unchanged.
+        """
         names = [wrapper[-1] for wrapper in command.wrappers if enters_container(wrapper)]
         container = self.containers.get(names[0]) if len(names) == 1 else None
         if container is None or command.container is not None:
@@ -285,8 +305,14 @@ class ShellPrograms(ShellBuiltins):
 
     def add_command(self, command: Command, aside: bool = False, deeper: bool = False) -> None:
         """Add a command to those that the script starts, with the doubts and limits in force.
-        aside: ``-d`` or the like is among the command's words in the script. deeper: a script that
-        this one runs starts the command. Raises SourceError if the script starts too many."""
+
+        Args:
+            aside: ``-d`` or the like is among the command's words in the script.
+            deeper: A script that this one runs starts the command.
+
+        Raises:
+            SourceError: If the script starts too many.
+        """
         doubts = tuple(dict.fromkeys((*self.doubts, *command.doubts)))
         detached = command.container is not None and (
             any(word in _DETACHED for wrapper in command.wrappers for word in wrapper)
@@ -303,8 +329,10 @@ class ShellPrograms(ShellBuiltins):
             raise SourceError(f"{self.source} starts more than {_MOST_PROGRAMS} programs: {ALONE}")
 
     def call(self, function: ShellFunction, argv: Sequence[Word], origin: Origin) -> Truth:
-        """Go through the function that ``argv`` names, with its arguments. Return whether it
-        succeeds; OPEN, with a note, if the calls are too deep."""
+        """Go through the function that ``argv`` names, with its arguments.
+
+        Return whether it succeeds; OPEN, with a note, if the calls are too deep.
+        """
         name, cost = argv[0].text, function.body.end_byte - function.body.start_byte
         self.called.add(name)
         deep = self.active.count(name) >= DEEPEST_CALLS or len(self.active) > 4 * DEEPEST_SCRIPT
@@ -330,7 +358,10 @@ class ShellPrograms(ShellBuiltins):
 
     def output(self, text: str, origin: Origin) -> Word | None:
         """Return the output of a command substitution, if it follows from its text or from
-        ``host_words``; else None. Notes a server or a script that the text would start."""
+        ``host_words``; else None.
+
+        Notes a server or a script that the text would start.
+        """
         known = self.host_words(text)
         if known is None:
             known = env_file_settings(text, self.text_of_file)
@@ -363,7 +394,12 @@ class ShellPrograms(ShellBuiltins):
         self, argv: Sequence[Word], body: Pieces | None, writes: Sequence[str], origin: Origin
     ) -> None:
         """Add the standard output of a command to ``output_parts``, which becomes None if the
-        output is not known. body: the heredoc. writes: files that take the output instead."""
+        output is not known.
+
+        Args:
+            body: The heredoc.
+            writes: Files that take the output instead.
+        """
         program = argv[0].text if argv else ""
         silent = not argv or writes or program in self.functions or program in _SILENT
         if self.output_parts is None or silent:
@@ -397,7 +433,11 @@ class ShellPrograms(ShellBuiltins):
         """Keep in ``files`` the text that a command writes, unresolved if it does not follow from
         the script.
 
-        body: the heredoc. writes: paths behind ``>``. appends: the redirection is ``>>``."""
+        Args:
+            body: The heredoc.
+            writes: Paths behind ``>``.
+            appends: The redirection is ``>>``.
+        """
         program = argv[0].text.rpartition("/")[2] if argv else ""
         plain = [word for word in argv[1:] if not word.text.startswith("-")]
         if program == "tee":

@@ -44,10 +44,16 @@ def read_script(
 ) -> Reading:
     """Return the processes that a script called ``name`` starts in ``environment``.
 
-    The commands are those that bash would run; notes name what the author hardly meant. arguments:
-    those of the script, None if they are not known. beside: gives the text of a file that the
-    script sources or runs, None if it is not here. host_words: gives the output of ``nproc`` and
-    the like. Raises SourceError if the script is too long, or starts too many programs."""
+    The commands are those that bash would run; notes name what the author hardly meant.
+
+    Args:
+        arguments: Those of the script, None if they are not known.
+        beside: Gives the text of a file that the script sources or runs, None if it is not here.
+        host_words: Gives the output of ``nproc`` and the like.
+
+    Raises:
+        SourceError: If the script is too long, or starts too many programs.
+    """
     variables = environment_words(environment)
     is_job = "#SBATCH" in text[:65536]
     if is_job:
@@ -69,8 +75,13 @@ def in_environment(
     reading: Reading, environment: Mapping[str, str], host_words: HostWords
 ) -> Reading:
     """Fill in the unresolved words of a reading from ``environment`` and the host, if known.
+
     Commands inherit the variables that they do not set; those of a container or manifest stay
-    unchanged. host_words: gives the output of a command such as nproc, None if not known."""
+    unchanged.
+
+    Args:
+        host_words: Gives the output of a command such as nproc, None if not known.
+    """
     around = environment_words(environment)
 
     def part(match: re.Match[str]) -> str:
@@ -111,11 +122,16 @@ def read_words(
     beside: Beside = lambda name: None,
     stdin: Word | None = None,
 ) -> Reading:
-    """Read one command's words: take wrappers off, read ``bash -c`` and scripts. Raises SourceError
-    if a script is too long, or starts too many programs.
+    """Read one command's words: take wrappers off, read ``bash -c`` and scripts.
 
-    in_container: the words run in a container. depth, budget, beside: of the script around the
-    command. stdin: what the command reads from standard input, None if that is not known."""
+    Args:
+        in_container: The words run in a container.
+        depth, budget, beside: Of the script around the command.
+        stdin: What the command reads from standard input, None if that is not known.
+
+    Raises:
+        SourceError: If a script is too long, or starts too many programs.
+    """
     if not argv:
         return Reading(())
     stripped = strip_wrappers(argv, environment, in_container, stdin is not None)
@@ -141,9 +157,14 @@ def read_words(
 
 
 def read_argv(argv: Sequence[str], environment: Mapping[str, str | Word]) -> Reading:
-    """Return the commands that a command line, split into words, starts. Raises SourceError as
-    ``read_words`` does. ``NAME=value`` words in front of the program set variables, as a shell
-    would have done. Script files that the command names are read from the disk."""
+    """Return the commands that a command line, split into words, starts.
+
+    ``NAME=value`` words in front of the program set variables, as a shell would have done. Script
+    files that the command names are read from the disk.
+
+    Raises:
+        SourceError: As ``read_words`` does.
+    """
     origin = Origin("command line")
     typed = [Word(text, origin) for text in argv]
     front = [*takewhile(lambda word: source.ASSIGNMENT.match(word.text), typed)]
@@ -162,7 +183,11 @@ def _read_stripped(
     stdin: Word | None,
 ) -> Reading:
     """Return the commands of ``argv`` without its wrappers (``stripped``): those of a shell's text
-    or of a script, or one program. depth: the number of shells around."""
+    or of a script, or one program.
+
+    Args:
+        depth: The number of shells around.
+    """
     notes = stripped.notes
 
     def only(id_: str, text: str, origin: Origin) -> Reading:
@@ -178,8 +203,11 @@ def _read_stripped(
         return reader.reading()
 
     def in_wrappers(inner: Reading, *front: tuple[str, ...], in_container: bool = False) -> Reading:
-        """Return an inner shell's commands behind the wrappers, and ``front``. in_container: the
-        files that the shell writes are for its commands alone."""
+        """Return an inner shell's commands behind the wrappers, and ``front``.
+
+        Args:
+            in_container: The files that the shell writes are for its commands alone.
+        """
         inner_own = inner.each(
             lambda command: command._replace(
                 wrappers=(*stripped.wrappers, *front, *command.wrappers),
@@ -239,7 +267,8 @@ def _read_stripped(
 
 def _inside(stripped: StrippedCommand, origin: Origin) -> Inside | None:
     """Return the place (container, pod, other host, Ray cluster) that alone can set the unset
-    variables of a wrapped script; None if the script runs beside its caller."""
+    variables of a wrapped script; None if the script runs beside its caller.
+    """
     for wrapper in reversed(stripped.wrappers):
         name = wrapper[0].rpartition("/")[2]
         if launchers.enters_container(wrapper) or launchers.starts_anew(wrapper):
@@ -252,7 +281,8 @@ def _inside(stripped: StrippedCommand, origin: Origin) -> Inside | None:
 
 def _script_words(argv: Sequence[Word]) -> tuple[Word, ...]:
     """Return the path and arguments of a script that is run by a shell, or by its name (``.sh``);
-    () if no script is run."""
+    () if no script is run.
+    """
     program = argv[0].text
     if program.rpartition("/")[2] not in SHELLS:
         return tuple(argv) if program.endswith(".sh") else ()

@@ -45,7 +45,10 @@ class ExpansionBudget:
 
 
 class ShellState:
-    """The state of one shell. output: gives what ``$(...)`` writes, None if that is not known."""
+    """The state of one shell.
+
+    output: gives what ``$(...)`` writes, None if that is not known.
+    """
 
     def __init__(self, variables: Variables, budget: ExpansionBudget, name: str = "") -> None:
         """Start a shell that has ``variables``; ``name`` is its $0."""
@@ -100,8 +103,11 @@ class ShellState:
 
     def change_in_doubt(self, key: Key, value: object, doubts: tuple[SourceNote, ...]) -> None:
         """Set a key to the value that several branches leave, when it is not known which one runs.
-        doubts: why the value is uncertain, put on each changed word; () if the branches agree. With
-        doubts a limit is followed by an unknown one, and parameters become unknown."""
+
+        Args:
+            doubts: Why the value is uncertain, put on each changed word; () if the branches agree.
+                With doubts a limit is followed by an unknown one, and parameters become unknown.
+        """
         if key[0] == "limit" and doubts:  # the limit of another way may be the last one
             why = Unknown(doubts[-1].text)
             other = SetLimit(key[1], why, why, str(doubts[-1].origin))
@@ -122,7 +128,11 @@ class ShellState:
     # Variables, arrays, parameters
 
     def assign(self, name: str, word: Word | None, exported: bool | None = None) -> None:
-        """Set a variable, or with None take it away. exported: None for no change of that."""
+        """Set a variable, or with None take it away.
+
+        Args:
+            exported: None for no change of that.
+        """
         if self.option("allexport") and word is not None:
             exported = True
         self._changes.append((("variable", name), self.variables.state_now(name)))
@@ -135,7 +145,11 @@ class ShellState:
         self.change(("array", name), elements)
 
     def lose(self, name: str, origin: Origin, array: bool = False) -> None:
-        """Make the value of a name unknown. array: the name is an array, even if not set so far."""
+        """Make the value of a name unknown.
+
+        Args:
+            array: The name is an array, even if not set so far.
+        """
         if array or self.array(name) is not None:
             lost = Word(f"${{{name}[@]}}", origin, (f"${name}",), several=True)
             self.assign_array(name, (lost,))
@@ -156,7 +170,11 @@ class ShellState:
         """Return the parameter ``$number``; for 0 the script's name.
 
         Behind a word that may be several, an unresolved word. If there are fewer parameters, a word
-        without text whose origin is "shell". None if the script's own are not known."""
+        without text whose origin is "shell".
+
+        Returns:
+            None if the script's own are not known.
+        """
         if not number:
             return Word(self.name, Origin("shell")) if self.name else None
         for index, word in enumerate((self.parameters or ())[:number], start=1):
@@ -195,7 +213,10 @@ class ShellState:
 
     def path(self, name: str) -> str | None:
         """Return ``name``, a path in the shell's folder now, as a path from the folder in which the
-        script starts. None behind a cd to a folder that is not known."""
+        script starts.
+
+        None behind a cd to a folder that is not known.
+        """
         now = self.variables.get("PWD")
         if now is None or now == self.starts_in or name.startswith(("/", "~")):
             return name
@@ -203,7 +224,8 @@ class ShellState:
 
     def names_of(self, path: str) -> tuple[str, ...]:
         """Return a file's names: ``path`` as it is written, and its other form, absolute or
-        relative, if the shell's folder is known."""
+        relative, if the shell's folder is known.
+        """
         folder = self.folder()
         if folder is None:
             return (path,)
@@ -212,8 +234,10 @@ class ShellState:
         return tuple(dict.fromkeys((path, other)))
 
     def enter(self, argv: Sequence[Word]) -> None:
-        """Carry out cd, pushd or popd: set PWD and OLDPWD. Behind popd, and pushd without a folder,
-        PWD is unknown."""
+        """Carry out cd, pushd or popd: set PWD and OLDPWD.
+
+        Behind popd, and pushd without a folder, PWD is unknown.
+        """
         before = self.variables.get("PWD")
         plain = [word for word in argv[1:] if word.text not in ("-L", "-P", "-e", "-@", "--")]
         to = plain[-1] if plain else self.variables.get("HOME")
@@ -260,9 +284,11 @@ def doubts_of(value: object) -> tuple[SourceNote, ...]:
 
 
 def merge_values(key: Key, values: Sequence[object], last: object) -> object:
-    """Return one value of a key in place of all ``values``; ``last`` if they cannot be merged. A
-    variable becomes an unknown word, named by all its values. An array of flags has the flags of
-    all values, and an unknown value for a flag if they differ."""
+    """Return one value of a key in place of all ``values``; ``last`` if they cannot be merged.
+
+    A variable becomes an unknown word, named by all its values. An array of flags has the flags of
+    all values, and an unknown value for a flag if they differ.
+    """
     value_kind, name = key
     if value_kind == "variable" and name not in _OF_SHELL:
         choices = [value[0] if value else None for value in values]  # type: ignore[index]
@@ -279,8 +305,16 @@ def merge_values(key: Key, values: Sequence[object], last: object) -> object:
 
 def _merge_words(choices: Sequence[Word | None], written: str, front: str = "") -> Word | None:
     """Return an unknown word with the text ``written`` that covers all ``choices``, and is named
-    ``a or b``. None if a choice is not known, or if they are too many. A choice of None is no word.
-    front: a ``--flag=`` in front of each."""
+    ``a or b``.
+
+    A choice of None is no word.
+
+    Args:
+        front: A ``--flag=`` in front of each.
+
+    Returns:
+        None if a choice is not known, or if they are too many.
+    """
     first = next((word for word in choices if word is not None), None)
     texts: list[str] = []
     for word in choices:
@@ -303,8 +337,14 @@ def _merge_words(choices: Sequence[Word | None], written: str, front: str = "") 
 
 def _merge_flags(values: Sequence[object], name: str) -> tuple[Word, ...] | None:
     """Merge an array of flags over several branches: it has the flags of all, and an unknown value
-    for a flag if they differ. None if such values cannot be merged, or if a value is no list of
-    flags. name: of the array."""
+    for a flag if they differ.
+
+    Args:
+        name: Of the array.
+
+    Returns:
+        None if such values cannot be merged, or if a value is no list of flags.
+    """
     groups = [_words_by_flag(value or ()) for value in values]  # type: ignore[arg-type]
     known = [each for each in groups if each is not None]
     if len(known) < len(groups):
@@ -327,8 +367,12 @@ def _merge_flags(values: Sequence[object], name: str) -> tuple[Word, ...] | None
 
 
 def _words_by_flag(array: Sequence[Word]) -> dict[str, list[Word]] | None:
-    """Return flag -> the words of that flag: ``--flag`` itself and the words behind it. None if the
-    array does not begin with a flag, if a flag comes twice, or if a word may be several."""
+    """Return flag -> the words of that flag: ``--flag`` itself and the words behind it.
+
+    Returns:
+        None if the array does not begin with a flag, if a flag comes twice, or if a word may be
+        several.
+    """
     groups: dict[str, list[Word]] = {}
     flag = ""
     for word in array:

@@ -82,10 +82,14 @@ class Piece(NamedTuple):
     """A piece of a word: a plain text, ``$A`` or ``${A:-x}`` (parameter), ``$(...)`` (output), a
     sum (arithmetic), or something unread.
 
-    text: without quotes if the type is ``text``, else as written. name: of a parameter; of another
-    type, the name of the piece in messages. place: the text in a parameter's brackets. mark: ``!``
-    or ``#`` before the name. operand: what stands behind the operator; in ``${A/x/y}`` the x, and
-    replacement the y. Both are None if not read."""
+    Attributes:
+        text: Without quotes if the type is ``text``, else as written.
+        name: Of a parameter; of another type, the name of the piece in messages.
+        place: The text in a parameter's brackets.
+        mark: ``!`` or ``#`` before the name.
+        operand: What stands behind the operator; in ``${A/x/y}`` the x, and replacement the y. Both
+            are None if not read.
+    """
 
     type: Literal["text", "parameter", "output", "arithmetic", "unread"]
     text: str
@@ -104,7 +108,11 @@ _EMPTY = Piece("text", "", True)
 
 
 class WrittenWord(NamedTuple):
-    """A word as it is written. line: the row in which it begins, counted from 0."""
+    """A word as it is written.
+
+    Attributes:
+        line: The row in which it begins, counted from 0.
+    """
 
     pieces: Pieces
     line: int
@@ -122,12 +130,21 @@ def written(pieces: Pieces) -> str:
 class ShellText:
     """One text that a shell reads: the script, or the text of ``eval`` or ``source``.
 
-    first_line: None for a text without lines, as on a command line. notes: parts that bash reads
-    otherwise than the author meant."""
+    Args:
+        first_line: None for a text without lines, as on a command line. notes: parts that bash
+            reads otherwise than the author meant.
+    """
 
     def __init__(self, text: str, source: str, first_line: int | None) -> None:
         """Parse a text; placeholders and constructs that the grammar lacks are hidden from the
-        parser. Raises SourceError for a text that is too long. source: the name for origins."""
+        parser.
+
+        Args:
+            source: The name for origins.
+
+        Raises:
+            SourceError: For a text that is too long.
+        """
         if len(text) > _MOST_CHARACTERS:
             raise SourceError(f"{source} has more than {_MOST_CHARACTERS} characters: {ALONE}")
         self.source, self.lined = source, first_line is not None
@@ -157,7 +174,11 @@ class ShellText:
         backslash with blanks behind it, which does not join its line with the next.
 
         Such a backslash is replaced by a word that the grammar can read, and the text is parsed
-        again. text: as written; ``self.bytes`` has its placeholders hidden."""
+        again.
+
+        Args:
+            text: As written; ``self.bytes`` has its placeholders hidden.
+        """
         if "\r\n" in text:
             taken = "bash takes the CR as part of the last word of a line; convert the file to LF"
             row = text.count("\n", 0, text.index("\r\n"))
@@ -243,7 +264,13 @@ class ShellText:
 
     def _finish_word(self, pieces: list[Piece], row: int) -> Pieces:
         """Return a word's pieces, with ``~/`` as the variable HOME and each placeholder as an
-        unread piece. Add a note on each placeholder. row: of the word, counted from 0."""
+        unread piece.
+
+        Add a note on each placeholder.
+
+        Args:
+            row: Of the word, counted from 0.
+        """
         first = pieces[0] if pieces else None
         plain = len(pieces) == 1 and pieces[0].type == "text" and not pieces[0].quoted
         if plain and not pieces[0].text.startswith("~"):
@@ -267,8 +294,13 @@ class ShellText:
         return tuple(pieces)
 
     def _add_tree(self, tree: Node, quoted: bool, pieces: list[Piece]) -> None:
-        """Add the pieces of a tree to ``pieces``, with the text between its children. A tree of no
-        known type becomes one unread piece. quoted: the tree stands in double quotes."""
+        """Add the pieces of a tree to ``pieces``, with the text between its children.
+
+        A tree of no known type becomes one unread piece.
+
+        Args:
+            quoted: The tree stands in double quotes.
+        """
         tree_type = tree.type
         if tree_type == "$" and self.bytes.startswith(b'"', tree.end_byte):
             return  # $"..." is a text that may be translated
@@ -314,7 +346,8 @@ class ShellText:
         self, tree: Node, start: int, end: int, quoted: bool, pieces: list[Piece]
     ) -> None:
         """Add to ``pieces`` those of a tree from byte ``start`` to ``end``: the pieces of its
-        children, and of the text between the children."""
+        children, and of the text between the children.
+        """
         literal = "heredoc_content" if tree.type == "heredoc_body" else "string_content"
         literal = literal if quoted or tree.type == "heredoc_body" else "word"
         quoted = quoted or tree.type == "heredoc_body"
@@ -337,8 +370,13 @@ class ShellText:
 
     def _add_text(self, text: str, quoted: bool, pieces: list[Piece], tree_type: str) -> None:
         """Add a text that is not expanded to ``pieces``, without the backslashes that bash takes
-        away. A hidden placeholder becomes unread. tree_type: the type of the node, as backslashes
-        in a heredoc differ."""
+        away.
+
+        A hidden placeholder becomes unread.
+
+        Args:
+            tree_type: The type of the node, as backslashes in a heredoc differ.
+        """
         if tree_type == "heredoc_content" and "`" in text:
             pieces.append(Piece("unread", _shown(text), True, "`...`"))
         elif quoted:
@@ -393,8 +431,10 @@ class ShellText:
         return Piece("parameter", text, quoted, name, place, mark, operator, operand, by, raw)
 
     def heredoc(self, tree: Node) -> Pieces:
-        """Return the pieces of a heredoc's text; () if the tree has none. With ``<<-`` leading tabs
-        are removed, and a text with something to expand is unread."""
+        """Return the pieces of a heredoc's text; () if the tree has none.
+
+        With ``<<-`` leading tabs are removed, and a text with something to expand is unread.
+        """
         children = {child.type: child for child in tree.children}
         body, end = children.get("heredoc_body"), children.get("heredoc_start")
         if body is None or end is None:
@@ -409,9 +449,12 @@ class ShellText:
 
 
 def _parse(text: bytes) -> tuple[bytes, Node]:
-    """Parse a text. Return the text that was parsed, which may have more braces, and its tree.
-    tree-sitter-bash 0.25 loses the second of ``$a/$b/c``: it ends the word behind a bare ``$``, and
-    takes ``b/c`` for the next one. With braces, ``${b}``, it does not, so braces are added."""
+    """Parse a text.
+
+    Return the text that was parsed, which may have more braces, and its tree. tree-sitter-bash 0.25
+    loses the second of ``$a/$b/c``: it ends the word behind a bare ``$``, and takes ``b/c`` for the
+    next one. With braces, ``${b}``, it does not, so braces are added.
+    """
     parse, dollars = _parser()
     root = parse(text).root_node
     for _ in range(_MOST_PASSES):
@@ -431,7 +474,11 @@ def _parse(text: bytes) -> tuple[bytes, Node]:
 
 @lru_cache(maxsize=1)
 def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
-    """Return bash's parser and a finder of bare ``$``. Raises SourceError without the package."""
+    """Return bash's parser and a finder of bare ``$``.
+
+    Raises:
+        SourceError: Without the package.
+    """
     try:
         import tree_sitter_bash
         from tree_sitter import Language, Parser, Query, QueryCursor
@@ -453,7 +500,10 @@ def _parser() -> tuple[Callable[[bytes], Any], Callable[[Node], list[Node]]]:
 @lru_cache(maxsize=4096)
 def value_pieces(text: str, quote: str = '"') -> Pieces | None:
     """Return the pieces of ``text``, read as a value behind ``NAME=`` that stands in ``quote``.
-    None if the text is not one word."""
+
+    Returns:
+        None if the text is not one word.
+    """
     inner = ShellText(f"v={quote}{text}{quote}\n", "", None)
     nodes = inner.root.named_children
     if inner.root.has_error or len(nodes) != 1 or nodes[0].type != "variable_assignment":

@@ -34,8 +34,13 @@ ReadFile = Callable[[str], "str | Unknown"]
 
 
 class Origin(NamedTuple):
-    """Where a word, command or note of a launch stands. source: a path, or a name such as
-    ``environment``. line: None without lines. of: the service, role or job, if several share it."""
+    """Where a word, command or note of a launch stands.
+
+    Attributes:
+        source: A path, or a name such as ``environment``.
+        line: None without lines.
+        of: The service, role or job, if several share it.
+    """
 
     source: str
     line: int | None = None
@@ -47,8 +52,12 @@ class Origin(NamedTuple):
 
 
 class SourceNote(NamedTuple):
-    """A reader's note on a part of a launch: not read, or read otherwise than its author meant. id:
-    of a row of notices.md. advice: "" for the usual advice on such notes."""
+    """A reader's note on a part of a launch: not read, or read otherwise than its author meant.
+
+    Attributes:
+        id: Of a row of notices.md.
+        advice: "" for the usual advice on such notes.
+    """
 
     id: str
     text: str
@@ -73,10 +82,14 @@ def notices() -> dict[str, str]:
 class Word(NamedTuple):
     """One word as the program gets it, its quotes removed.
 
-    unresolved: names of the parts that are not known, such as variables; in ``text`` these parts
-    stay as written. doubts: the undecided conditions that the text depends on. several: the
-    unresolved part stands without quotes, so that it may be several words, or none. inside: the
-    only place that knows the unresolved part; None for the launch's own shell."""
+    Attributes:
+        unresolved: Names of the parts that are not known, such as variables; in ``text`` these
+            parts stay as written.
+        doubts: The undecided conditions that the text depends on.
+        several: The unresolved part stands without quotes, so that it may be several words, or
+            none.
+        inside: The only place that knows the unresolved part; None for the launch's own shell.
+    """
 
     text: str
     origin: Origin
@@ -97,7 +110,11 @@ def words_in_image(
     """Return the words that run in a container, with a known image's entrypoint in front.
 
     The second value is True if the image's own program runs them, and nothing shows which that is.
-    argv: the launch's words. has_entrypoint: the launch replaces the image's, even by ""."""
+
+    Args:
+        argv: The launch's words.
+        has_entrypoint: The launch replaces the image's, even by "".
+    """
     name = argv[0].text if argv else ""
     front = () if has_entrypoint else image_program(image, name)
     hidden = not front and (not name if has_entrypoint else NO_PROGRAM.fullmatch(name) is not None)
@@ -106,9 +123,13 @@ def words_in_image(
 
 
 class Place(NamedTuple):
-    """The pod, service or job of a manifest that a process belongs to. kind: ``pod``, ``service``
-    of Compose, or ``job`` of srt-slurm. name: of a pod its object and role, of a service its name,
-    of a job its name and role. container: that of a pod."""
+    """The pod, service or job of a manifest that a process belongs to.
+
+    Attributes:
+        kind: ``pod``, ``service`` of Compose, or ``job`` of srt-slurm.
+        name: Of a pod its object and role, of a service its name, of a job its name and role.
+        container: That of a pod.
+    """
 
     kind: str
     name: tuple[str, ...]
@@ -128,17 +149,24 @@ class PartlyKnown(Unknown):
 class Command(NamedTuple):
     """One process that the source starts.
 
-    words: program and arguments, without wrappers. environment: its variables, those of the caller
-    included. wrappers: ``numactl --membind=0``, ``sudo``, ``docker run ...``, outermost first, each
-    as words. container: the settings of the container that the source starts for this process.
-    doubts: the undecided conditions on which this process depends. copies: the number that a
-    manifest asks for, over all hosts. waited: the script goes on only when this process has ended.
-    ended: the script kills this process and waits for the end. turn: how often the script had
-    killed all that it started, before it started this process. files: path -> content of files that
-    only the container has: mounted ConfigMaps, and files that a script in the container writes.
-    limits: those that the source sets, in order, on top of the container's. run_as: the user,
-    within the container. published: the host's ports of the container, at the container's first
-    process. place: None without a manifest."""
+    Attributes:
+        words: Program and arguments, without wrappers.
+        environment: Its variables, those of the caller included.
+        wrappers: ``numactl --membind=0``, ``sudo``, ``docker run ...``, outermost first, each as
+            words.
+        container: The settings of the container that the source starts for this process.
+        doubts: The undecided conditions on which this process depends.
+        copies: The number that a manifest asks for, over all hosts.
+        waited: The script goes on only when this process has ended.
+        ended: The script kills this process and waits for the end.
+        turn: How often the script had killed all that it started, before it started this process.
+        files: Path -> content of files that only the container has: mounted ConfigMaps, and files
+            that a script in the container writes.
+        limits: Those that the source sets, in order, on top of the container's.
+        run_as: The user, within the container.
+        published: The host's ports of the container, at the container's first process.
+        place: None without a manifest.
+    """
 
     words: tuple[Word, ...]
     environment: Mapping[str, Word]
@@ -167,10 +195,13 @@ class Command(NamedTuple):
 class Reading(NamedTuple):
     """All commands of a source in order, with notes.
 
-    files: path as written -> content of files that the source writes (``cat > f <<EOF``); an
-    unknown content is unresolved. published: the host's ports of containers whose program the
-    source does not show. own_lines: the commands stand in an inner shell, whose lines they name,
-    and know themselves whether anything waits for them."""
+    Attributes:
+        files: Path as written -> content of files that the source writes (``cat > f <<EOF``); an
+            unknown content is unresolved.
+        published: The host's ports of containers whose program the source does not show.
+        own_lines: The commands stand in an inner shell, whose lines they name, and know themselves
+            whether anything waits for them.
+    """
 
     commands: tuple[Command, ...]
     notes: tuple[SourceNote, ...] = ()
@@ -185,7 +216,8 @@ class Reading(NamedTuple):
     @property
     def left_out(self) -> tuple[str, ...]:
         """Return the sentences on parts that are not started, such as a service of an unused
-        profile: the first three, then one with the number of further parts."""
+        profile: the first three, then one with the number of further parts.
+        """
         texts = list(dict.fromkeys(note.text for note in self.notes if note.id == "not-started"))
         more = len(texts) - _MOST_LEFT_OUT
         last = (f"and {more} more are not started",) if more > 0 else ()
@@ -207,7 +239,8 @@ def with_published(reading: Reading, ports: tuple[Published, ...]) -> Reading:
 
 def tell_apart(reading: Reading) -> Reading:
     """Return the reading with the service or role in each origin that commands of several services
-    or roles share."""
+    or roles share.
+    """
     origins = Counter(origin for origin, _ in {(c.origin, c.place) for c in reading.commands})
 
     def named(command: Command) -> Command:
@@ -220,7 +253,10 @@ def tell_apart(reading: Reading) -> Reading:
 
 def name_by_program(reading: Reading) -> Reading:
     """Replace each command's origin by the name of its program: the module behind ``-m``, else the
-    first word. A repeated name gets a number: ``sglang.launch_server 2``."""
+    first word.
+
+    A repeated name gets a number: ``sglang.launch_server 2``.
+    """
     seen: Counter[str] = Counter()
 
     def named(command: Command) -> Command:
@@ -234,8 +270,10 @@ def name_by_program(reading: Reading) -> Reading:
 
 
 def join(readings: Iterable[Reading]) -> Reading:
-    """Join readings into one, in order; equal notes are kept once. A file that two of the readings
-    write with different texts is marked unresolved."""
+    """Join readings into one, in order; equal notes are kept once.
+
+    A file that two of the readings write with different texts is marked unresolved.
+    """
     together = list(readings)
     commands = tuple(command for reading in together for command in reading.commands)
     notes = dict.fromkeys(note for reading in together for note in reading.notes)
@@ -251,7 +289,10 @@ def join(readings: Iterable[Reading]) -> Reading:
 
 def file_reader(files: Mapping[str, Word], read_file: ReadFile) -> ReadFile:
     """Return a file reader for the programs of a launch: it gives the ``files`` that the launch
-    itself writes, else what ``read_file`` gives. A file with unknown parts is PartlyKnown."""
+    itself writes, else what ``read_file`` gives.
+
+    A file with unknown parts is PartlyKnown.
+    """
     written = {posixpath.normpath(path): word for path, word in files.items()}
 
     def read(name: str) -> str | Unknown:
@@ -292,7 +333,10 @@ def open_names(word: Word) -> str:
 
 def open_variables(word: Word) -> tuple[str, ...]:
     """Return the names of the variables that a word needs and nobody sets; () for a word that a
-    program computes. Parameters such as ``$1`` are left out."""
+    program computes.
+
+    Parameters such as ``$1`` are left out.
+    """
     return () if _is_computed(word) else tuple(n for n in word.unresolved if n.isidentifier())
 
 
@@ -310,7 +354,9 @@ def why_open(word: Word, names: str) -> str:
 
 def join_inside(first: Inside | None, second: Inside | None) -> Inside | None:
     """Return the place that knows the unresolved names of two joined texts; None if both are None.
-    Two places of the same kind in Kubernetes are joined; else the first that is not None."""
+
+    Two places of the same kind in Kubernetes are joined; else the first that is not None.
+    """
     if first is None or second is None or first.kind != second.kind or first.kind not in _OF_POD:
         return first or second
     return first._replace(what=" ".join(dict.fromkeys(f"{first.what} {second.what}".split())))
@@ -331,8 +377,11 @@ _PLACEHOLDER = regex(
 
 
 def placeholder_in(text: str) -> str:
-    """Return the part of a value that a reader has to replace, or "". A part in brackets, ``[x]``
-    or ``<x>``, is returned only if the rest of the value is empty or an address."""
+    """Return the part of a value that a reader has to replace, or "".
+
+    A part in brackets, ``[x]`` or ``<x>``, is returned only if the rest of the value is empty or an
+    address.
+    """
     match = _PLACEHOLDER.search(text)
     if match is None:
         return ""
@@ -360,8 +409,10 @@ _GIVEN = {
 
 
 def give_variables(variables: Iterable[OpenVariable]) -> str:
-    """Return the advice on unset variables: how to set them, for each place that reads some. The
-    clauses are joined by ``; ``."""
+    """Return the advice on unset variables: how to set them, for each place that reads some.
+
+    The clauses are joined by ``; ``.
+    """
     places: dict[tuple[str, str], list[str]] = {}
     for variable in variables:
         within, what = variable.inside or ("", "")
@@ -376,8 +427,11 @@ def give_variables(variables: Iterable[OpenVariable]) -> str:
 
 def mark_inside(reading: Reading, inside: Inside, outer: Iterable[Word]) -> Reading:
     """Mark a container's unresolved words with ``inside``, the place that alone can set them.
-    outer: the words outside of the container. A word stays unmarked if all its names are unresolved
-    in ``outer`` too."""
+
+    Args:
+        outer: The words outside of the container. A word stays unmarked if all its names are
+            unresolved in ``outer`` too.
+    """
     lost = {name for word in outer for name in word.unresolved}
 
     def is_own(word: Word) -> bool:

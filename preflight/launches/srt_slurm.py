@@ -61,8 +61,11 @@ _MOST_WORKERS = 1024
 
 
 def _read(launch: LaunchText) -> Reading:
-    """Return the commands of the jobs: workers, store, and the services beside them. Raises
-    SourceError for a file with variants of a job."""
+    """Return the commands of the jobs: workers, store, and the services beside them.
+
+    Raises:
+        SourceError: For a file with variants of a job.
+    """
     if _has_variants(launch):
         raise SourceError(f"{launch.path} has variants of a job: give one of them as a job alone")
     variables, env_notes = with_env_files(launch)
@@ -161,8 +164,13 @@ def _read(launch: LaunchText) -> Reading:
 def _services(
     name: str, job: Node, workers: Sequence[Command], variables: Mapping[str, Word], path: str
 ) -> Iterator[Command]:
-    """Yield the services beside a job's workers: NATS, etcd, nginx and the frontends. name: the
-    job's name. workers: the job's commands so far. path: of the file."""
+    """Yield the services beside a job's workers: NATS, etcd, nginx and the frontends.
+
+    Args:
+        name: The job's name.
+        workers: The job's commands so far.
+        path: Of the file.
+    """
     first, last = workers[0], workers[-1]
     frontend = job.at("frontend")
     frontend_type = frontend.at("type").text or "dynamo"
@@ -201,8 +209,10 @@ def _releases(job: Node, engine: str, image: str) -> dict[str, str]:
 
 
 def _mounts(job: Node) -> Iterator[Mount]:
-    """Yield the mounts of a job's containers (srtctl/core/runtime.py). Those of container_mounts
-    with a part that the job fills in, such as ``{node}``, are left out."""
+    """Yield the mounts of a job's containers (srtctl/core/runtime.py).
+
+    Those of container_mounts with a part that the job fills in, such as ``{node}``, are left out.
+    """
     model = job.at("model", "path").text or ""
     if model.startswith("/"):
         yield Mount("/model", source=model)
@@ -219,8 +229,10 @@ def _names(tree: Node) -> set[str]:
 
 def _store_variables(store: Node, path: str) -> Iterator[tuple[str, Word]]:
     """Yield the store's variables that a job sets for SGLang's workers, nothing without a store.
+
     Addresses that only the job knows are unresolved. Source: github.com/NVIDIA/srt-slurm
-    ``get_mooncake_worker_env``."""
+    ``get_mooncake_worker_env``.
+    """
     if not store.fields:
         return
     origin = Origin(path, store.line)

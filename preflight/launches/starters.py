@@ -15,8 +15,12 @@ from preflight.launches.source import Command, Origin, Reading, SourceError, Sou
 
 
 class _UnreadProgram(NamedTuple):
-    """A program that starts what is not read. give: what to give instead. verbs: the words with
-    which it starts something, () for any."""
+    """A program that starts what is not read.
+
+    Attributes:
+        give: What to give instead.
+        verbs: The words with which it starts something, () for any.
+    """
 
     give: str
     verbs: tuple[str, ...] = ()
@@ -125,11 +129,18 @@ def read_starter(
     beside: Beside,
     stdin: Word | None = None,
 ) -> Reading | None:
-    """Return the commands of a Python text that a command names or reads. None for another command,
-    or if the text starts nothing.
+    """Return the commands of a Python text that a command names or reads.
 
     A program that starts something described elsewhere, as ``kubectl apply`` does, gives one note,
-    on what to give instead. beside: gives the text of a file. stdin: None if not known."""
+    on what to give instead.
+
+    Args:
+        beside: Gives the text of a file.
+        stdin: None if not known.
+
+    Returns:
+        None for another command, or if the text starts nothing.
+    """
     name = argv[0].text.rpartition("/")[2] if argv else ""
     if (message := _unread(name, [word.text for word in argv[1:]])) is not None:
         return Reading((), (SourceNote("script-not-read", message, argv[0].origin),))
@@ -143,7 +154,11 @@ def read_starter(
 
 def _unread(name: str, texts: Sequence[str]) -> str | None:
     """Return the text of the note on a program that starts what is not read, with what to give
-    instead. None for any other program, or if ``texts``, the words behind it, start nothing."""
+    instead.
+
+    Returns:
+        None for any other program, or if ``texts``, the words behind it, start nothing.
+    """
     entry = _UNREAD.get(name)
     plain = [text for text in texts if text[:1] != "-"]
     near = texts if name in SEVERAL_PROGRAMS else plain[:2]
@@ -191,10 +206,13 @@ def _is_python_file(name: str) -> bool:
 def _python(
     argv: Sequence[Word], environment: Mapping[str, Word], beside: Beside, stdin: Word | None
 ) -> Reading | None:
-    """Return the commands of ``python3 FILE``, ``-c TEXT`` or standard input. None if the text may
-    start nothing, or if its words alone tell the program.
+    """Return the commands of ``python3 FILE``, ``-c TEXT`` or standard input.
 
-    If the text cannot be read, the command itself is kept, with a note."""
+    If the text cannot be read, the command itself is kept, with a note.
+
+    Returns:
+        None if the text may start nothing, or if its words alone tell the program.
+    """
     place = 1
     while place < len(argv) and argv[place].text[:1] == "-" and argv[place].text != "-":
         if _PYTHON_GIVEN.fullmatch(argv[place].text) or argv[place].unresolved:

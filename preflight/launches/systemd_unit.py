@@ -34,8 +34,11 @@ _STARTS = ("ExecStart", "ExecStartPre", "ExecStartPost")
 
 
 def _read(launch: LaunchText) -> Reading:
-    """Return the commands of a service unit, with its environment, limits and user. Raises
-    SourceError for a unit of Podman's generator."""
+    """Return the commands of a service unit, with its environment, limits and user.
+
+    Raises:
+        SourceError: For a unit of Podman's generator.
+    """
     if _SECTION.search(launch.text) is None or "ExecStart" not in launch.text:
         raise SourceError(
             f"{launch.path} is a unit for Podman's generator: give the service that "
@@ -102,7 +105,8 @@ def _read(launch: LaunchText) -> Reading:
 
 def _with_specifiers(argv: list[Word], reading: Reading) -> Reading:
     """Mark the ``%`` specifiers of a line, ``argv``, as unresolved in its commands too: a shell in
-    between takes them for text."""
+    between takes them for text.
+    """
     names = {name for word in argv for name in word.unresolved if _SPECIFIER.fullmatch(name)}
 
     def opened(word: Word) -> Word:
@@ -120,8 +124,10 @@ def _with_specifiers(argv: list[Word], reading: Reading) -> Reading:
 
 
 def _settings(launch: LaunchText) -> Iterator[tuple[Origin, str, str]]:
-    """Yield the origin, key and value of each setting of [Service]. A continued line is one
-    setting, whose origin is its first line."""
+    """Yield the origin, key and value of each setting of [Service].
+
+    A continued line is one setting, whose origin is its first line.
+    """
     section, line_so_far, begun = "", "", 0
     for number, line in enumerate(launch.text.splitlines(), start=1):
         if line.lstrip()[:1] in ("#", ";"):  # between lines that go on, too
@@ -167,8 +173,10 @@ def _file_value(text: str) -> str:
 
 
 def _pairs(value: str, origin: Origin) -> dict[str, Word | None]:
-    """Read the variables of one ``Environment=`` line. A specifier such as ``%i`` stays in the
-    text, and is listed as unresolved."""
+    """Read the variables of one ``Environment=`` line.
+
+    A specifier such as ``%i`` stays in the text, and is listed as unresolved.
+    """
     pairs: dict[str, Word | None] = {}
     for match in _WORD.finditer(value):
         name, equals, text = _unquoted(match.group()).partition("=")
@@ -183,7 +191,8 @@ def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[tuple[
     separates commands.
 
     With the prefix ``@`` the second word is the name that the program is given, and is left out.
-    With ``:`` no variable is filled in."""
+    With ``:`` no variable is filled in.
+    """
     raw = [match.group() for match in _WORD.finditer(line)]
     while raw:
         end = raw.index(";") if ";" in raw else len(raw)
@@ -201,8 +210,10 @@ def _commands(line: str, origin: Origin, environment: Layers) -> Iterator[tuple[
 
 def _words(text: str, origin: Origin, environment: Layers) -> Iterator[Word]:
     """Fill the variables into one word of a command line: a lone ``$NAME`` is split at blanks,
-    ``${NAME}`` is filled in at its place. Variables that are not set and ``%`` specifiers stay as
-    written, and are unresolved."""
+    ``${NAME}`` is filled in at its place.
+
+    Variables that are not set and ``%`` specifiers stay as written, and are unresolved.
+    """
     plain = ";" if text == "\\;" else _unquoted(text)
     alone = _ALONE.fullmatch(plain)
     if alone is None:

@@ -20,8 +20,10 @@ _NEEDED = ("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH")
 
 
 def unknown_needed(variables: Mapping[str, Word], origin: Origin) -> dict[str, Word]:
-    """Return the variables that a server needs and ``variables`` lacks, each as an unknown word. A
-    file or host that is not read may set them; origin: where the launch names that."""
+    """Return the variables that a server needs and ``variables`` lacks, each as an unknown word.
+
+    A file or host that is not read may set them; origin: where the launch names that.
+    """
     return {name: Word(f"${name}", origin, (name,)) for name in _NEEDED if name not in variables}
 
 
@@ -51,8 +53,10 @@ def matching(environment: Mapping[str, Word], start: re.Pattern[str]) -> Iterato
 
 
 class Layers(Mapping[str, Word]):
-    """The variables of ``base`` with ``changes`` over them, which are not copied. A change to None
-    takes a variable away; ``clear`` takes away all of ``base``."""
+    """The variables of ``base`` with ``changes`` over them, which are not copied.
+
+    A change to None takes a variable away; ``clear`` takes away all of ``base``.
+    """
 
     __slots__ = ("_base", "_changes")
 
@@ -86,12 +90,19 @@ class Layers(Mapping[str, Word]):
 
 
 class Variables:
-    """A shell's variables over time. The environment at any time is a view that costs no copy, and
-    in which later changes do not show."""
+    """A shell's variables over time.
+
+    The environment at any time is a view that costs no copy, and in which later changes do not
+    show.
+    """
 
     def __init__(self, base: Mapping[str, Word], around: Variables | None = None) -> None:
-        """Start with the script's environment, ``base``. around: variables of an outer scope that
-        can be read here, exported or not; processes do not get them from here."""
+        """Start with the script's environment, ``base``.
+
+        Args:
+            around: Variables of an outer scope that can be read here, exported or not; processes do
+                not get them from here.
+        """
         self.base = base
         self._around = around
         self.now = 0
@@ -127,7 +138,11 @@ class Variables:
         return state is not None and state[0] is None
 
     def put(self, name: str, word: Word | None, exported: bool | None = None) -> None:
-        """Set a variable, or with None take it away. exported: None for no change of that."""
+        """Set a variable, or with None take it away.
+
+        Args:
+            exported: None for no change of that.
+        """
         before = self._changed.get(name)
         if exported is None:
             marked = name in self.base or name in self._to_export

@@ -16,9 +16,15 @@ from preflight.launches.variables import Layers, matching, unknown_needed
 class StrippedCommand(NamedTuple):
     """A process without its wrappers.
 
-    script: the text behind ``bash -c``, with ``argv`` empty, and arguments: its ``$1`` and so on.
-    reads: the script comes on standard input. container: the settings of the container around the
-    process. limits: those that wrappers set. run_as: the user. published: the container's ports."""
+    Attributes:
+        script: The text behind ``bash -c``, with ``argv`` empty, and arguments: its ``$1`` and so
+            on.
+        reads: The script comes on standard input.
+        container: The settings of the container around the process.
+        limits: Those that wrappers set.
+        run_as: The user.
+        published: The container's ports.
+    """
 
     argv: tuple[Word, ...]
     environment: Mapping[str, Word]
@@ -106,9 +112,14 @@ def strip_wrappers(
     in_container: bool = False,
     has_stdin: bool = False,
 ) -> StrippedCommand:
-    """Take wrappers off a command, outermost first. Never raises. in_container: the words run in a
-    container; a ``docker run`` among them is no wrapper then. has_stdin: standard input is known,
-    which is the script of a shell that has no other."""
+    """Take wrappers off a command, outermost first.
+
+    Never raises.
+
+    Args:
+        in_container: The words run in a container; a ``docker run`` among them is no wrapper then.
+        has_stdin: Standard input is known, which is the script of a shell that has no other.
+    """
     changes: dict[str, Word | None] = {}
     wrappers: list[tuple[str, ...]] = []
     notes: list[SourceNote] = []
@@ -248,8 +259,12 @@ def _user_behind(
     before: RunAs, argv: Sequence[Word], behind: Sequence[Word]
 ) -> tuple[RunAs, Sequence[SetLimit]]:
     """Return the user of a wrapper's program, and the limits of the session that the wrapper opens.
-    before: the user in front. argv: the wrapper's words. behind: the words after those of ``su
-    -c``."""
+
+    Args:
+        before: The user in front.
+        argv: The wrapper's words.
+        behind: The words after those of ``su -c``.
+    """
     run_as = set_limits.changed_user(argv, behind)
     texts = tuple(word.text for word in argv)
     if launchers.starts_anew(texts):
@@ -291,7 +306,11 @@ def _env_options(
     argv: Sequence[Word], first: int, end: int, clear: bool, changes: dict[str, Word | None]
 ) -> tuple[bool, dict[str, Word | None]]:
     """Return ``clear`` and ``changes``, the changes of the environment so far, with -i and -u of
-    ``env`` applied. first, end: the index of env, and the one behind its options."""
+    ``env`` applied.
+
+    Args:
+        first, end: The index of env, and the one behind its options.
+    """
     texts = [word.text for word in argv[first + 1 : end]]
     for text, following in zip(texts, [*texts[1:], ""], strict=False):
         unset = re.fullmatch(r"(?:--unset=|-u)(.+)|-u|--unset", text)
@@ -304,7 +323,11 @@ def _env_options(
 
 def _kept_by_sudo(argv: Sequence[Word]) -> tuple[str, ...] | None:
     """Return the names of the variables that sudo 1.9 keeps with ``env_reset`` (observed), and the
-    names behind ``--preserve-env=``. () for a login shell; None with -E, which keeps all."""
+    names behind ``--preserve-env=``.
+
+    Returns:
+        () for a login shell; None with -E, which keeps all.
+    """
     texts = [word.text for word in argv]
     if set_limits.opens_login(argv):
         return ()
@@ -316,9 +339,13 @@ def _kept_by_sudo(argv: Sequence[Word]) -> tuple[str, ...] | None:
 
 
 class ShellCall(NamedTuple):
-    """How a shell is called. place: the index of the first word that is no option. commands: that
-    word is a text (``-c``). reads: the script is standard input, and the words behind the options
-    are its arguments."""
+    """How a shell is called.
+
+    Attributes:
+        place: The index of the first word that is no option.
+        commands: That word is a text (``-c``).
+        reads: The script is standard input, and the words behind the options are its arguments.
+    """
 
     place: int
     commands: bool

@@ -36,8 +36,10 @@ def findings(
 ) -> Iterator[tuple[RunningServer, Finding]]:
     """Yield (program, finding) for each amount that a program holds, compared with the prediction.
 
-    served: metrics by pid; without an entry, a program serves none. Kinds in ``OF_ANYBODY`` are
-    left out, as nothing is predicted for these."""
+    Args:
+        served: Metrics by pid; without an entry, a program serves none. Kinds in ``OF_ANYBODY`` are
+            left out, as nothing is predicted for these.
+    """
     for server in servers:
         if server.program in OF_ANYBODY:
             continue  # nothing of it is predicted
@@ -72,7 +74,10 @@ def _huge_pages(
     server: RunningServer, subject: Subject, memories: tuple[HeldMemory, ...]
 ) -> Iterator[Finding]:
     """Compare the huge pages that a program holds with those predicted: a finding for each page
-    size, unknown if nothing can be predicted. If the counts agree, the NUMA nodes are judged."""
+    size, unknown if nothing can be predicted.
+
+    If the counts agree, the NUMA nodes are judged.
+    """
     predicted = server.predicted_pages
     mapped, on_node = pages_by_size(memories)
     if isinstance(predicted, Unknown):
@@ -114,7 +119,11 @@ def _huge_pages(
 
 def _why_too_few(server: RunningServer, size: int, have: int, need: int) -> str:
     """Return a clause on why the host cannot give ``need`` pages of ``size`` bytes; "" if it can by
-    now, or if that is not known. have: the pages that the program holds."""
+    now, or if that is not known.
+
+    Args:
+        have: The pages that the program holds.
+    """
     assert not isinstance(server.sizing, Unknown)
     shown = server.sizing.shown
     of_host = None if shown is None else shown.host.hugetlb.pool(size)
@@ -134,8 +143,11 @@ def node_findings(
 ) -> Iterator[Finding]:
     """Judge for each NUMA node whether more pages of one size lie on it than are bound to it.
 
-    size: of a page, in bytes. on_node: the pages that were touched, by page size and node. Yields
-    nothing if the prediction binds the pages to no node."""
+    Args:
+        size: Of a page, in bytes.
+        on_node: The pages that were touched, by page size and node. Yields nothing if the
+            prediction binds the pages to no node.
+    """
     bound = {spot.node: n for spot, n in predicted.items() if spot.page_size_bytes == size}
     if None in bound or not bound:
         return  # any node may give them
@@ -150,7 +162,10 @@ def node_findings(
 
 def _limits(server: RunningServer, subject: Subject) -> Iterator[Finding]:
     """Yield a warning for each process near (above 90 % of) its limit of locked memory or open
-    files. A limit that is not near, or cannot be read, gives no finding."""
+    files.
+
+    A limit that is not near, or cannot be read, gives no finding.
+    """
     for holding in server.holdings:
         whose = subject if holding.pid == server.pid else Subject(f"pid {holding.pid}", "process")
         memory, files = holding.memory, holding.files
@@ -176,7 +191,11 @@ def _transport(
     server: RunningServer, processes: Sequence[ProcessNeeds], subject: Subject
 ) -> Iterator[Finding]:
     """Judge whether a program that should use RDMA has RDMA devices open; if so, also its
-    registered memory. processes: those of the launch that use RDMA."""
+    registered memory.
+
+    Args:
+        processes: Those of the launch that use RDMA.
+    """
     opened: list[tuple[str, ...]] = []
     for holding in server.holdings:
         if isinstance(holding.files, Unknown):
@@ -200,7 +219,11 @@ def _registered(
     """Compare the memory that a program has registered with what its processes need, by device.
 
     If the kernel does not tell registrations, pinned memory is compared. More than needed is a
-    warning only for mooncake_client and the store service. devices: the most of one process."""
+    warning only for mooncake_client and the store service.
+
+    Args:
+        devices: The most of one process.
+    """
     finding, seen = Finding(REGISTERED, Status.PASS, subject), server.registered
     if isinstance(seen, Unknown):
         memories = [holding.memory for holding in server.holdings]
@@ -230,7 +253,11 @@ def _registered(
 
 
 def _uses(process: ProcessNeeds, device: str) -> bool:
-    """Tell whether a process registers with ``device`` ("": any). True if its launch names none."""
+    """Tell whether a process registers with ``device`` ("": any).
+
+    Returns:
+        True if its launch names none.
+    """
     names = () if process.rdma is None else process.rdma.devices
     return not device or isinstance(names, Unknown) or not names or device in names
 
@@ -239,8 +266,13 @@ def _store_pool(
     master: RunningServer, servers: tuple[RunningServer, ...], metrics: Metrics | Unknown | None
 ) -> Iterator[Finding]:
     """Judge whether a master has the segments of all clients that run here, under different names,
-    and no other segments of this host. Unknown without its metrics, or if the size of a segment is
-    unknown. Nothing for other programs."""
+    and no other segments of this host.
+
+    Nothing for other programs.
+
+    Returns:
+        Unknown without its metrics, or if the size of a segment is unknown.
+    """
     if master.program is not ProcessKind.MASTER or isinstance(master.needs, Unknown):
         return
     finding = Finding(POOL, Status.PASS, Subject(master.name, "process"))
@@ -294,8 +326,10 @@ def _joins(server: RunningServer, port: int | Unknown | None) -> bool:
 
 
 def _fixed_names(server: RunningServer) -> Iterator[str]:
-    """Yield the HOST:PORT under which each store of a program is known to a metadata server. A
-    store has none with P2PHANDSHAKE, or without a port in its hostname."""
+    """Yield the HOST:PORT under which each store of a program is known to a metadata server.
+
+    A store has none with P2PHANDSHAKE, or without a port in its hostname.
+    """
     processes = () if isinstance(server.sizing, Unknown) else server.sizing.inputs.processes
     for store in (store for process in processes for store in process.stores):
         named = isinstance(store.hostname, str) and ":" in store.hostname
@@ -321,7 +355,8 @@ def gpu_findings(
     uses.
 
     Less is a warning if other processes explain it, else a skip (weights may still be loading);
-    more is a pass. Servers without a known share are left out. Nothing without an NVIDIA driver."""
+    more is a pass. Servers without a known share are left out. Nothing without an NVIDIA driver.
+    """
     driver = root.names(GPUS)
     if isinstance(driver, Unknown) and driver.absent:
         return
@@ -366,7 +401,11 @@ def traffic_findings(
     """Yield the bytes per second through each port that a program uses, over ``seconds``.
 
     Counters are of the port: of all programs that use it. An interface on which nothing moves is
-    left out, a port of an RDMA device is not. wait: sleeps for a number of seconds."""
+    left out, a port of an RDMA device is not.
+
+    Args:
+        wait: Sleeps for a number of seconds.
+    """
     earlier = [_traffic(server, root) for server in servers]
     wait(seconds)
     for server, before in zip(servers, earlier, strict=True):

@@ -42,7 +42,13 @@ class MeantProcess(NamedTuple):
 
 class Difference(NamedTuple):
     """A setting that differs: its values in the running process and in the launch, and where it is
-    set. A value is text; "not set" without one. origin: the place in the launch."""
+    set.
+
+    A value is text; "not set" without one.
+
+    Attributes:
+        origin: The place in the launch.
+    """
 
     name: str
     running: str
@@ -53,8 +59,11 @@ class Difference(NamedTuple):
 class Matching(NamedTuple):
     """How a running program matches a process of the launch: the settings that differ.
 
-    left_open: settings whose value in the launch is not known. is_another: the program cannot be
-    this process, as they differ in all settings that tell processes apart, such as ports."""
+    Attributes:
+        left_open: Settings whose value in the launch is not known.
+        is_another: The program cannot be this process, as they differ in all settings that tell
+            processes apart, such as ports.
+    """
 
     differences: tuple[Difference, ...]
     left_open: tuple[str, ...]
@@ -69,8 +78,12 @@ def launch_findings(
     Each process is matched with a running program of its kind, the fewest differences first.
     Benchmarks, unknown programs and commands that end are left out. A finding comes with its
     program, None for a process that does not run. A program that is not of the launch gets a
-    skipped finding. first_process: the text of /proc/1/stat, Unknown if /proc hides processes of
-    other users (hidepid)."""
+    skipped finding.
+
+    Args:
+        first_process: The text of /proc/1/stat, Unknown if /proc hides processes of other users
+            (hidepid).
+    """
     numbers = {process.number for process in launch.inputs.processes}
     meant = [
         MeantProcess(*both)
@@ -115,9 +128,12 @@ def _settings_of(server: RunningServer) -> ProcessReading | None:
 def _compare(
     meant: MeantProcess, server: RunningServer, running: ProcessReading | None
 ) -> Matching:
-    """Compare a running program with a process of the launch. running: the program's settings;
-    without these (None), no difference is returned. Settings named ``store.`` are returned only if
-    no other setting differs."""
+    """Compare a running program with a process of the launch.
+
+    Args:
+        running: The program's settings; without these (None), no difference is returned. Settings
+            named ``store.`` are returned only if no other setting differs.
+    """
     if running is None:
         return Matching((), (), False)
     wanted = meant.settings
@@ -165,7 +181,8 @@ def _variables(
     """Yield (name, value in the launch, value in the running program) of environment variables.
 
     First the variables that the launch sets. Then variables (MC_, SGLANG_ and the like) that only
-    the program has, unless it is meant to run in a container, whose image sets some."""
+    the program has, unless it is meant to run in a container, whose image sets some.
+    """
     origins, wanted = meant.launched.command.environment, meant.settings.environment
     for name, value in wanted.items():
         if origins[name].origin != _CALLERS:
@@ -181,7 +198,8 @@ def _of_match(
     """Yield the findings of a program that runs as a process of the launch.
 
     First a warning for each setting that differs, or one finding: that none does, or that its
-    settings are not readable. Then the findings on releases and NUMA nodes."""
+    settings are not readable. Then the findings on releases and NUMA nodes.
+    """
     subject = Subject(server.name, "process")
     as_meant = f"running as {meant.launched.command.origin} says"
     finding = Finding(LAUNCH, Status.PASS, subject, "running", as_meant)
@@ -203,8 +221,10 @@ def _nodes(
     meant: MeantProcess, server: RunningServer, launch: LaunchSizing, subject: Subject
 ) -> Iterator[Finding]:
     """Judge whether a program's huge pages are on the NUMA nodes to which the launch binds it by a
-    command in front (numactl), which no running process shows. If the program's own command line
-    binds it, nothing is yielded here: ``comparison`` judges that."""
+    command in front (numactl), which no running process shows.
+
+    If the program's own command line binds it, nothing is yielded here: ``comparison`` judges that.
+    """
     predicted = server.predicted_pages
     if isinstance(predicted, Unknown) or any(spot.node is not None for spot in predicted):
         return
@@ -219,8 +239,10 @@ def _nodes(
 
 
 def _releases(server: RunningServer, launch: LaunchSizing, subject: Subject) -> Iterator[Finding]:
-    """Judge whether the releases of Mooncake and SGLang that the launch names are those that run. A
-    product without a named release, or of which no release is seen, is left out."""
+    """Judge whether the releases of Mooncake and SGLang that the launch names are those that run.
+
+    A product without a named release, or of which no release is seen, is left out.
+    """
     for product in ("mooncake", "sglang"):  # with which the name of a distribution begins
         judged = launch.inputs.releases.get(f"{product}_version")
         versions = [version for name, version in server.releases if name.startswith(product)]
@@ -237,7 +259,11 @@ def _of_missing(
     meant: MeantProcess, near: tuple[RunningServer, Matching] | None, first_process: str | Unknown
 ) -> Finding:
     """Return the finding on a process of the launch that does not run; unknown if /proc hides
-    processes. near: a program of the same kind, with its differences, to name; None without one."""
+    processes.
+
+    Args:
+        near: A program of the same kind, with its differences, to name; None without one.
+    """
     subject = Subject(meant.launched.name, "launch")
     finding = Finding(LAUNCH, Status.PASS, subject, "not running", "running")
     if isinstance(first_process, Unknown):

@@ -32,8 +32,11 @@ class ObservedRow(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """The programs that run, and the findings on them and on the launch. launch: its name and a
-    summary; None without a launch."""
+    """The programs that run, and the findings on them and on the launch.
+
+    Attributes:
+        launch: Its name and a summary; None without a launch.
+    """
 
     servers: tuple[RunningServer, ...]
     rows: tuple[ObservedRow, ...]
@@ -53,7 +56,8 @@ class Observation(NamedTuple):
     @property
     def reason(self) -> str:
         """The verdict in a sentence: the first of the worst findings; if all pass, how many
-        programs hold what was predicted; without findings, that no program of a launch runs."""
+        programs hold what was predicted; without findings, that no program of a launch runs.
+        """
         if not self.rows:
             return "no program of a launch runs here: SGLang, Mooncake, vLLM, LMCache, Dynamo"
         worst = [row.finding for row in self.rows if row.finding.status is self.verdict]
@@ -64,8 +68,11 @@ class Observation(NamedTuple):
 
 
 def observation_text(observation: Observation, color: str, quiet: bool) -> str:
-    """Write the verdict and each program with its findings; only the verdict if ``quiet``. color:
-    ``auto``, ``always`` or ``never``."""
+    """Write the verdict and each program with its findings; only the verdict if ``quiet``.
+
+    Args:
+        color: ``auto``, ``always`` or ``never``.
+    """
     paint, width = painter(color), columns()
     word = observation.verdict.value
     head = paint(word.upper(), COLOURS[observation.verdict])
@@ -141,7 +148,11 @@ def metrics_text(
     observation: Observation, served: Mapping[int, Metrics | Unknown], now_seconds: float
 ) -> str:
     """Write all samples in Prometheus' text format, each below the HELP and TYPE of its metric.
-    served: the programs' own metrics, by pid. now_seconds: of the observation, since 1970."""
+
+    Args:
+        served: The programs' own metrics, by pid.
+        now_seconds: Of the observation, since 1970.
+    """
     samples: list[Sample] = [
         ("observation_timestamp_seconds", {}, now_seconds),
         ("programs", {}, len(observation.servers)),
@@ -170,7 +181,8 @@ def _program(server: RunningServer) -> dict[str, object]:
 
 def _of_server(server: RunningServer) -> Iterator[Sample]:
     """Yield (metric, labels, value) for each amount of a program; unknown or unlimited ones are
-    left out."""
+    left out.
+    """
     program, predicted = _program(server), server.predicted_pages
     for spot, pages in {} if isinstance(predicted, Unknown) else predicted.items():
         number = "any" if spot.node is None else spot.node

@@ -60,10 +60,14 @@ class Holding(NamedTuple):
 class RunningServer(NamedTuple):
     """One known program that runs, with every process that it started.
 
-    sizing, needs: by its command line, environment and release; Unknown if these cannot be read.
-    releases: name and version of the distributions from which it runs, () if not known. replaced:
-    mapped files of these that were replaced or removed since. registered: the memory registered
-    with each RDMA device, () if the program has no device open."""
+    Attributes:
+        sizing, needs: By its command line, environment and release; Unknown if these cannot be
+            read.
+        releases: Name and version of the distributions from which it runs, () if not known.
+        replaced: Mapped files of these that were replaced or removed since.
+        registered: The memory registered with each RDMA device, () if the program has no device
+            open.
+    """
 
     pid: int
     program: ProcessKind
@@ -79,7 +83,11 @@ class RunningServer(NamedTuple):
         return f"{self.program.value}, pid {self.pid}"
 
     def sized(self) -> Sizing:
-        """Return the sizing at the upper bound. Raises UnknownFactError if there is none."""
+        """Return the sizing at the upper bound.
+
+        Raises:
+            UnknownFactError: If there is none.
+        """
         most = known(self.sizing).most
         return known(Unknown(known(self.sizing).reason) if most is None else most)
 
@@ -115,11 +123,17 @@ def running_servers(
 ) -> tuple[RunningServer, ...]:
     """Return the known programs that run; with ``pids``, only programs to which a pid belongs.
 
-    A pid belongs to a program if its process is a part of the program, or started the program.
-    options: facts on the programs beside their command lines. of_anybody: kinds of programs that
-    others run too (etcd, Redis), to include. Raises UsageError if /proc cannot be read, or a pid
-    belongs to no program. A wrapper (``timeout``, a shell) that waits for a known program is left
-    out; the forks of a program are part of that program."""
+    A pid belongs to a program if its process is a part of the program, or started the program. A
+    wrapper (``timeout``, a shell) that waits for a known program is left out; the forks of a
+    program are part of that program.
+
+    Args:
+        options: Facts on the programs beside their command lines.
+        of_anybody: Kinds of programs that others run too (etcd, Redis), to include.
+
+    Raises:
+        UsageError: If /proc cannot be read, or a pid belongs to no program.
+    """
     processes = read_processes(root)
     if isinstance(processes, Unknown):
         raise UsageError(f"the processes cannot be read: {processes.reason}")
@@ -161,7 +175,8 @@ def _ancestors(process: RunningProcess, by_pid: Mapping[int, RunningProcess]) ->
 def _program(process: RunningProcess, of_anybody: frozenset[ProcessKind]) -> ProcessKind | None:
     """Return the known program that a process is, by its command line; None for any other process,
     for a command that has a container or another host run the program (docker, ssh), and for a
-    shell whose text is too long to be read."""
+    shell whose text is too long to be read.
+    """
     argv = process.words
     if not argv or not (of_anybody or any(map(KNOWN.search, argv))):
         return None
@@ -185,8 +200,12 @@ def _server(
     tree: tuple[int, ...],
     options: LaunchOptions,
 ) -> RunningServer:
-    """Return a running program with its sizing and memory. process: the first of the program. tree:
-    the pids of all its processes."""
+    """Return a running program with its sizing and memory.
+
+    Args:
+        process: The first of the program.
+        tree: The pids of all its processes.
+    """
     packages = [read_packages(root, pid) for pid in tree]
     folders = dict.fromkeys(folder for each in packages for folder in each.folders)
     replaced = tuple(dict.fromkeys(file for each in packages for file in each.replaced))
@@ -216,8 +235,11 @@ def _sizing(
     root: Root, process: RunningProcess, releases: Sequence[tuple[str, str]], options: LaunchOptions
 ) -> LaunchSizing | Unknown:
     """Size the launch that a process's command line makes, by the process's files and environment.
-    releases: installed for that process. Unknown, with the reason, if its environment cannot be
-    read or the launch cannot be sized."""
+
+    Args:
+        releases: Installed for that process. Unknown, with the reason, if its environment cannot be
+            read or the launch cannot be sized.
+    """
     environment = read_environment(root, process.pid)
     if isinstance(environment, Unknown):
         return environment

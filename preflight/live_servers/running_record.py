@@ -23,8 +23,11 @@ from preflight.live_servers.running_launch import KNOWN, RunningServer, running_
 class RunningRecord(NamedTuple):
     """The record of the programs that run, for a capture.
 
-    answers: the parts of /proc that ``observe`` reads, without secrets. argv: the words of each
-    command line, by pid. hosts: those of the services that the launches name."""
+    Attributes:
+        answers: The parts of /proc that ``observe`` reads, without secrets.
+        argv: The words of each command line, by pid.
+        hosts: Those of the services that the launches name.
+    """
 
     answers: Answers
     argv: dict[str, list[str]]
@@ -32,8 +35,11 @@ class RunningRecord(NamedTuple):
 
 
 def record_running(root: Root) -> RunningRecord:
-    """Record all that ``observe`` would read of the programs that run, without secrets. Raises
-    UsageError if the processes cannot be read."""
+    """Record all that ``observe`` would read of the programs that run, without secrets.
+
+    Raises:
+        UsageError: If the processes cannot be read.
+    """
     seen = RecordingRoot(root)
     seen.text("/proc/1/stat")  # by which observe sees whether /proc hides what others run
     servers = running_servers(seen)
@@ -80,8 +86,13 @@ def _pid(name: str) -> str:
 def _needed_lines(
     name: str, text: str | Unknown, texts: Mapping[str, str | Unknown]
 ) -> str | Unknown:
-    """Shorten the text of a process's maps or numa_maps to the lines that ``observe`` reads. Any
-    other text is returned unchanged. name: the path; texts: all texts by path."""
+    """Shorten the text of a process's maps or numa_maps to the lines that ``observe`` reads.
+
+    Any other text is returned unchanged.
+
+    Args:
+        name: The path; texts: all texts by path.
+    """
     pid, what = _pid(name), name.rpartition("/")[2]
     if isinstance(text, Unknown) or name != f"/proc/{pid}/{what}":
         return text

@@ -42,8 +42,10 @@ class Metrics(NamedTuple):
     samples: Mapping[str, tuple[tuple[Mapping[str, str], float], ...]]
 
     def amount(self, name: str, **labels: str) -> int:
-        """Return the sum of a metric's series that have ``labels``; 0 if none is served yet. Of
-        series that differ only by rank, the largest is added, as all ranks count the same."""
+        """Return the sum of a metric's series that have ``labels``; 0 if none is served yet.
+
+        Of series that differ only by rank, the largest is added, as all ranks count the same.
+        """
         largest: dict[tuple[tuple[str, str], ...], float] = {}
         for series, value in self.samples.get(name, ()):
             if labels.items() <= series.items():
@@ -59,7 +61,8 @@ class Metrics(NamedTuple):
     @property
     def segments(self) -> dict[str, int]:
         """The capacity of each segment in bytes, by name, as a master of Mooncake 0.3.13.post1
-        serves it; segments of 0 bytes are left out."""
+        serves it; segments of 0 bytes are left out.
+        """
         sizes = self.by_label("segment_total_capacity_bytes", "segment")
         return {name: size for name, size in sizes.items() if size}
 
@@ -80,8 +83,13 @@ def parse_metrics(text: str) -> Metrics:
 def served_metrics(server: RunningServer, live: bool) -> Metrics | Unknown | None:
     """Ask a program for its metrics, at the address that its command line names.
 
-    None if no metrics are read of this program (``_serves``); Unknown if it does not answer, or
-    cannot be asked. live: the program runs on this host, and is not from a capture."""
+    Args:
+        live: The program runs on this host, and is not from a capture.
+
+    Returns:
+        None if no metrics are read of this program (``_serves``); Unknown if it does not answer, or
+        cannot be asked.
+    """
     address = _address(server, live)
     if address is None or isinstance(address, Unknown):
         return address
@@ -105,8 +113,12 @@ def process_of(server: RunningServer) -> LaunchProcess | None:
 
 
 def _address(server: RunningServer, live: bool) -> tuple[str, int] | Unknown | None:
-    """Return host and port of a program's metrics; None if it serves none. Unknown if the port is
-    not known, or the program is in a capture or in another network namespace."""
+    """Return host and port of a program's metrics; None if it serves none.
+
+    Returns:
+        Unknown if the port is not known, or the program is in a capture or in another network
+        namespace.
+    """
     process = process_of(server)
     if process is None or isinstance(server.needs, Unknown):
         return None
@@ -164,9 +176,11 @@ _UNFULFILLED = {
 
 
 def tier_findings(server: RunningServer, metrics: Metrics | Unknown) -> Iterator[Finding]:
-    """Judge whether each cache tier of which a program serves metrics is filled and hit. One
-    unknown finding if the metrics cannot be read, but none for a master. Nothing if the program's
-    command line cannot be read."""
+    """Judge whether each cache tier of which a program serves metrics is filled and hit.
+
+    One unknown finding if the metrics cannot be read, but none for a master. Nothing if the
+    program's command line cannot be read.
+    """
     subject = Subject(server.name, "process")
     process = process_of(server)
     if process is None:
@@ -190,8 +204,11 @@ def tier_findings(server: RunningServer, metrics: Metrics | Unknown) -> Iterator
 
 
 def _evicted(server: SglangServer, metrics: Metrics) -> int:
-    """Return the tokens that L1 gave up. Releases without rank labels count each token once for
-    each rank; the sum is then divided by the ranks."""
+    """Return the tokens that L1 gave up.
+
+    Releases without rank labels count each token once for each rank; the sum is then divided by the
+    ranks.
+    """
     name = "sglang:evicted_tokens_total"
     named = any("tp_rank" in labels for labels, _ in metrics.samples.get(name, ()))
     sizes = (1,) if named else (server.number("tp_size"), server.number("pp_size"))
@@ -215,8 +232,11 @@ def _hits(metrics: Metrics) -> dict[str, int]:
 
 
 def _l2(finding: Finding, metrics: Metrics, early: str, evicted: int) -> Finding:
-    """Judge whether prompts find in L2 or L3 the tokens that L1 gave up (``evicted``). early: why
-    it is too early to judge, which skips the finding; "" if it is not."""
+    """Judge whether prompts find in L2 or L3 the tokens that L1 gave up (``evicted``).
+
+    Args:
+        early: Why it is too early to judge, which skips the finding; "" if it is not.
+    """
     hits, prompts = _hits(metrics), metrics.amount("sglang:prompt_tokens_total")
     below_l1 = hits.get("host", 0) + hits.get("storage", 0)
     finding = finding._replace(have=_tokens(below_l1, f"{{}} of {prompts} tokens of prompts"))
@@ -233,7 +253,11 @@ def _l2(finding: Finding, metrics: Metrics, early: str, evicted: int) -> Finding
 
 
 def _l3(finding: Finding, metrics: Metrics, early: str) -> Finding:
-    """Judge whether L3 is written, is read, and gives the tokens it has. early: as for ``_l2``."""
+    """Judge whether L3 is written, is read, and gives the tokens it has.
+
+    Args:
+        early: As for ``_l2``.
+    """
     hits, l2 = _hits(metrics), metrics.amount("sglang:hicache_host_total_tokens")
     written, read, offered = (
         metrics.amount(f"sglang:{name}_tokens_total")
@@ -263,7 +287,10 @@ def _l3(finding: Finding, metrics: Metrics, early: str) -> Finding:
 
 def _external(finding: Finding, metrics: Metrics) -> Finding:
     """Judge whether vLLM's connector finds tokens, as vLLM's own cache does; skipped if it was
-    never asked. Source: vllm/v1/metrics/loggers.py."""
+    never asked.
+
+    Source: vllm/v1/metrics/loggers.py.
+    """
     asked = metrics.amount("vllm:external_prefix_cache_queries_total")
     hits = metrics.amount("vllm:external_prefix_cache_hits_total")
     of_vllm = metrics.amount("vllm:prefix_cache_hits_total")

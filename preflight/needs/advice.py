@@ -65,7 +65,9 @@ def pool_pages_needed(sizing: Sizing, page_size_bytes: int) -> int:
 
 def numbers_to_set(sizing: Sizing) -> str:
     """Return the settings that make the pools large enough for the launch as written, as one text.
-    The text says so if nothing is to be set, or if this host cannot give the pages now."""
+
+    The text says so if nothing is to be set, or if this host cannot give the pages now.
+    """
     targets = reserve_targets(sizing.host.hugetlb, sizing.verdict.needs)
     if not targets:
         return "nothing: the pools are large enough"
@@ -81,7 +83,13 @@ def numbers_to_set(sizing: Sizing) -> str:
 
 def _reservation(sizing: Sizing, condition: str) -> list[Recommendation]:
     """Return the advice to reserve pages, or that the pools suffice; [] if the launch takes no huge
-    pages. If the pools cannot grow now, the advice says why. condition: begins the sentence."""
+    pages.
+
+    If the pools cannot grow now, the advice says why.
+
+    Args:
+        condition: Begins the sentence.
+    """
     if not sizing.need_bytes:
         return []
     targets = reserve_targets(sizing.host.hugetlb, sizing.verdict.needs)
@@ -131,8 +139,11 @@ def _reserve_commands(sizing: Sizing, targets: Mapping[Spot, Target]) -> list[st
 
 
 def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
-    """Return a sentence on whether this host's memory can give ``added`` bytes of huge pages. []
-    for 0 bytes, or if another host is sized."""
+    """Return a sentence on whether this host's memory can give ``added`` bytes of huge pages.
+
+    Returns:
+        [] for 0 bytes, or if another host is sized.
+    """
     if not added or sizing.inputs.available_bytes is not None:  # then of another host
         return []
     try:
@@ -157,8 +168,12 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
 
 def _sglang_gate(sizing: Sizing, added: int) -> list[Recommendation]:
     """Return advice if SGLang's check of MemAvailable would refuse L2 once ``added`` bytes more are
-    huge pages. [] if L2 is not on this host's huge pages, or MemAvailable is unknown. [] for a
-    launch that was read: ``launch_sizing`` replays its check."""
+    huge pages.
+
+    Returns:
+        [] if L2 is not on this host's huge pages, or MemAvailable is unknown. [] for a launch that
+        was read: ``launch_sizing`` replays its check.
+    """
     inputs, terms = sizing.inputs, sizing.inputs.terms
     available = sizing.host.memory_bytes("MemAvailable")
     # A launch's own is replayed exactly, see preflight.needs.launch_sizing.
@@ -207,7 +222,11 @@ def _arena(sizing: Sizing) -> list[Recommendation]:
 
 def _environment(sizing: Sizing, *, keep_arena: bool) -> list[Recommendation]:
     """Return the environment block for the shell that starts the launch; [] for a launch that was
-    read, which sets its variables. keep_arena: export the arena's size, else unset it."""
+    read, which sets its variables.
+
+    Args:
+        keep_arena: Export the arena's size, else unset it.
+    """
     settings, terms = sizing.inputs.settings, sizing.inputs.terms
     if sizing.inputs.source is not None:
         return []  # the launch has its own

@@ -38,8 +38,14 @@ def choose_mooncake(
     """Return the release to size for, its version with the origin, and notes.
 
     The release is ``stated``, else the first one installed (if it can be read), else the usual one.
-    installed: on a captured machine; None asks this machine. stated_in: where the launch names
-    ``stated``; None for the command line. Raises UsageError if ``stated`` cannot be read."""
+
+    Args:
+        installed: On a captured machine; None asks this machine.
+        stated_in: Where the launch names ``stated``; None for the command line.
+
+    Raises:
+        UsageError: If ``stated`` cannot be read.
+    """
     text, origin, notes = stated, stated_in or "--mooncake-version", []
     assumed = False
     installed_here: tuple[tuple[str, str], ...] = ()
@@ -70,8 +76,15 @@ def choose_mooncake(
 
 def _taken_as(program: str, text: str, newest: str, newer: bool, decides: str) -> list[Note]:
     """Return a note if the version ``text`` is newer than the newest known release, or is no
-    release; else []. The note says as which release it is taken. newest: the newest known release.
-    newer: ``text`` is newer. decides: what depends on the release."""
+    release; else [].
+
+    The note says as which release it is taken.
+
+    Args:
+        newest: The newest known release.
+        newer: ``text`` is newer.
+        decides: What depends on the release.
+    """
     name = program.lower()
     if newer:
         from checks.releases.open_changes import open_changes
@@ -88,7 +101,11 @@ def _taken_as(program: str, text: str, newest: str, newer: bool, decides: str) -
 
 def installed_there(reading: "Reading", root: "Root") -> Installed | None:
     """Return the releases that the launch would load on the machine, or in the tree of files, below
-    ``root``. None if a command runs in a container, whose image nobody looks into."""
+    ``root``.
+
+    Returns:
+        None if a command runs in a container, whose image nobody looks into.
+    """
     if any(command.container is not None for command in reading.commands):
         return None
     from checks.software.facts import installed_engine
@@ -97,7 +114,11 @@ def installed_there(reading: "Reading", root: "Root") -> Installed | None:
 
 
 def installed_where(installed: Installed | None, searched: bool = False) -> str:
-    """Return where a version was looked for: the end of an origin. searched: nothing was found."""
+    """Return where a version was looked for: the end of an origin.
+
+    Args:
+        searched: Nothing was found.
+    """
     if installed is not None:
         there = f"for {installed.interpreter}" if installed.interpreter else ""
         return f"installed {there or 'where the capture was made'}"
@@ -113,7 +134,8 @@ _SPEAK_OF = frozenset(
 
 def with_image(options: "LaunchOptions", reading: "Reading", root: "Root") -> "LaunchOptions":
     """Return the options, without this machine's releases if all engines and stores run in images,
-    and this machine is no container itself."""
+    and this machine is no container itself.
+    """
     uses = (c for c in reading.commands if any(_USES.search(w.text) for w in c.words[:4]))
     users = [c.container for c in uses if c.words[0].text.rpartition("/")[2] not in _SPEAK_OF]
     if not users or None in users:
@@ -134,9 +156,16 @@ def _not_told(program: str, installed: Installed | None) -> str:
 def known_sglang(
     stated: str | None, installed: Installed | None = None, stated_in: str | None = None
 ) -> "tuple[SglangRelease, Input] | None":
-    """Return the release ``stated``, else the one installed, and its version with the origin. None
-    if both are missing, or the installed one is not known here. The parameters are those of
-    ``choose_mooncake``. Raises UsageError if ``stated`` cannot be read."""
+    """Return the release ``stated``, else the one installed, and its version with the origin.
+
+    The parameters are those of ``choose_mooncake``.
+
+    Returns:
+        None if both are missing, or the installed one is not known here.
+
+    Raises:
+        UsageError: If ``stated`` cannot be read.
+    """
     text = stated if stated is not None else _installed_sglang(installed)
     if text is None:
         return None
@@ -155,8 +184,11 @@ def known_sglang(
 def choose_sglang(
     stated: str | None, installed: Installed | None = None, stated_in: str | None = None
 ) -> "tuple[SglangRelease, Input, tuple[Note, ...]]":
-    """Return the release to size for, its version with the origin, and notes. The newest is assumed
-    if ``known_sglang`` gives None. Parameters and UsageError are those of ``choose_mooncake``."""
+    """Return the release to size for, its version with the origin, and notes.
+
+    The newest is assumed if ``known_sglang`` gives None. Parameters and UsageError are those of
+    ``choose_mooncake``.
+    """
     from checks.releases import sglang
 
     known = known_sglang(stated, installed, stated_in)
@@ -186,8 +218,11 @@ def _installed_sglang(installed: Installed | None) -> str | None:
 
 
 def doubts(sglang: Input, mooncake: Input) -> tuple[str, str, str]:
-    """Return three reasons to doubt the releases, each "" without a doubt. SGLang's is assumed or
-    newer than known here; Mooncake's is assumed; Mooncake's is newer than known here."""
+    """Return three reasons to doubt the releases, each "" without a doubt.
+
+    SGLang's is assumed or newer than known here; Mooncake's is assumed; Mooncake's is newer than
+    known here.
+    """
     from checks.releases.sglang import newer_than_known as newer_sglang
 
     ours, theirs = str(sglang.value), str(mooncake.value)

@@ -38,8 +38,14 @@ from preflight.needs.sizing_inputs import MOST_RANKS, Input, RuleTerms, SizingIn
 
 
 class Flags(NamedTuple):
-    """What the command line says; None if it says nothing. Sizes in bytes. documented: the
-    documented rule is asked for, so that inputs which that rule accepts are not refused."""
+    """What the command line says; None if it says nothing.
+
+    Sizes in bytes.
+
+    Attributes:
+        documented: The documented rule is asked for, so that inputs which that rule accepts are not
+            refused.
+    """
 
     tp_size: int
     hicache_bytes: int
@@ -69,7 +75,13 @@ def gather_flags(
     flags: Flags, environment: Mapping[str, str], root: Root, default_page_bytes: int | Unknown
 ) -> SizingInputs:
     """Return the launch that ``flags`` describe, completed from the environment and the host.
-    Raises UsageError on a value that no launch can have. default_page_bytes: 2 MiB if Unknown."""
+
+    Args:
+        default_page_bytes: 2 MiB if Unknown.
+
+    Raises:
+        UsageError: On a value that no launch can have.
+    """
     shown: Shown = {}
     ranks = _ranks(flags, shown)
     release, shown["mooncake_version"], noted = choose_mooncake(flags.mooncake_version)
@@ -110,10 +122,13 @@ def _halves_may_overlap(
     flags: Flags, release: MooncakeRelease, settings: StoreSettings, shown: Shown, notes: list[Note]
 ) -> Unknown | None:
     """Return Unknown if SGLang registers K and V of L2 separately and Mooncake refuses V, which
-    ends the server; else None. If a release is not known, add a note and return None.
+    ends the server; else None.
+
+    If a release is not known, add a note and return None.
 
     SGLang's version is added to ``shown``. Models with MLA are not affected, but flags name no
-    model: ``preflight.launch_problems.rules.memory`` judges a launch whose model is known."""
+    model: ``preflight.launch_problems.rules.memory`` judges a launch whose model is known.
+    """
     if flags.segment_scope == "process" or not flags.hicache_bytes or not settings.hugepages:
         return None
     known, mooncake = known_sglang(flags.sglang_version), shown["mooncake_version"]
@@ -135,8 +150,11 @@ def _halves_may_overlap(
 
 
 def _ranks(flags: Flags, shown: Shown) -> int:
-    """Return the number of ranks of one host, and add the sizes to ``shown``. Raises UsageError if
-    a size is out of range, or if the L2 pool is left out."""
+    """Return the number of ranks of one host, and add the sizes to ``shown``.
+
+    Raises:
+        UsageError: If a size is out of range, or if the L2 pool is left out.
+    """
     for name in ("tp_size", "pp_size", "dp_size"):
         size, flag = getattr(flags, name), f"--{name.replace('_', '-')}"
         if size < 1:
@@ -161,7 +179,10 @@ def _protocol(
     flags: Flags, environment: Mapping[str, str], shown: Shown, notes: list[Note]
 ) -> Protocol:
     """Return the transport of the flag, of MOONCAKE_PROTOCOL, or SGLang's default, and add it to
-    ``shown``. A variable that names no transport adds a note."""
+    ``shown``.
+
+    A variable that names no transport adds a note.
+    """
     named = environment.get("MOONCAKE_PROTOCOL")
     if flags.protocol:
         protocol, origin = Protocol(flags.protocol), "--protocol"
@@ -180,7 +201,13 @@ def _settings(
     flags: Flags, variables: Mapping[str, str], release: MooncakeRelease, shown: Shown, notes: Notes
 ) -> StoreSettings:
     """Return Mooncake's settings by the flags, else the environment, else the defaults; add them to
-    ``shown``. Huge pages are on unless a flag says no. Raises UsageError for a page size."""
+    ``shown``.
+
+    Huge pages are on unless a flag says no.
+
+    Raises:
+        UsageError: For a page size.
+    """
     of_environment, noted = read_store_settings(variables, release)
     notes += noted
     origin = "assumed: MC_STORE_USE_HUGEPAGE is not set here; export it"

@@ -51,8 +51,10 @@ _HIDES_GPUS = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
 def launch_needs(sizing: LaunchSizing) -> LaunchNeeds:
-    """Return the needs of a sized launch, as checks see them. If L2 lies between two bounds, the
-    upper one is taken."""
+    """Return the needs of a sized launch, as checks see them.
+
+    If L2 lies between two bounds, the upper one is taken.
+    """
     source, shown, written = sizing.inputs, sizing.shown, sizing.reading.files
     replays = {} if shown is None else shown.asked_by_process
     members: list[ProcessNeeds] = []
@@ -110,7 +112,11 @@ def _regions_for_ranks(
     source: LaunchInputs, replays: Mapping[int, Sequence[ProcessReplay]]
 ) -> dict[int, tuple[Region, ...] | Unknown]:
     """Return the regions that each ``mooncake_client`` registers for ranks, by the client's process
-    number. Unknown for a client if the pools of one of its ranks are not known."""
+    number.
+
+    Returns:
+        Unknown for a client if the pools of one of its ranks are not known.
+    """
     regions: dict[int, tuple[Region, ...] | Unknown] = {}
     for number, client in registering_clients(source.processes, replays).items():
         memory = source.memory.get(number)
@@ -127,8 +133,12 @@ def _regions_for_ranks(
 
 def _admitting_limit_bytes(process: LaunchProcess, source: LaunchInputs) -> int:
     """Return how much memory has to be free within the cgroup's limit for SGLang's admission gate
-    to pass. 0 if the gate does not read the cgroup or checks no pool, if SGLang sizes the pools
-    itself, and if the pools are not known."""
+    to pass.
+
+    Returns:
+        0 if the gate does not read the cgroup or checks no pool, if SGLang sizes the pools itself,
+        and if the pools are not known.
+    """
     memory, server = source.memory.get(process.number), process.server
     ranks = None if server is None else server_ranks(server)
     if memory is None or ranks is None or isinstance(ranks, Unknown):
@@ -154,9 +164,13 @@ def _members(
     memory: ServerMemory | None,
     looks_up_devices: bool,
 ) -> Iterator[ProcessNeeds]:
-    """Yield the needs of each rank of a process, or one record if no rank was replayed. memory: the
-    pools of a rank, None if they are not known or there are none. looks_up_devices: this SGLang
-    looks up the devices of Mooncake's transfer engine when it starts."""
+    """Yield the needs of each rank of a process, or one record if no rank was replayed.
+
+    Args:
+        memory: The pools of a rank, None if they are not known or there are none.
+        looks_up_devices: This SGLang looks up the devices of Mooncake's transfer engine when it
+            starts.
+    """
     environment = plain_environment(process.command.environment)
     offload = offload_of(process)
     device = None if process.server is None else process.server.value("device")
@@ -228,8 +242,11 @@ def _members(
 
 
 def _shm(process: LaunchProcess, rank: int, environment: Mapping[str, str]) -> int:
-    """Return the least bytes that a server writes to /dev/shm, all for its first rank. 0 for other
-    ranks and programs, and if the ranks are not known."""
+    """Return the least bytes that a server writes to /dev/shm, all for its first rank.
+
+    Returns:
+        0 for other ranks and programs, and if the ranks are not known.
+    """
     ranks = None if process.server is None else server_ranks(process.server)
     if rank or ranks is None or isinstance(ranks, Unknown):
         return 0
@@ -266,8 +283,11 @@ def _gpu(process: LaunchProcess, rank: int) -> int | None:
 
 def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
     """Return the share of GPU memory that a rank takes; None if its GPU is not known, or an engine
-    other than SGLang names no share. rank: None asks for all ranks together; for SGLang the answer
-    is then None."""
+    other than SGLang names no share.
+
+    Args:
+        rank: None asks for all ranks together; for SGLang the answer is then None.
+    """
     environment = process.command.environment
     selections = [environment.get(name) for name in _HIDES_GPUS]
     if any(word is not None and word.unresolved for word in selections):
@@ -291,8 +311,12 @@ def _gpu_share(process: LaunchProcess, rank: int | None) -> GpuShare | None:
 
 
 def _ray_below_gpus(consumer: Consumer) -> int:
-    """Return the GPU count below which vLLM turns to Ray and other hosts. 0 if it never does: with
-    worker processes (mp, --nnodes), or in a release that is known to refuse too few GPUs."""
+    """Return the GPU count below which vLLM turns to Ray and other hosts.
+
+    Returns:
+        0 if it never does: with worker processes (mp, --nnodes), or in a release that is known to
+        refuse too few GPUs.
+    """
     if consumer.executor in ("mp", "uni") or consumer.hosts > 1:
         return 0
     named = consumer.named.get("vllm")
@@ -308,7 +332,8 @@ def _gpu_registered(process: LaunchProcess) -> int | Unknown:
     cache, whose size only a start tells.
 
     Prefill and decode servers register the KV cache. A server that links it to a store does too
-    (mooncake_direct_linker.py, register_buffers)."""
+    (mooncake_direct_linker.py, register_buffers).
+    """
     server = process.server
     if process.consumer is not None and process.consumer.registers_gpu:
         return Unknown(process.consumer.registers_gpu)
@@ -327,7 +352,11 @@ _HANDED = (MemoryKind.HOST_POOL, MemoryKind.LOCAL_BUFFER)
 
 def handed_over(replay: ProcessReplay) -> tuple[Allocation, ...]:
     """Return the host pools and buffers that a process with a dummy client maps, for a
-    ``mooncake_client`` to register. () for other processes."""
+    ``mooncake_client`` to register.
+
+    Returns:
+        () for other processes.
+    """
     if not any(client.dummy for client in replay.process.clients):
         return ()
     return tuple(allocation for allocation in replay.allocations if allocation.what in _HANDED)
@@ -340,7 +369,8 @@ def registering_clients(
     ``mooncake_client`` that registers it.
 
     That client listens at the port which the process names, or is the only one. A process is left
-    out if its client has no RDMA, or if the launch starts no such client."""
+    out if its client has no RDMA, or if the launch starts no such client.
+    """
     clients = {
         port.port: process
         for process in processes

@@ -69,10 +69,13 @@ _APART = tuple(ProcessKind[name] for name in "OTHER BENCHMARK ETCD REDIS NATS".s
 class LaunchInputs(NamedTuple):
     """A source's processes, the rules' findings, and the launch at both bounds of L2.
 
-    least, most: Unknown, with the variable's name, if a number cannot be known. memory, free,
-    geometry: by process number, the host pools of a rank, the free memory that SGLang would read
-    (the host's, or the container's limit), and the model. releases: mooncake_version and
-    sglang_version. model_stated: the model's shape is given beside the launch."""
+    Attributes:
+        least, most: Unknown, with the variable's name, if a number cannot be known.
+        memory, free, geometry: By process number, the host pools of a rank, the free memory that
+            SGLang would read (the host's, or the container's limit), and the model.
+        releases: mooncake_version and sglang_version.
+        model_stated: The model's shape is given beside the launch.
+    """
 
     processes: tuple[LaunchProcess, ...]
     findings: tuple[RuleFinding, ...]
@@ -95,8 +98,14 @@ def gather_launch(
     default_page_bytes: int | Unknown,
 ) -> LaunchInputs:
     """Return all inputs by which a launch is judged: its mappings at both bounds of L2, the rules'
-    findings, and the releases. source: the launch's name. default_page_bytes: 2 MiB if Unknown.
-    Raises UsageError; NoLaunchError if the launch starts no program that is judged here."""
+    findings, and the releases.
+
+    Raises UsageError; NoLaunchError if the launch starts no program that is judged here.
+
+    Args:
+        source: The launch's name.
+        default_page_bytes: 2 MiB if Unknown.
+    """
     mooncake, version, notes = choose_mooncake(
         options.mooncake_version, options.installed, options.origins.get("mooncake_version")
     )
@@ -159,7 +168,11 @@ def gather_launch(
     @or_unknown
     def inputs_at_bound(shares_at_bound: list[tuple[MappedProcess, ...] | Unknown]) -> SizingInputs:
         """Put the ranks of all processes, taken at one bound (all least or all most), into the
-        inputs of one sizing. Unknown if the share of any process is unknown."""
+        inputs of one sizing.
+
+        Returns:
+            Unknown if the share of any process is unknown.
+        """
         members = tuple(process for share in shares_at_bound for process in known(share))
         return SizingInputs(
             _terms(processes, members),
@@ -179,7 +192,8 @@ def gather_launch(
 
 def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:
     """List, for the shown inputs, the NUMA nodes of the NICs of each client with separate devices,
-    by ``nic_numa_nodes, <process>``."""
+    by ``nic_numa_nodes, <process>``.
+    """
     return {
         f"nic_numa_nodes, {process.name}": Input(list(client.nic_nodes), "its own devices")
         for process in members
@@ -189,8 +203,11 @@ def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:
 
 
 def _terms(processes: tuple[LaunchProcess, ...], members: tuple[MappedProcess, ...]) -> RuleTerms:
-    """Return the launch in the documented rule's terms. tp_size: the ranks with host pools, or all
-    ``members`` if none has. Sizes are the largest; one SGLang server's segment is undivided."""
+    """Return the launch in the documented rule's terms.
+
+    tp_size: the ranks with host pools, or all ``members`` if none has. Sizes are the largest; one
+    SGLang server's segment is undivided.
+    """
     hicache = max((sum(process.host_pools_bytes) for process in members), default=0)
     segments = [client.segment_bytes for process in members for client in process.clients]
     # A store's own process beside the ranks is none of them.
@@ -257,10 +274,15 @@ def first_failure(findings: tuple[RuleFinding, ...]) -> RuleFinding | None:
 class LaunchSizing(NamedTuple):
     """The answer about a launch: the sizing at both bounds, the upper (``most``) is shown.
 
-    A bound is None if a number that decides it is unknown. unread: parts without a number, so that
-    nothing fits for certain. whole: the processes of all hosts. group: those that are sized, None
-    if all are. regular_bytes: the least and the most on regular pages, or None. consequence: what
-    follows if ``status`` is "fails"."""
+    A bound is None if a number that decides it is unknown.
+
+    Attributes:
+        unread: Parts without a number, so that nothing fits for certain.
+        whole: The processes of all hosts.
+        group: Those that are sized, None if all are.
+        regular_bytes: The least and the most on regular pages, or None.
+        consequence: What follows if ``status`` is "fails".
+    """
 
     reading: Reading
     inputs: LaunchInputs
@@ -306,8 +328,14 @@ def size_launch(
     reading: Reading, source: str, options: LaunchOptions, root: Root, read_file: ReadFile
 ) -> LaunchSizing:
     """Size a launch: understand its commands, and judge the processes of one host against the host
-    below ``root``. source: the launch's name. read_file: reads the files that its commands name.
-    Raises UsageError."""
+    below ``root``.
+
+    Raises UsageError.
+
+    Args:
+        source: The launch's name.
+        read_file: Reads the files that its commands name.
+    """
     host = read_host(root)
     older = written_too_old(options, reading)
     options = with_image(with_written_versions(options, reading), reading, root)
@@ -338,8 +366,13 @@ def size_launch(
 def _admissions(
     inputs: LaunchInputs, sizing: Sizing | None, options: LaunchOptions
 ) -> tuple[Admission | Unknown, ...]:
-    """Return the answers of SGLang's own check, one for each server with a host pool or HiCache. An
-    answer is Unknown if the pools are not known. () if another host is sized."""
+    """Return the answers of SGLang's own check, one for each server with a host pool or HiCache.
+
+    An answer is Unknown if the pools are not known.
+
+    Returns:
+        () if another host is sized.
+    """
     if options.available_bytes is not None:
         return ()
     admissions: list[Admission | Unknown] = []
@@ -385,8 +418,11 @@ def _status(
 
 
 def _unknown_if_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[str, str]:
-    """Return status and reason. The status is "unknown" if an index or draft pool may come on top
-    of ``--hicache-size``, for a server of an unknown model. "fails" is never replaced."""
+    """Return status and reason.
+
+    The status is "unknown" if an index or draft pool may come on top of ``--hicache-size``, for a
+    server of an unknown model. "fails" is never replaced.
+    """
     for process in inputs.processes if status != "fails" else ():
         server, memory = process.server, inputs.memory.get(process.number)
         size = l2_gigabytes(server) if server is not None and server.hicache else 0
@@ -398,9 +434,14 @@ def _unknown_if_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[st
 
 
 class Admission(NamedTuple):
-    """One server's answer. refused: the message that it would print, for certain. late: what the
-    slowest rank would print if the other ranks have taken their pools by then. pages: the numbers
-    of huge pages with which the server starts; None without pools on huge pages."""
+    """One server's answer.
+
+    Attributes:
+        refused: The message that it would print, for certain.
+        late: What the slowest rank would print if the other ranks have taken their pools by then.
+        pages: The numbers of huge pages with which the server starts; None without pools on huge
+            pages.
+    """
 
     origin: str
     refused: str | None
@@ -413,7 +454,10 @@ def admit(
     number: int, server: SglangServer, memory: ServerMemory, inputs: LaunchInputs, sizing: Sizing
 ) -> Admission:
     """Tell whether SGLang admits the pools of ``server``, process ``number``, on this host; Unknown
-    if that cannot be told. The gate asks for regular memory, whatever backs the pools."""
+    if that cannot be told.
+
+    The gate asks for regular memory, whatever backs the pools.
+    """
     origin, ranks, release = str(server.command.origin), known(server_ranks(server)), inputs.sglang
     if not memory.pools:
         why = Unknown(memory.why) if memory.missing is None else memory.missing
@@ -454,7 +498,10 @@ def _feasible(
     sizing: Sizing,
 ) -> FeasiblePages | None:
     """Return the numbers of huge pages of ``size`` bytes that suffice and that the gate admits.
-    None if the pool is not known."""
+
+    Returns:
+        None if the pool is not known.
+    """
     from preflight.needs.advice import pool_pages_needed
 
     hugepage_pool = sizing.host.hugetlb.pool(size)

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 
 class NicPlacement(NamedTuple):
-    """The NUMA nodes of the NICs in use, which decide whether a segment is split. origin: what
-    tells the nodes, in words."""
+    """The NUMA nodes of the NICs in use, which decide whether a segment is split.
+
+    Attributes:
+        origin: What tells the nodes, in words.
+    """
 
     nodes: tuple[int, ...] | Unknown
     origin: str
@@ -35,8 +38,11 @@ class NicPlacement(NamedTuple):
 
 
 class RankPlacement(NamedTuple):
-    """The NUMA node that each rank's memory is bound to, None if nothing binds it. origin: what
-    tells the nodes, in words."""
+    """The NUMA node that each rank's memory is bound to, None if nothing binds it.
+
+    Attributes:
+        origin: What tells the nodes, in words.
+    """
 
     nodes: tuple[int | None, ...]
     origin: str
@@ -46,9 +52,15 @@ class RankPlacement(NamedTuple):
 def place_nics(
     protocol: Protocol, stated: tuple[int, ...] | None, device_names: str, root: Root
 ) -> NicPlacement:
-    """Return the NUMA nodes of the store's NICs, with notes for the user. () for TCP; Unknown if
-    the NICs cannot be read. stated: the nodes of --nic-numa-nodes, or None. device_names: the
-    store's device list, with commas; "" and a JSON map mean all NICs."""
+    """Return the NUMA nodes of the store's NICs, with notes for the user.
+
+    Args:
+        stated: The nodes of --nic-numa-nodes, or None.
+        device_names: The store's device list, with commas; "" and a JSON map mean all NICs.
+
+    Returns:
+        () for TCP; Unknown if the NICs cannot be read.
+    """
     if protocol is Protocol.TCP:
         return NicPlacement((), "not used with tcp")
     if stated is not None:
@@ -84,7 +96,11 @@ def unbound(ranks: int, why: str) -> RankPlacement:
 
 
 def given_ranks(ranks: int, nodes: tuple[int, ...]) -> RankPlacement:
-    """Place ranks by --rank-numa-nodes; () binds no rank. Raises UsageError on a wrong number."""
+    """Place ranks by --rank-numa-nodes; () binds no rank.
+
+    Raises:
+        UsageError: On a wrong number.
+    """
     if len(nodes) not in (0, ranks):
         count = f"the number of nodes ({len(nodes)}) is not that of the ranks ({ranks})"
         raise UsageError(f"--rank-numa-nodes: {count}: name one for each, or none")
@@ -100,13 +116,17 @@ def binds_ranks(environment: Mapping[str, str]) -> bool:
 def place_ranks(
     ranks: int, nics: tuple[int, ...], root: Root, first_gpu: int = 0, leaves_unbound: bool = False
 ) -> RankPlacement:
-    """Return the NUMA node to which SGLang binds each rank's memory: that of its GPU. If the GPUs
-    do not tell, the ranks are spread over ``nics``, the nodes of the NICs. With fewer than two
-    ``nics`` no rank is bound. A note tells what is assumed. leaves_unbound: a rank whose node the
-    cpuset forbids is not bound.
+    """Return the NUMA node to which SGLang binds each rank's memory: that of its GPU.
+
+    If the GPUs do not tell, the ranks are spread over ``nics``, the nodes of the NICs. With fewer
+    than two ``nics`` no rank is bound. A note tells what is assumed.
 
     SGLang (since 0.5.10) starts each rank under ``numactl --membind`` with the node of its GPU, on
-    a host with a second node and numactl (utils/numa_utils.py)."""
+    a host with a second node and numactl (utils/numa_utils.py).
+
+    Args:
+        leaves_unbound: A rank whose node the cpuset forbids is not bound.
+    """
     gpus = gpu_numa_nodes(root)
     if len(numa_nodes(root)) > 1 and not isinstance(gpus, Unknown):
         nodes = gpus[first_gpu : first_gpu + ranks]
@@ -131,7 +151,11 @@ def place_ranks(
 
 class ClientNics:
     """Places the NICs of store clients, and keeps the placement of each list of devices that a
-    client names. stated: the nodes of --nic-numa-nodes, or None."""
+    client names.
+
+    Args:
+        stated: The nodes of --nic-numa-nodes, or None.
+    """
 
     def __init__(self, root: Root, stated: tuple[int, ...] | None) -> None:
         self._root = root
@@ -154,8 +178,13 @@ class ClientNics:
         return next((nodes for nodes in every if isinstance(nodes, Unknown)), None)
 
     def place(self, process: "LaunchProcess", client: StoreClient, rank: int = 0) -> StoreClient:
-        """Return ``client`` with its NICs' nodes, if they differ from the first client's. It is
-        unchanged without RDMA, or if the nodes are not known. rank: its number, 0 without ranks."""
+        """Return ``client`` with its NICs' nodes, if they differ from the first client's.
+
+        It is unchanged without RDMA, or if the nodes are not known.
+
+        Args:
+            rank: Its number, 0 without ranks.
+        """
         if client.protocol is not Protocol.RDMA:
             return client
         from preflight.processes.mooncake_users import store_devices

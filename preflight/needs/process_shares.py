@@ -120,9 +120,14 @@ def server_hardware(
     memory: FreeMemory | Unknown = _NOT_READ,
     root: Root | None = None,
 ) -> Hardware:
-    """Return the hardware that a server is sized for. gpu_bytes: the memory of the smallest GPU.
-    memory: the host's, by which SGLang may size a pool. root: the host whose GPUs are asked for
-    their kind (only for a model with an index); None asks none."""
+    """Return the hardware that a server is sized for.
+
+    Args:
+        gpu_bytes: The memory of the smallest GPU.
+        memory: The host's, by which SGLang may size a pool.
+        root: The host whose GPUs are asked for their kind (only for a model with an index); None
+            asks none.
+    """
     model = models.target(server.value("model_path"))
     geometry = model.geometry
     drafts = server_drafts(server, model, release, models)
@@ -145,7 +150,13 @@ def gpu_memory(
     given_bytes: int | None, root: Root, ask_nvml: bool, elsewhere: bool
 ) -> int | Unknown:
     """Return the bytes of each GPU's memory: ``given_bytes``, else what NVML tells of every GPU.
-    Unknown if GPUs differ, or with MIG. elsewhere: another host is sized, so NVML is not asked."""
+
+    Args:
+        elsewhere: Another host is sized, so NVML is not asked.
+
+    Returns:
+        Unknown if GPUs differ, or with MIG.
+    """
     if given_bytes is not None:
         return given_bytes
     sizes: set[int | None] = set()
@@ -172,7 +183,8 @@ def gpu_memory(
 
 class Share(NamedTuple):
     """What one process of the launch maps: its ranks at the lower and at the upper bound of L2, and
-    notes on what was assumed."""
+    notes on what was assumed.
+    """
 
     least: tuple[MappedProcess, ...] = ()
     most: tuple[MappedProcess, ...] | Unknown = ()
@@ -187,8 +199,19 @@ def share_of(
     memory: dict[int, ServerMemory],
 ) -> Share:
     """Return the mappings of the ranks of ``process``, bound to the NUMA nodes that numactl or its
-    container names. Add a server's pools to ``memory``. Unknown if a number that a size depends on
-    is unknown. Raises UsageError for too many ranks. hardware: None if no SGLang server."""
+    container names.
+
+    Add a server's pools to ``memory``.
+
+    Args:
+        hardware: None if no SGLang server.
+
+    Returns:
+        Unknown if a number that a size depends on is unknown.
+
+    Raises:
+        UsageError: For too many ranks.
+    """
     share = _unbound_share(process, hardware, host, memory)
     nodes = bound_nodes(process.command)
     if nodes is None or len(numa_nodes(host.root)) < 2:
@@ -229,9 +252,11 @@ def _numactl_nodes(command: Command) -> Iterator[tuple[str, frozenset[int], str]
 
 
 def bound_nodes(command: Command) -> frozenset[int] | None:
-    """Return the only NUMA nodes for a command's memory, or None for all. The nodes are those of
-    ``numactl --membind`` and the container's ``--cpuset-mems``, or the nodes common to both.
-    ``--interleave`` and ``--preferred`` take pages of other nodes too."""
+    """Return the only NUMA nodes for a command's memory, or None for all.
+
+    The nodes are those of ``numactl --membind`` and the container's ``--cpuset-mems``, or the nodes
+    common to both. ``--interleave`` and ``--preferred`` take pages of other nodes too.
+    """
     nodes: frozenset[int] | None = None
     for named in named_nodes(command):
         if named.memory_alone:
@@ -246,8 +271,9 @@ def _unbound_share(
     memory: dict[int, ServerMemory],
 ) -> Share:
     """Return the mappings of a server, a consumer or a store, bound to no node by numactl yet.
-    Other programs have an empty share. Raises UnknownFactError, and UsageError for too many
-    ranks."""
+
+    Other programs have an empty share. Raises UnknownFactError, and UsageError for too many ranks.
+    """
     if process.server is not None and hardware is not None:
         return _server_share(process, process.server, hardware, host, memory)
     if process.consumer is not None:
@@ -265,8 +291,11 @@ def _unbound_share(
 
 def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost) -> Share:
     """Return the mappings of another engine's workers: their store clients and the engine's own
-    pools. The share has no ranks if the engine has no client, pool or transfer. Raises
-    UnknownFactError, and UsageError for too many ranks."""
+    pools.
+
+    The share has no ranks if the engine has no client, pool or transfer. Raises UnknownFactError,
+    and UsageError for too many ranks.
+    """
     ranks = known(consumer.ranks)
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks on one host: {MOST_RANKS} at most")
@@ -306,7 +335,10 @@ def _server_share(
     memory: dict[int, ServerMemory],
 ) -> Share:
     """Return the mappings of a server's ranks at both bounds of L2, and put its pools into
-    ``memory``. Raises UnknownFactError, and UsageError for too many ranks."""
+    ``memory``.
+
+    Raises UnknownFactError, and UsageError for too many ranks.
+    """
     if server.arguments.unread is not None:
         raise UnknownFactError(server.arguments.unread)
     ranks = known(server_ranks(server))
@@ -357,7 +389,11 @@ def _rank_placement(
     clients: list[StoreClient | None],
 ) -> RankPlacement:
     """Return the NUMA node of each rank: as --rank-numa-nodes states, else as SGLang binds it
-    within the CPUs that numactl leaves. clients: the store client of each rank."""
+    within the CPUs that numactl leaves.
+
+    Args:
+        clients: The store client of each rank.
+    """
     stated = host.options.rank_nodes
     if stated is not None:
         return given_ranks(ranks.here, stated)

@@ -30,8 +30,11 @@ from preflight.processes.storage import LIMIT, offload_of, storage
 class Need(NamedTuple):
     """One need: an amount of something, with its formula.
 
-    unit: bytes, pages, port, file, device, address. of_input: name and value of the one input that
-    the need is taken from; None if the need follows from the inputs of the whole launch."""
+    Attributes:
+        unit: Bytes, pages, port, file, device, address.
+        of_input: Name and value of the one input that the need is taken from; None if the need
+            follows from the inputs of the whole launch.
+    """
 
     what: str
     owner: str
@@ -46,7 +49,10 @@ _FILES = {"offload": "SSD offload folder", "config": "configuration"}
 
 def host_needs(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> dict[str, list[Need]]:
     """Return the needs of a launch by kind: memory, ports, files, disk, devices, services (but no
-    advertised addresses). Huge pages are summed up; every other need names its owner."""
+    advertised addresses).
+
+    Huge pages are summed up; every other need names its owner.
+    """
     return {
         "hugetlb": list(_hugetlb(sizing)),
         "regular": _sums(sizing, "regular memory", Backing.REGULAR),
@@ -93,7 +99,11 @@ def _hugetlb(sizing: Sizing) -> Iterator[Need]:
 
 
 def _sums(sizing: Sizing, what: str, backing: Backing) -> list[Need]:
-    """Return a need for each process that maps memory of ``backing``. what: names that memory."""
+    """Return a need for each process that maps memory of ``backing``.
+
+    Args:
+        what: Names that memory.
+    """
     needs = []
     for process in sizing.asked:
         mapped = (*process.allocations, *process.heap)
@@ -106,8 +116,10 @@ def _sums(sizing: Sizing, what: str, backing: Backing) -> list[Need]:
 
 
 def _registered(sizing: Sizing, processes: tuple[LaunchProcess, ...]) -> list[Need]:
-    """Return the registered memory of each process that has any. What ranks hand over is counted
-    with the client that registers it."""
+    """Return the registered memory of each process that has any.
+
+    What ranks hand over is counted with the client that registers it.
+    """
     replays = sizing.asked_by_process
     taken: dict[int, list[Allocation]] = {}
     for number, client in registering_clients(processes, replays).items():

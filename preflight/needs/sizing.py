@@ -50,8 +50,11 @@ class DocumentedRule(NamedTuple):
 
 
 def documented_rule(terms: RuleTerms, available_bytes: int | None) -> DocumentedRule:
-    """Return the answer of the documented helper. available_bytes: of huge pages, None if no pool
-    is known."""
+    """Return the answer of the documented helper.
+
+    Args:
+        available_bytes: Of huge pages, None if no pool is known.
+    """
     baseline = terms.hicache_bytes + terms.segment_bytes
     clean_arena, ranks = baseline + (terms.arena_bytes or 0), terms.tp_size
     if available_bytes is None:
@@ -81,9 +84,13 @@ class HostMemory(NamedTuple):
 
 
 class Sizing(NamedTuple):
-    """The answer: what is asked for, what would be taken, and the verdict under both rules. asked:
-    the replay as if huge pages never ran short. taken: the replay with this host's pages. withheld:
-    why no pages are to be reserved, as the launch ends even with pages; else ""."""
+    """The answer: what is asked for, what would be taken, and the verdict under both rules.
+
+    Attributes:
+        asked: The replay as if huge pages never ran short.
+        taken: The replay with this host's pages.
+        withheld: Why no pages are to be reserved, as the launch ends even with pages; else "".
+    """
 
     inputs: SizingInputs
     host: HostMemory
@@ -128,7 +135,10 @@ def needed_bytes(needs: Pages) -> int:
 
 
 def size_flags(flags: Flags, environment: Mapping[str, str], root: Root) -> Sizing:
-    """Return the sizing of flags on the host below ``root``. Raises UsageError."""
+    """Return the sizing of flags on the host below ``root``.
+
+    Raises UsageError.
+    """
     host = read_host(root)
     inputs = gather_flags(flags, environment, root, host.hugetlb.default_page_size_bytes)
     if not flags.documented:
@@ -160,7 +170,8 @@ def judge_inputs(inputs: SizingInputs, host: HostMemory, root: Root) -> Sizing:
 
 def _stated_host(inputs: SizingInputs, host: HostMemory) -> HostMemory:
     """Return the host with an empty pool of the store's page size if --available-hugetlb states
-    another host's huge pages; else ``host`` unchanged."""
+    another host's huge pages; else ``host`` unchanged.
+    """
     page = inputs.settings.hugepage_bytes
     if inputs.available_bytes is None:
         return host
@@ -176,7 +187,10 @@ def without_arena(sizing: Sizing) -> FitVerdict:
 
 
 def unused_requests(inputs: SizingInputs, asked: tuple[ProcessReplay, ...]) -> tuple[Note, ...]:
-    """Return notes on memory that is asked for and never used. Equal notes are told once."""
+    """Return notes on memory that is asked for and never used.
+
+    Equal notes are told once.
+    """
     release, version = inputs.launch.release, f"Mooncake {inputs.shown['mooncake_version'].value}"
     notes = (note for process in asked for note in _unused_by(process, release, version))
     return tuple(dict.fromkeys(notes))
@@ -281,7 +295,10 @@ def _why_it_fails(taken: tuple[ProcessReplay, ...] | None) -> str:
 
 def _documented(inputs: SizingInputs, hugetlb: HugeTlb) -> DocumentedRule:
     """Return the answer of mooncake-hicache-sizing, the helper of Mooncake's documentation, for the
-    same inputs. The helper takes the whole HugeTLB pool as free, whoever holds its pages."""
+    same inputs.
+
+    The helper takes the whole HugeTLB pool as free, whoever holds its pages.
+    """
     available = inputs.available_bytes
     if available is None:
         # The helper reads nr_hugepages from sysfs.

@@ -12,8 +12,11 @@ MOST_RANKS = 1024
 
 
 class Input(NamedTuple):
-    """A value as shown to the user, and where it came from. assumed: nothing names it, and nothing
-    that is installed tells it."""
+    """A value as shown to the user, and where it came from.
+
+    Attributes:
+        assumed: Nothing names it, and nothing that is installed tells it.
+    """
 
     value: int | str | bool | list[int] | None
     origin: str
@@ -35,10 +38,15 @@ class RuleTerms(NamedTuple):
 class SizingInputs(NamedTuple):
     """All that a verdict depends on, except the pools themselves.
 
-    terms: of the documented rule. available_bytes: huge pages stated in place of the host's.
-    hugepage_bytes: the page size that the command line names. nic_nodes: the NICs' NUMA nodes, as
-    stated. nic_nodes_unknown: why they are not known, or None. source: the launch's name, None for
-    flags. start_unknown: why the launch may not start although all is mapped, or None."""
+    Attributes:
+        terms: Of the documented rule.
+        available_bytes: Huge pages stated in place of the host's.
+        hugepage_bytes: The page size that the command line names.
+        nic_nodes: The NICs' NUMA nodes, as stated.
+        nic_nodes_unknown: Why they are not known, or None.
+        source: The launch's name, None for flags.
+        start_unknown: Why the launch may not start although all is mapped, or None.
+    """
 
     terms: RuleTerms
     launch: Launch

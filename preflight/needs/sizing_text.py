@@ -53,7 +53,10 @@ SHORTAGES = {
 
 def _reading_text(sizing: LaunchSizing) -> str:
     """Return how the launch was read: the host that is sized, the parts that were not read, and
-    notes. Notes on conditions and on commands not started are left out; equal notes are one."""
+    notes.
+
+    Notes on conditions and on commands not started are left out; equal notes are one.
+    """
     places: dict[tuple[str, str], list[Origin]] = {}
     for note in sizing.reading.notes:
         if note.id not in ("condition", "not-started"):  # those that count are told above
@@ -68,8 +71,12 @@ def _reading_text(sizing: LaunchSizing) -> str:
 
 
 def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool = False) -> str:
-    """Return the answer about a launch as it was written. rule: documented or exact. explained:
-    with the formula of each need. ``paint`` colours a text: paint(text, colour)."""
+    """Return the answer about a launch as it was written.
+
+    Args:
+        rule: Documented or exact.
+        explained: With the formula of each need. ``paint`` colours a text: paint(text, colour).
+    """
     left_out = _part("Not started", [_filled(f"  {text}") for text in sizing.reading.left_out])
     reading = _reading_text(sizing)
     shown, findings = sizing.shown, sizing.inputs.findings
@@ -96,7 +103,11 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
 
 
 def _without_huge_pages(regular_bytes: tuple[int, int]) -> str:
-    """Return the answer about a launch that fits without huge pages. regular_bytes: least, most."""
+    """Return the answer about a launch that fits without huge pages.
+
+    Args:
+        regular_bytes: Least, most.
+    """
     if not regular_bytes[1]:
         return "it keeps no KV cache in this host's memory, and takes no huge pages"
     least, most = map(format_bytes, regular_bytes)
@@ -113,9 +124,13 @@ def sizing_text(
     next_step: str = "",
     left_out: str = "",
 ) -> str:
-    """Return the whole answer by ``rule`` (documented or exact). verdict: replaces that on huge
-    pages; "" keeps it. next_step: shown only if the pages suffice. left_out: parts that are in no
-    number."""
+    """Return the whole answer by ``rule`` (documented or exact).
+
+    Args:
+        verdict: Replaces that on huge pages; "" keeps it.
+        next_step: Shown only if the pages suffice.
+        left_out: Parts that are in no number.
+    """
     documented = sizing.documented
     lead = f"documented rule: {documented.status} (exit {documented.exit_code})"
     notes = [*sizing.unused, *sizing.inputs.notes]
@@ -178,7 +193,12 @@ def _admissions(sizing: LaunchSizing) -> str:
 
 def explain(needs: Mapping[str, Sequence[Need]], shown: Mapping[str, Input]) -> str:
     """Return every need with its formula, then once each input that the needs depend on, with its
-    origin. needs: by kind. shown: the inputs of the whole launch."""
+    origin.
+
+    Args:
+        needs: By kind.
+        shown: The inputs of the whole launch.
+    """
     lines = ["Needs of this host, each with its formula"]
     inputs: dict[str, Input] = {}
     for need_kind, needs_of_kind in needs.items():
@@ -203,8 +223,11 @@ def _headline(sizing: Sizing) -> tuple[str, str, str]:
 
 
 def _head(sizing: Sizing, paint: Paint, verdict: str, next_step: str) -> str:
-    """Return the answer: the verdict, each shortage, the number to set, and the next step. verdict:
-    "" for that of the sizing."""
+    """Return the answer: the verdict, each shortage, the number to set, and the next step.
+
+    Args:
+        verdict: "" for that of the sizing.
+    """
     word, reason, colour = _headline(sizing)
     lines = (verdict or f"{paint(word, colour)}: {reason}").split("\n")
     # As check says it, and as it is set: what the nodes of a pool have to hold together.
@@ -263,13 +286,18 @@ def _processes(sizing: Sizing) -> str:
 def _table(
     rows: list[list[str]], heads: list[str], right: Collection[int] = (), firm: Sequence[int] = ()
 ) -> str:
-    """Return a table as wide as the terminal. right, firm: as ``fitted_table`` takes them."""
+    """Return a table as wide as the terminal.
+
+    Args:
+        right, firm: As ``fitted_table`` takes them.
+    """
     return fitted_table(rows, heads, columns(), right=right, firm=firm, margin=" " * INDENT)
 
 
 def _names(processes: list[ProcessReplay]) -> str:
     """Return a heading for processes that map alike: the name of a single one, else ``first to
-    last: each`` (``first, last: each`` for the same rank of two servers)."""
+    last: each`` (``first, last: each`` for the same rank of two servers).
+    """
     first, last = processes[0].process.name, processes[-1].process.name
     if len(processes) == 1:
         return first
@@ -403,7 +431,8 @@ def _reasons(sizing: Sizing) -> list[str]:
 
 def _verdicts(sizing: Sizing) -> str:
     """Return a sentence if the documented rule and the exact need disagree; "" if they agree or one
-    gives no verdict."""
+    gives no verdict.
+    """
     passes = sizing.documented.status != "insufficient_for_baseline"
     sees_pool = sizing.documented.available_bytes is not None
     short = next((s for s in sizing.verdict.shortages if not s.spot.nodes), None)

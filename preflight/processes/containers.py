@@ -26,8 +26,13 @@ _NO_LIMIT_BYTES = 1 << 62
 
 
 def container_limits(command: Command) -> ContainerLimits | None:
-    """Return the limits, GPUs and devices that the launch gives the container of ``command``. None
-    without a container. In the record, a size that is not written or cannot be read is None."""
+    """Return the limits, GPUs and devices that the launch gives the container of ``command``.
+
+    In the record, a size that is not written or cannot be read is None.
+
+    Returns:
+        None without a container.
+    """
     settings = command.container
     if settings is None:
         return None
@@ -57,7 +62,11 @@ def container_limits(command: Command) -> ContainerLimits | None:
 
 def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
     """Return the device files or folders by which a container opens RDMA devices; () if it
-    certainly gets none. Unknown if the engine, a resource or the runtime may give it some."""
+    certainly gets none.
+
+    Returns:
+        Unknown if the engine, a resource or the runtime may give it some.
+    """
     engine = settings.engine
     # enroot, which pyxis starts, shows the host's /dev unless ENROOT_RESTRICT_DEV says otherwise.
     if settings.privileged or engine == "pyxis":
@@ -93,9 +102,14 @@ def _verbs_nodes(settings: ContainerSettings) -> tuple[str, ...] | Unknown:
 
 
 def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unknown | None:
-    """Return the GPUs that a container is given. The first source that names some is taken:
-    resources, ``--gpus``, NVIDIA_VISIBLE_DEVICES (``variable``), device files, the runtime. None if
-    no source names any, Unknown if the text of a source is not known."""
+    """Return the GPUs that a container is given.
+
+    The first source that names some is taken: resources, ``--gpus``, NVIDIA_VISIBLE_DEVICES
+    (``variable``), device files, the runtime.
+
+    Returns:
+        None if no source names any, Unknown if the text of a source is not known.
+    """
     resources = [name for name in GPU_RESOURCES if name in settings.resources]
     resources.sort(key=lambda name: settings.resources[name] == "0")  # of another maker, then
     for name in resources:
@@ -124,8 +138,10 @@ def _gpus(settings: ContainerSettings, variable: Word | None) -> GivenGpus | Unk
 
 def limits_set_by(command: Command) -> tuple[SetLimit, ...]:
     """Return the limits that the launch sets by setrlimit(2), in order: data and fsize of the
-    container, then those set by its commands. ``container_limits`` has the container's other
-    limits."""
+    container, then those set by its commands.
+
+    ``container_limits`` has the container's other limits.
+    """
     origin = str(command.origin)
     in_order = []
     for name, bounds in command.container.ulimits.items() if command.container else ():
@@ -137,7 +153,10 @@ def limits_set_by(command: Command) -> tuple[SetLimit, ...]:
 
 def unknown_settings(command: Command) -> Iterator[tuple[str, Unknown]]:
     """Yield (name, reason) for each size or ulimit of the container that is written and cannot be
-    read. Of a ulimit, only the soft value is looked at."""
+    read.
+
+    Of a ulimit, only the soft value is looked at.
+    """
     settings = command.container
     if settings is None:
         return
@@ -162,9 +181,11 @@ def _soft(settings: ContainerSettings, name: str) -> int | None:
 
 
 def _shm(settings: ContainerSettings) -> tuple[int | None, bool]:
-    """Return the size of /dev/shm in bytes, and whether it is the host's. The size is None if it is
-    not known, not written, or the host's. A volume in memory without a size takes the container's
-    memory limit."""
+    """Return the size of /dev/shm in bytes, and whether it is the host's.
+
+    The size is None if it is not known, not written, or the host's. A volume in memory without a
+    size takes the container's memory limit.
+    """
     if settings.ipc == "host":
         return None, True
     mounted = settings.mount_at("/dev/shm")
@@ -199,9 +220,14 @@ _RUN_INSIDE = "run this check inside the container: its files are seen there"
 
 
 def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
-    """Return where a command runs; equal places share their files, and () is the host itself. None
-    if a wrapper, such as ssh, srun or docker run, takes the command to a place that is not known.
-    ``docker exec`` is known."""
+    """Return where a command runs; equal places share their files, and () is the host itself.
+
+    ``docker exec`` is known.
+
+    Returns:
+        None if a wrapper, such as ssh, srun or docker run, takes the command to a place that is not
+        known.
+    """
     wrappers = filter(None, command.wrappers)
     around = tuple(wrapper for wrapper in wrappers if wrapper[0].rpartition("/")[2] not in _LOCAL)
     if any(wrapper[:2] != ("docker", "exec") for wrapper in around):
@@ -214,7 +240,9 @@ def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
 
 def network_of(command: Command) -> str:
     """Return a name for the network in which a command binds its ports; "" for the host's network.
-    Commands with equal names share one network."""
+
+    Commands with equal names share one network.
+    """
     settings, place = command.container, command.place
     if settings is None:
         return "" if place_of(command) is not None else f"where {command.origin} runs"
@@ -242,8 +270,11 @@ def pod_of(command: Command) -> str:
 
 def host_path(command: Command, path: str) -> str | Unknown:
     """Return the path on the host of the file that the process of ``command`` calls ``path``.
-    Unknown if no bind mount of its container holds the file, or the process runs at a place that is
-    not read here."""
+
+    Returns:
+        Unknown if no bind mount of its container holds the file, or the process runs at a place
+        that is not read here.
+    """
     settings = command.container
     if settings is not None:
         return _mounted(settings, path)
@@ -269,9 +300,11 @@ def _mounted(settings: ContainerSettings, path: str) -> str | Unknown:
 
 
 def command_file_reader(command: Command, read_file: ReadFile) -> ReadFile:
-    """Return a function that reads a file by the name that the process of ``command`` has for it. A
-    file that the launch itself writes comes first; any other is read on the host, through the bind
-    mounts of a container. The function returns Unknown for a file that it cannot reach."""
+    """Return a function that reads a file by the name that the process of ``command`` has for it.
+
+    A file that the launch itself writes comes first; any other is read on the host, through the
+    bind mounts of a container. The function returns Unknown for a file that it cannot reach.
+    """
     plain = command.container is None and place_of(command) == ()
 
     def mounted(name: str) -> str | Unknown:
@@ -282,7 +315,8 @@ def command_file_reader(command: Command, read_file: ReadFile) -> ReadFile:
 
     def read(name: str) -> str | Unknown:
         """Return the text of a file; Unknown if it cannot be read, or for a ~ that no shell has
-        expanded."""
+        expanded.
+        """
         if not name.startswith("~/"):
             return there(name)
         why = "a shell expands it only at the start of a word or of an assignment's value"

@@ -37,10 +37,16 @@ MOST_NAMED = 4
 class HostGroup(NamedTuple):
     """The processes of one host of a launch.
 
-    name: for --host-group. what: the launch's name for the host. only_here: numbers of processes
-    that run on no other host. shared: numbers of processes that may run on each host. address: of
-    the host, or "". in_turn: if all groups run on one host, they run one after another. killed: the
-    script kills each group and waits for its end, so that all groups are for one host."""
+    Attributes:
+        name: For --host-group.
+        what: The launch's name for the host.
+        only_here: Numbers of processes that run on no other host.
+        shared: Numbers of processes that may run on each host.
+        address: Of the host, or "".
+        in_turn: If all groups run on one host, they run one after another.
+        killed: The script kills each group and waits for its end, so that all groups are for one
+            host.
+    """
 
     name: str
     what: str
@@ -87,8 +93,13 @@ class GroupChoice(NamedTuple):
 @keep_last
 def host_groups(processes: Sequence[LaunchProcess]) -> tuple[HostGroup, ...]:
     """Return the groups of processes that run on different hosts, or one after another on one host.
-    () if the whole launch is for one host, this one. A single group means that ssh takes every
-    process to one other host. Groups are named "1", "2" and so on."""
+
+    A single group means that ssh takes every process to one other host. Groups are named "1", "2"
+    and so on.
+
+    Returns:
+        () if the whole launch is for one host, this one.
+    """
     hosts: dict[str, tuple[str, list[int]]] = {}  # by host: its address, and its processes
     shared = [process.number for process in processes if process.kind in _ANYWHERE]
     left: list[LaunchProcess] = []
@@ -136,7 +147,11 @@ def _numbered_groups(
     hosts: Iterable[tuple[str, Iterable[int], str]], shared: Iterable[int], **ends: bool
 ) -> tuple[HostGroup, ...]:
     """Return a group for each (host, numbers of its processes, address), named "1", "2" and so on.
-    shared: numbers of processes that may run on each host. ends: the fields in_turn and killed."""
+
+    Args:
+        shared: Numbers of processes that may run on each host.
+        ends: The fields in_turn and killed.
+    """
     anywhere = frozenset(shared)
     return tuple(
         HostGroup(str(place), what, frozenset(numbers), anywhere, address, **ends)
@@ -145,9 +160,14 @@ def _numbered_groups(
 
 
 def _never_together(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[HostGroup, ...]:
-    """Return groups of pods such that no two pods of one group ask for the same hostPort. The
-    scheduler never puts two such pods on one node (its plugin NodePorts). A pod that clashes with
-    no other may run on each host, as may processes of ``shared``. () if no two pods clash."""
+    """Return groups of pods such that no two pods of one group ask for the same hostPort.
+
+    The scheduler never puts two such pods on one node (its plugin NodePorts). A pod that clashes
+    with no other may run on each host, as may processes of ``shared``.
+
+    Returns:
+        () if no two pods clash.
+    """
     taken: dict[str, set[Published]] = {}
     for process in processes:
         for port in process.command.published:
@@ -174,8 +194,11 @@ def _rounds(processes: Sequence[LaunchProcess], shared: list[int]) -> tuple[Host
     """Return a group for each round of a script that kills its servers and waits for their end.
 
     Servers that start behind the last kill are a round too. Processes of ``shared``, or that the
-    script does not end, may run beside each round. () for fewer than two rounds, or if a round has
-    no server."""
+    script does not end, may run beside each round.
+
+    Returns:
+        () for fewer than two rounds, or if a round has no server.
+    """
     ended = [p for p in processes if p.command.ended and p.kind not in _ANYWHERE]
     last = max((process.command.turn for process in ended), default=0)
     behind = [p for p in processes if p.command.turn > last and p.kind in _SERVERS]
@@ -201,8 +224,11 @@ def _clash(some: set[Published], others: set[Published]) -> bool:
 
 
 def _port(process: LaunchProcess) -> int:
-    """Return the first port that an SGLang or vLLM server binds on its host. 0 for any other
-    process, for a port that is not known, and in a network of a container."""
+    """Return the first port that an SGLang or vLLM server binds on its host.
+
+    Returns:
+        0 for any other process, for a port that is not known, and in a network of a container.
+    """
     fixed = next(iter(ports(process)), None) if process.kind in _SERVERS else None
     if fixed is None or fixed.network or not isinstance(fixed.port, int):
         return 0
@@ -213,8 +239,14 @@ def _alternatives(
     processes: Sequence[LaunchProcess], shared: list[int], hosted: bool
 ) -> tuple[HostGroup, ...]:
     """Return a group for each of several servers in the foreground that never run together, as they
-    want one port: the first that is wanted twice. () if no port is wanted twice, or if some
-    processes have a host (``hosted``). shared: processes that may run beside each group."""
+    want one port: the first that is wanted twice.
+
+    Args:
+        shared: Processes that may run beside each group.
+
+    Returns:
+        () if no port is wanted twice, or if some processes have a host (``hosted``).
+    """
     by_port: dict[int, list[LaunchProcess]] = {}
     for process in processes:
         if process.command.waited and (port := _port(process)):
@@ -234,7 +266,11 @@ def _alternatives(
 
 
 class ForegroundServer(NamedTuple):
-    """A server that blocks its script. later: what the script starts only once it has ended."""
+    """A server that blocks its script.
+
+    Attributes:
+        later: What the script starts only once it has ended.
+    """
 
     first: LaunchProcess
     later: tuple[LaunchProcess, ...]
@@ -250,8 +286,11 @@ class ForegroundServer(NamedTuple):
     @property
     def shared_resources(self) -> str:
         """Return the resources that ``first`` and the next engine both take, in words: "the same
-        GPUs", "port N", or both joined by "and". "" if they share nothing, or are not two engines
-        in equal containers."""
+        GPUs", "port N", or both joined by "and".
+
+        Returns:
+            "" if they share nothing, or are not two engines in equal containers.
+        """
         engines = [p for p in (self.first, self.later[0]) if p.kind in _SERVERS]
         if len(engines) < 2 or engines[0].command.container != engines[1].command.container:
             return ""
@@ -267,7 +306,10 @@ class ForegroundServer(NamedTuple):
 
 def foreground_server(processes: Sequence[LaunchProcess]) -> ForegroundServer | None:
     """Return the first known program that blocks its script, with what the script starts behind it.
-    None without one, or if the launch is for several hosts or kills its servers in rounds."""
+
+    Returns:
+        None without one, or if the launch is for several hosts or kills its servers in rounds.
+    """
     known = [process for process in processes if process.kind not in _ANYWHERE]
     groups = host_groups(processes)
     if groups and not (groups[0].in_turn and not groups[0].killed):
@@ -286,11 +328,18 @@ def foreground_server(processes: Sequence[LaunchProcess]) -> ForegroundServer | 
 def choose_group(
     processes: Sequence[LaunchProcess], option: str | None, root: Root
 ) -> GroupChoice | None:
-    """Choose the host group that is checked on the host at ``root``. None if the launch has none.
+    """Choose the host group that is checked on the host at ``root``.
 
-    option: of ``--host-group``, a group's name, host or address. None takes the groups with an
-    address of this host as one, else the first group with HiCache, else the first. Raises
-    UsageError if no group is called so."""
+    Args:
+        option: Of ``--host-group``, a group's name, host or address. None takes the groups with an
+            address of this host as one, else the first group with HiCache, else the first.
+
+    Returns:
+        None if the launch has none.
+
+    Raises:
+        UsageError: If no group is called so.
+    """
     groups = host_groups(processes)
     if option is not None:
         for group in groups:
@@ -317,7 +366,8 @@ def choose_group(
 
 def _host_of(process: LaunchProcess) -> tuple[str, str]:
     """Return a name for the host that a process is for, and the host's address; "" for each that is
-    not known."""
+    not known.
+    """
     place = process.command.place
     if place is not None and place.kind == "job":
         job, host_name = place.name
@@ -364,8 +414,12 @@ def _named_host(wrapper: Sequence[str]) -> str:
 
 
 def _bound_address(process: LaunchProcess) -> str:
-    """Return the IP address of its host that a process binds, or registers by. "" if none is
-    written, if the address is loopback or 0.0.0.0, or in a network of a container."""
+    """Return the IP address of its host that a process binds, or registers by.
+
+    Returns:
+        "" if none is written, if the address is loopback or 0.0.0.0, or in a network of a
+        container.
+    """
     if network_of(process.command):
         return ""
     server = process.server

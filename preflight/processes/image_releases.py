@@ -53,7 +53,10 @@ def _engines_of_dynamo() -> Mapping[str, tuple[str, str]]:
 
 def image_releases(image: str) -> Mapping[str, str]:
     """Return product -> release as an image's name tells: sglang, vllm, lmcache, mooncake, dynamo.
-    Empty for a nightly image, and for a name without a release."""
+
+    Returns:
+        Empty for a nightly image, and for a name without a release.
+    """
     if _NIGHTLY.search(image):
         return {}
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
@@ -76,7 +79,11 @@ def image_releases(image: str) -> Mapping[str, str]:
 
 def stated_releases(container: ContainerSettings | None) -> dict[str, NamedRelease]:
     """Return the releases that a launch says a container has, by product: as its settings say, or
-    else its image's name. {} without a container."""
+    else its image's name.
+
+    Returns:
+        {} without a container.
+    """
     if container is None:
         return {}
     by_image = image_releases(container.image)
@@ -88,7 +95,8 @@ def stated_releases(container: ContainerSettings | None) -> dict[str, NamedRelea
 
 def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
     """Yield (product, release, word) of each release that pip installs, of sglang, vllm, lmcache or
-    mooncake."""
+    mooncake.
+    """
     texts = [word.text for word in command.words]
     names = {text.rpartition("/")[2] for text in texts[:4]}
     if "install" not in texts or not names & _PIP:
@@ -102,8 +110,11 @@ def pip_pins(command: Command) -> Iterator[tuple[str, str, Word]]:
 
 def named_releases(command: Command, commands: Iterable[Command]) -> Mapping[str, NamedRelease]:
     """Return product -> release for a command, as its container or pip names it; pip goes first.
-    commands: of the whole launch, in which pip installs for an equal container are looked for. A
-    product that pip pins to different releases is left to the container."""
+
+    Args:
+        commands: Of the whole launch, in which pip installs for an equal container are looked for.
+            A product that pip pins to different releases is left to the container.
+    """
     releases = stated_releases(command.container)
     pins: dict[str, set[str]] = {}
     for each in commands:

@@ -44,8 +44,13 @@ def settings_of(
     reads: Callable[[LaunchProcess], bool] = uses_mooncake,
 ) -> Iterator[tuple[LaunchProcess, str, Word]]:
     """Yield (process, name, word) for each variable of ``names`` that a process is given and reads.
+
     Each written value is yielded once, with the first process that reads it; a value that is not
-    known is left out. reads: tells whether a process reads variables with these names at all."""
+    known is left out.
+
+    Args:
+        reads: Tells whether a process reads variables with these names at all.
+    """
     seen = set()
     for process in processes:
         if not reads(process):
@@ -59,7 +64,8 @@ def settings_of(
 
 def _server_uses_mooncake(server: SglangServer) -> bool:
     """Tell whether a server uses Mooncake: as a store, between prefill and decode, for encoders, or
-    between experts."""
+    between experts.
+    """
     if server.store is not None:
         return True
     transfers = server.mode in ("prefill", "decode")
@@ -112,8 +118,11 @@ def store_protocol(process: LaunchProcess) -> str | Unknown | None:
 
 def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
     """Return the RDMA devices that one rank uses (0 for a process without ranks): those of its
-    store client, else of its transfer engine. None if neither uses RDMA, or the client's settings
-    are not known."""
+    store client, else of its transfer engine.
+
+    Returns:
+        None if neither uses RDMA, or the client's settings are not known.
+    """
     server, store = process.server, process.store
     if server is not None:
         return _server_devices(server, rank)
@@ -135,8 +144,10 @@ def store_devices(process: LaunchProcess, rank: int) -> RdmaUse | None:
 
 def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
     """Return where the devices of a store's own process are written, and MOONCAKE_DEVICE if that
-    variable names the devices, else "". The place is the process's name if no flag, setting of its
-    engine or variable names the devices."""
+    variable names the devices, else "".
+
+    The place is the process's name if no flag, setting of its engine or variable names the devices.
+    """
     for word in process.arguments:
         flag = word.flag.lstrip("-").replace("-", "_")
         if flag in ("device_names", "device_name"):
@@ -151,7 +162,11 @@ def _devices_origin(process: LaunchProcess) -> tuple[str, str]:
 
 def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
     """Return the RDMA devices of one rank of a server's store; without a store over RDMA, those of
-    the engine between prefill and decode. None if neither uses RDMA."""
+    the engine between prefill and decode.
+
+    Returns:
+        None if neither uses RDMA.
+    """
     store = server.store
     # In standalone storage a mooncake_client has the devices, and the rank only shared memory.
     if store is None or store.error or store.value("standalone_storage") is True:
@@ -169,9 +184,14 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
 
 
 def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:
-    """Return the devices that one rank's engine between prefill and decode is given. A server looks
-    the devices up before it starts, even if the transport is not RDMA. None without ``server``, for
-    a server without an engine of Mooncake's, and for Ascend's engine."""
+    """Return the devices that one rank's engine between prefill and decode is given.
+
+    A server looks the devices up before it starts, even if the transport is not RDMA.
+
+    Returns:
+        None without ``server``, for a server without an engine of Mooncake's, and for Ascend's
+        engine.
+    """
     if server is None or engine_protocol(server) in (None, "ascend"):
         return None
     setting: SettingValue = server.arguments.settings["disaggregation_ib_device"]
@@ -198,9 +218,13 @@ def engine_protocol(server: SglangServer) -> str | Unknown | None:
     """Return the transport of a server's Mooncake engine between prefill and decode: rdma, tcp,
     efa, ascend.
 
-    None for a server without that engine; Unknown if it depends on a variable or a release that is
-    not known. MC_FORCE_TCP makes it tcp (transfer_engine_impl.cpp, init). Devices only narrow
-    Mooncake's own discovery (transfer_engine_py.cpp, initializeExt)."""
+    MC_FORCE_TCP makes it tcp (transfer_engine_impl.cpp, init). Devices only narrow Mooncake's own
+    discovery (transfer_engine_py.cpp, initializeExt).
+
+    Returns:
+        None for a server without that engine; Unknown if it depends on a variable or a release that
+        is not known.
+    """
     if server.mode not in ("prefill", "decode"):
         return None
     if server.value("disaggregation_transfer_backend") != "mooncake":

@@ -91,7 +91,10 @@ def tells_of_server(text: str) -> bool:
 
 def unknown_program(command: Command) -> str:
     """Return why a program that no reader knows may be one of an engine or a store, or start one.
-    "" if its words show nothing of the kind."""
+
+    Returns:
+        "" if its words show nothing of the kind.
+    """
     argv = command.words
     if not argv:
         return ""
@@ -117,7 +120,8 @@ def unknown_program(command: Command) -> str:
 
 class Servers:
     """The places at which known programs of a launch run, and the number of the first that runs in
-    the background at each."""
+    the background at each.
+    """
 
     def __init__(self, processes: Iterable[LaunchProcess]) -> None:
         """Note the places of servers, and the first background server of each place and turn."""
@@ -139,8 +143,11 @@ class Servers:
 
 def unknown_beside(process: LaunchProcess, servers: Servers, lost_source: bool) -> str:
     """Return why a program that no reader knows may hold memory beside servers; "" if it may not.
-    lost_source: whether the script sources a file that was not read. A word such as wait_for_server
-    may then be a function of that file, and no program."""
+
+    Args:
+        lost_source: Whether the script sources a file that was not read. A word such as
+            wait_for_server may then be a function of that file, and no program.
+    """
     command = process.command
     if process.kind is not ProcessKind.OTHER or not command.words:
         return ""
@@ -213,8 +220,12 @@ def _is_small_by_name(name: str, behind: Iterable[str]) -> bool:
 
 def _inner_command(name: str, texts: Sequence[str]) -> Sequence[str]:
     """Return the words of the command that a launcher starts; empty if its words start nothing.
-    name: the launcher's, without folder. texts: all words, the launcher first. Only options that
-    ``small_programs.txt`` lists as valued take a word; every other option is a switch."""
+
+    Args:
+        name: The launcher's, without folder.
+        texts: All words, the launcher first. Only options that ``small_programs.txt`` lists as
+            valued take a word; every other option is a switch.
+    """
     plain: list[str] = []
     before = ""
     for at, text in enumerate(texts[1:], start=1):
@@ -245,7 +256,11 @@ def _starts_unseen(name: str, texts: Sequence[str]) -> bool:
 
 def _is_small_python(texts: Sequence[str]) -> bool:
     """Tell whether a Python command holds little memory: its script is read as text, or it runs a
-    small module. texts: the words behind ``python``."""
+    small module.
+
+    Args:
+        texts: The words behind ``python``.
+    """
     for at, text in enumerate(texts):
         if text == "-":
             return True  # what it reads from standard input is read

@@ -77,9 +77,11 @@ def all_ports(
 ) -> Iterator[BoundPort]:
     """Yield the ports that processes bind and engines bind for them, in the order of the processes.
 
-    others: published ports of containers whose program the launch does not show; they are yielded
-    last. A port at which the processes of one server meet is yielded only if something else of the
-    launch wants it too."""
+    Args:
+        others: Published ports of containers whose program the launch does not show; they are
+            yielded last. A port at which the processes of one server meet is yielded only if
+            something else of the launch wants it too.
+    """
     inner = [_inner_ports(process) for process in processes]
     of_each = ports_of(processes)
     wanted = {_network_port(port) for each in of_each for port in each}
@@ -103,8 +105,13 @@ def _network_port(port: BoundPort) -> tuple[str, int | Unknown]:
 
 
 def _inner_ports(process: LaunchProcess) -> list[tuple[str, BoundPort]]:
-    """Return (host, port) for each port at which the processes of an SGLang server meet. host: ""
-    for this host. Empty for any other program, and for a server whose node rank is not 0."""
+    """Return (host, port) for each port at which the processes of an SGLang server meet.
+
+    host: "" for this host.
+
+    Returns:
+        Empty for any other program, and for a server whose node rank is not 0.
+    """
     server, command = process.server, process.command
     if server is None or server.value("node_rank") != 0:
         return []
@@ -164,7 +171,8 @@ def _own_ports(process: LaunchProcess) -> Iterator[BoundPort]:
 
 def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
     """Yield (name, flag, default) for each port of a Mooncake program, metadata server or router;
-    nothing for other programs."""
+    nothing for other programs.
+    """
     if process.kind is ProcessKind.MASTER:
         rpc = "port" if value_of(process.arguments, "rpc_port") is None else "rpc_port"
         yield "RPC port", rpc, MASTER_PORT
@@ -184,8 +192,10 @@ def _fixed_ports(process: LaunchProcess) -> Iterator[tuple[str, str, int]]:
 
 
 def split_address(text: str) -> Address:
-    """Split ``user@host:80/x?y`` or ``[::1]:80``; user and query are dropped. Without a port, port
-    is None. A port that is no number stays in the host."""
+    """Split ``user@host:80/x?y`` or ``[::1]:80``; user and query are dropped.
+
+    Without a port, port is None. A port that is no number stays in the host.
+    """
     rest, slash, path = text.strip().partition("?")[0].partition("/")
     rest, path = rest.rpartition("@")[2], slash + path
     if rest.startswith("["):
@@ -211,7 +221,11 @@ def _argument_port(process: LaunchProcess, what: str, name: str) -> BoundPort:
 
 def _flag_port(process: LaunchProcess, what: str, flag: str, default: int) -> BoundPort:
     """Return the port that a flag gives, or its default; its number is Unknown if the flag's value
-    is not known. what: the port's name, for a person."""
+    is not known.
+
+    Args:
+        what: The port's name, for a person.
+    """
     word = value_of(process.arguments, flag)
     if word is None:
         return BoundPort(what, default, process.name, Default(f"default of --{flag}"))

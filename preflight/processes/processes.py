@@ -69,7 +69,11 @@ _DYNAMOS_VALUES = {"--disaggregation-mode": _MODES, "--load-format": {"gms": "au
 
 @cache
 def _known(what: str) -> Mapping[str, ProcessKind]:
-    """Return the kinds of ``data/known_programs.txt`` by name. what: module or program."""
+    """Return the kinds of ``data/known_programs.txt`` by name.
+
+    Args:
+        what: Module or program.
+    """
     with open(data_file("known_programs.txt"), encoding="ascii") as file:
         rows = [line.split()[1:] for line in file if line.startswith(f"{what} ")]
     return {name: ProcessKind[row_kind] for row_kind, *names in rows for name in names}
@@ -87,8 +91,10 @@ _RUNS_MODULE = regex(r"-[BEIOPSbdiqsuvx]*m(.*)", re.DOTALL)
 
 def keep_last(function: Callable[P, Result]) -> Callable[P, Result]:
     """Decorate a function of a launch: called again with the very same objects, it returns the
-    result that it has kept. Only the last result is kept; a call with keywords drops that
-    result."""
+    result that it has kept.
+
+    Only the last result is kept; a call with keywords drops that result.
+    """
     kept: list[tuple[tuple[Any, ...], Result]] = []
 
     @wraps(function)
@@ -114,9 +120,13 @@ def is_program(word: str) -> bool:
 class LaunchProcess(NamedTuple):
     """One process of a launch.
 
-    server: of an SGLang server. consumer: of another engine. store: the store client of a store's
-    own process, or the first of ``consumer``. number: of its command in the launch, by which other
-    records name the process. unread: why a part of its settings or memory is not known, or None."""
+    Attributes:
+        server: Of an SGLang server.
+        consumer: Of another engine.
+        store: The store client of a store's own process, or the first of ``consumer``.
+        number: Of its command in the launch, by which other records name the process.
+        unread: Why a part of its settings or memory is not known, or None.
+    """
 
     kind: ProcessKind
     command: Command
@@ -140,8 +150,10 @@ class LaunchProcess(NamedTuple):
 
     @property
     def open_words(self) -> Iterator[Word]:
-        """Yield the words whose text is not known, except for values of flags. For an SGLang
-        server, only words that its parser does not recognize are looked at."""
+        """Yield the words whose text is not known, except for values of flags.
+
+        For an SGLang server, only words that its parser does not recognize are looked at.
+        """
         program = GFLAGS_PROGRAMS.get(self.kind)
         flags = {} if program is None else flags_of(program)
         value_of = ""
@@ -163,8 +175,12 @@ def understand(
     installed: Mapping[str, str] | None = None,
 ) -> tuple[LaunchProcess, ...]:
     """Return every command as a process of a known kind; all other programs are ``OTHER``.
-    sglang_version: as for ``parse_sglang_arguments``, which raises ValueError if it is no version.
-    installed: the host's releases of engines beside SGLang, which run outside of containers."""
+
+    Args:
+        sglang_version: As for ``parse_sglang_arguments``, which raises ValueError if it is no
+            version.
+        installed: The host's releases of engines beside SGLang, which run outside of containers.
+    """
     of_host = {
         name: NamedRelease(release, "this host") for name, release in (installed or {}).items()
     }
@@ -181,9 +197,12 @@ def _understand(
     commands: Sequence[Command],
     of_host: Mapping[str, NamedRelease],
 ) -> LaunchProcess:
-    """Return one command as a process, with its arguments read as its program reads them. commands:
-    of the whole launch, for releases that pip installs. of_host: releases of engines on the host,
-    for a process outside of containers."""
+    """Return one command as a process, with its arguments read as its program reads them.
+
+    Args:
+        commands: Of the whole launch, for releases that pip installs.
+        of_host: Releases of engines on the host, for a process outside of containers.
+    """
     process_kind, arguments = classify(command)
     environment = command.environment
     read_file = command_file_reader(command, read_file)
@@ -222,7 +241,11 @@ def _consumer(
     named: Mapping[str, NamedRelease],
 ) -> Consumer:
     """Return the record of a vLLM server, a Dynamo vLLM worker or an LMCache server: the memory
-    that it takes. named: releases that the launch or the host names, by product."""
+    that it takes.
+
+    Args:
+        named: Releases that the launch or the host names, by product.
+    """
     if process_kind is ProcessKind.LMCACHE:
         from preflight.engines.consumers.lmcache import read_lmcache_server
 
@@ -237,7 +260,10 @@ def _consumer(
 
 def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
     """Return a command's kind, and the arguments of its program: the words behind the program or
-    module. A program that is not known is ``OTHER``, as is a command without words."""
+    module.
+
+    A program that is not known is ``OTHER``, as is a command without words.
+    """
     argv = command.words
     if not argv:
         return ProcessKind.OTHER, ()
@@ -262,8 +288,11 @@ def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:
 
 
 def _python(argv: tuple[Word, ...]) -> tuple[ProcessKind, tuple[Word, ...]]:
-    """Return the kind of the module or script that Python runs, and the words behind it. argv: all
-    words, the interpreter first."""
+    """Return the kind of the module or script that Python runs, and the words behind it.
+
+    Args:
+        argv: All words, the interpreter first.
+    """
     index = 1
     while index < len(argv):
         text = argv[index].text
@@ -315,8 +344,13 @@ def flag_values(argv: tuple[Word, ...]) -> dict[str, Word]:
 
 def _slime_words(argv: tuple[Word, ...]) -> tuple[Word, ...]:
     """Return SGLang's own words in a training script of THUDM/slime (sglang_utils/arguments.py).
+
     ``--sglang-page-size 64`` becomes ``--page-size 64``, and ``--hf-checkpoint`` becomes
-    ``--model-path``. () if no word starts with ``--sglang-``, or ``--hf-checkpoint`` is missing."""
+    ``--model-path``.
+
+    Returns:
+        () if no word starts with ``--sglang-``, or ``--hf-checkpoint`` is missing.
+    """
     handed_on: list[Word] = []
     taken = False
     for word in argv:
@@ -342,8 +376,10 @@ def _serve_words(argv: tuple[Word, ...]) -> tuple[Word, ...]:
 def _arguments(
     argv: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
 ) -> ParsedArguments:
-    """Return SGLang's arguments, those of the file behind ``--config`` among them. A file that
-    SGLang refuses is in ``error``; one that cannot be read here, in ``unread``."""
+    """Return SGLang's arguments, those of the file behind ``--config`` among them.
+
+    A file that SGLang refuses is in ``error``; one that cannot be read here, in ``unread``.
+    """
     if all(word.text != "--config" for word in argv):
         return parse_sglang_arguments(argv, sglang_version)
     try:
@@ -365,7 +401,8 @@ def _without_dynamo_flags(
 
     Left out, with their values: flags that SGLang does not have, which are Dynamo's own (ai-dynamo
     1.6.1: --namespace, --endpoint, --dyn-...) or misspelled, which ends the worker. A value that
-    only Dynamo knows is replaced by the one that Dynamo hands to SGLang (sglang/args.py)."""
+    only Dynamo knows is replaced by the one that Dynamo hands to SGLang (sglang/args.py).
+    """
     names = ("--disagg-config", "--disagg-config-key")
     flags = [name for name in names if any(word.flag == name for word in argv)]
     set_ = [name for name in environment if name.startswith("DYN_SGL_DISAGG_CONFIG")]
@@ -400,9 +437,11 @@ def _with_sglang_values(argv: list[Word]) -> Iterator[Word]:
 def _server(
     command: Command, argv: tuple[Word, ...], read_file: ReadFile, sglang_version: str | None
 ) -> SglangServer:
-    """Return a server with its arguments, and the store that its storage backend opens. The store
-    is None unless the backend is mooncake and HiCache, decode offload, a decode server or the
-    linker uses it."""
+    """Return a server with its arguments, and the store that its storage backend opens.
+
+    The store is None unless the backend is mooncake and HiCache, decode offload, a decode server or
+    the linker uses it.
+    """
     arguments = _arguments(argv, read_file, sglang_version)
     store = None
     hicache = arguments.value("enable_hierarchical_cache") is True
@@ -444,8 +483,11 @@ def _uncounted_memory(server: SglangServer) -> Unknown | None:
 class LaunchOptions(NamedTuple):
     """What the command line says beside the launch.
 
-    installed: the software of a captured machine; None takes that beside this program. origins: the
-    places of versions that no option gave. host_group: which of several hosts is checked."""
+    Attributes:
+        installed: The software of a captured machine; None takes that beside this program.
+        origins: The places of versions that no option gave.
+        host_group: Which of several hosts is checked.
+    """
 
     available_bytes: int | None = None
     nic_nodes: tuple[int, ...] | None = None

@@ -55,7 +55,10 @@ def misdirected(
     processes: tuple[LaunchProcess, ...],
 ) -> Iterator[tuple[LaunchProcess, Service, str]]:
     """Yield (process, service, sentence) for each call, other than a router's, to a port on which a
-    Compose service does not listen. The sentence names the ports on which that service listens."""
+    Compose service does not listen.
+
+    The sentence names the ports on which that service listens.
+    """
     local = _listening(processes)
     for process in processes:
         for service in () if process.kind is ProcessKind.ROUTER else _services_of(process, local):
@@ -77,7 +80,8 @@ def unserved_calls(
     server of this host at a port that the launch does not serve.
 
     master: the last master of the launch. ports: those at which the launch's masters serve the
-    same. Nothing is yielded if a port is not known, or another program may serve the metadata."""
+    same. Nothing is yielded if a port is not known, or another program may serve the metadata.
+    """
     local = _listening(processes)
     masters = [p for p in processes if p.kind is ProcessKind.MASTER and not network_of(p.command)]
     at = {port.port for each in ports_of(processes) for port in each}
@@ -97,7 +101,11 @@ def unserved_calls(
 
 def not_dialled(text: str) -> str:
     """Return the addresses behind the first of ``etcd://a:1;etcd://b:1``, which a client passes
-    over as they repeat a scheme. "" if no later address has a scheme, or the first has none."""
+    over as they repeat a scheme.
+
+    Returns:
+        "" if no later address has a scheme, or the first has none.
+    """
     _, separator, rest = text.partition("://")
     others = rest.partition(";")[2]
     return others if separator and "://" in others else ""
@@ -112,9 +120,13 @@ def endpoints(rest: str) -> list[str]:
 def listens_elsewhere(
     processes: tuple[LaunchProcess, ...], host: str, port: int | None, role: str
 ) -> str:
-    """Return a sentence on which ports a Compose service listens instead of ``port``. host: the
-    service's name. role: the kind of service that is called, such as master. "" if ``port`` may be
-    right, or the service is not known."""
+    """Return a sentence on which ports a Compose service listens instead of ``port``.
+
+    Args:
+        host: The service's name.
+        role: The kind of service that is called, such as master. "" if ``port`` may be right, or
+            the service is not known.
+    """
     named = named_services(processes).get(host, ()) if host else ()
     ports_bound = [(process.kind, each) for process in named for each in ports(process)]
     unsure = any(process.kind not in _LISTENS for process in named)
@@ -144,7 +156,8 @@ def _listening(processes: tuple[LaunchProcess, ...]) -> Listening:
 
 def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
     """Return everything that ``processes`` talk to, each address once, and the addresses under
-    which their stores register."""
+    which their stores register.
+    """
     local = _listening(processes)
     # How others of the launch call a service of Compose, or what a Kubernetes object is called.
     names = {network_of(process.command).rpartition("/")[2] for process in processes}
@@ -162,9 +175,12 @@ def _resolvable(
 ) -> Iterator[Service]:
     """Yield the services that ``process`` talks to, with the host as this machine can look it up.
 
-    names: hosts that the launch itself starts. If the process has a container's own network,
-    services on ``names`` are left out. Any other name can be looked up only in the container:
-    ``host`` is then Unknown, and ``name`` has the text. IP addresses stay as they are."""
+    Args:
+        names: Hosts that the launch itself starts. If the process has a container's own network,
+            services on ``names`` are left out. Any other name can be looked up only in the
+            container: ``host`` is then Unknown, and ``name`` has the text. IP addresses stay as
+            they are.
+    """
     network = network_of(process.command)
     for service in talks_to:
         host = service.host
@@ -188,7 +204,11 @@ def _is_address(host: str) -> bool:
 
 def _services_of(process: LaunchProcess, local: Listening) -> Iterator[Service]:
     """Yield each address that a process needs: services it talks to, and the one by which others
-    find the process. local: as for ``_service``."""
+    find the process.
+
+    Args:
+        local: As for ``_service``.
+    """
     server = process.server
     store = server.store if server is not None else None
     if store is not None and not store.error:
@@ -228,7 +248,11 @@ def _services_of(process: LaunchProcess, local: Listening) -> Iterator[Service]:
 
 def _master(process: LaunchProcess, setting: SettingValue, local: Listening) -> Iterator[Service]:
     """Yield the master at the address of a setting; of an address with a scheme, the servers that
-    hold the leader's address. local: as for ``_service``."""
+    hold the leader's address.
+
+    Args:
+        local: As for ``_service``.
+    """
     value = setting.value
     if isinstance(value, Unknown) or not value or "://" not in str(value):
         port = None if isinstance(value, Unknown) else MASTER_PORT
@@ -243,8 +267,10 @@ def _master(process: LaunchProcess, setting: SettingValue, local: Listening) -> 
 def _health(
     process: LaunchProcess, master: SettingValue, port: SettingValue, local: Listening
 ) -> Iterator[Service]:
-    """Yield the admin port of the master that a server asks for its health. Nothing if the master's
-    address is not known, empty or has a scheme."""
+    """Yield the admin port of the master that a server asks for its health.
+
+    Nothing if the master's address is not known, empty or has a scheme.
+    """
     if not isinstance(master.value, str) or "://" in master.value or not master.value:
         return
     host = split_address(master.value).host
@@ -255,7 +281,11 @@ def _health(
 
 def _metadata(process: LaunchProcess, setting: SettingValue, local: Listening) -> Iterator[Service]:
     """Yield the metadata servers that a setting names; nothing for P2PHANDSHAKE and for an empty
-    setting. local: as for ``_service``."""
+    setting.
+
+    Args:
+        local: As for ``_service``.
+    """
     value = setting.value
     if value in (None, "", PEER_TO_PEER):
         return
@@ -271,7 +301,12 @@ def _metadata(process: LaunchProcess, setting: SettingValue, local: Listening) -
 
 
 class RouterTarget(NamedTuple):
-    """A server that a router is told of. mode: prefill, decode. bootstrap: its port or None."""
+    """A server that a router is told of.
+
+    Attributes:
+        mode: Prefill, decode.
+        bootstrap: Its port or None.
+    """
 
     mode: str
     address: Address
@@ -281,8 +316,11 @@ class RouterTarget(NamedTuple):
 
 def router_targets(process: LaunchProcess) -> Iterator[RouterTarget]:
     """Yield the servers of ``--prefill URL [BOOTSTRAP_PORT]`` and ``--decode URL`` whose URL is
-    known. Source: sglang_router 0.3.2 router_args.py, _parse_prefill_urls. Older releases have a
-    flag for the ports, --prefill-bootstrap-ports: each port is then Unknown."""
+    known.
+
+    Source: sglang_router 0.3.2 router_args.py, _parse_prefill_urls. Older releases have a flag for
+    the ports, --prefill-bootstrap-ports: each port is then Unknown.
+    """
     arguments = process.arguments if process.kind is ProcessKind.ROUTER else ()
     apart = any(word.text.startswith("--prefill-bootstrap-ports") for word in arguments)
     elsewhere: int | Unknown | None = Unknown("--prefill-bootstrap-ports") if apart else None
@@ -332,9 +370,13 @@ def _advertised(process: LaunchProcess, setting: SettingValue) -> Iterator[Servi
 def _at_setting(
     process: LaunchProcess, role: str, setting: SettingValue, default: int | None, local: Listening
 ) -> Iterator[Service]:
-    """Yield the service at the address of a setting; nothing if the setting is empty. role: the
-    kind of service, such as master. default: the port if the address has none. local: as for
-    ``_service``."""
+    """Yield the service at the address of a setting; nothing if the setting is empty.
+
+    Args:
+        role: The kind of service, such as master.
+        default: The port if the address has none.
+        local: As for ``_service``.
+    """
     if isinstance(setting.value, Unknown):
         yield Service(role, setting.value, default, "", process.name, setting.origin, False)
     elif setting.value:
@@ -350,7 +392,11 @@ def _service(
     local: Listening,
 ) -> Service:
     """Return the service at the address ``text``, with port ``default`` if the address has none.
-    role: the kind of service. local: kinds and ports that the launch itself serves."""
+
+    Args:
+        role: The kind of service.
+        local: Kinds and ports that the launch itself serves.
+    """
     address = split_address(text)
     port = default if address.port is None else address.port
     is_own = (role, port) in local

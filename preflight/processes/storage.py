@@ -44,7 +44,8 @@ class Offload(NamedTuple):
 
 def offload_of(process: LaunchProcess) -> Offload | None:
     """Return how ``process`` offloads to SSD (each of its ranks); None if it does not, or that is
-    not known."""
+    not known.
+    """
     environment = process.command.environment
     store = process.server.store if process.server else None
     folder: SettingValue | None = None
@@ -62,8 +63,10 @@ def offload_of(process: LaunchProcess) -> Offload | None:
 
 
 def uses_uring(environment: Mapping[str, Word]) -> bool | Unknown:
-    """Return whether io_uring is on: only ``true`` and ``1`` are (TryParseBool, kTrueFalse). Of the
-    two variables, the first that is not empty is read; Unknown if its value is not known."""
+    """Return whether io_uring is on: only ``true`` and ``1`` are (TryParseBool, kTrueFalse).
+
+    Of the two variables, the first that is not empty is read; Unknown if its value is not known.
+    """
     for name in ("MOONCAKE_OFFLOAD_USE_URING", "MOONCAKE_USE_URING"):
         word = environment.get(name)
         if word is None or word.text == "":
@@ -78,8 +81,12 @@ _GIVE_SHAPE = "give the model's config.json with --model-config"
 
 def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[Storage]:
     """Yield the paths that a process uses on disk: its offload folder, model, draft model and
-    configuration files. ranks: the number of its ranks, each of which may fill the offload limit.
-    own_folders: each rank makes a folder below the offload folder (SGLang 0.5.21)."""
+    configuration files.
+
+    Args:
+        ranks: The number of its ranks, each of which may fill the offload limit.
+        own_folders: Each rank makes a folder below the offload folder (SGLang 0.5.21).
+    """
     offload = offload_of(process)
     if offload is not None:
         folder, limit_bytes = offload.folder, offload.limit_bytes * ranks
@@ -150,12 +157,17 @@ def with_offload(
     client: StoreClient, process: LaunchProcess, mooncake: MooncakeRelease, rank_folder: str = ""
 ) -> StoreClient:
     """Return ``client`` with the size of the offload buffer as ``mooncake`` reads it, and with a
-    key of its offload folder. The size is None if the client is SGLang's, and its Mooncake cannot
-    offload.
+    key of its offload folder.
 
-    Clients with equal keys offload to one folder; "" if the folder is not known. rank_folder: the
-    part that SGLang puts behind a configured folder, so that no two ranks share one
-    (mooncake_store.py). Without a configured folder, every rank takes Mooncake's default."""
+    The size is None if the client is SGLang's, and its Mooncake cannot offload.
+
+    Clients with equal keys offload to one folder; "" if the folder is not known.
+
+    Args:
+        rank_folder: The part that SGLang puts behind a configured folder, so that no two ranks
+            share one (mooncake_store.py). Without a configured folder, every rank takes Mooncake's
+            default.
+    """
     if client.offload_buffer_bytes is None:
         return client
     if process.server is not None and not mooncake.setup_offloads:

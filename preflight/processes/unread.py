@@ -54,8 +54,13 @@ from preflight.processes.processes import (
 class NameRow(NamedTuple):
     """A name of SGLang, Mooncake or vLLM in the table.
 
-    kind: argument, flag, variable or vllm. state: modelled, named or harmless. touches: memory,
-    pinning, devices, .. or nothing. what: a few words. source: where that was read."""
+    Attributes:
+        kind: Argument, flag, variable or vllm.
+        state: Modelled, named or harmless.
+        touches: Memory, pinning, devices, .. or nothing.
+        what: A few words.
+        source: Where that was read.
+    """
 
     name: str
     kind: str
@@ -113,8 +118,12 @@ _OF_METADATA = regex(r".*META")
 
 
 class _Cache(NamedTuple):
-    """A KV cache that an engine may load. connectors: how the names of its vLLM connectors begin.
-    backends: its names as a storage backend of SGLang."""
+    """A KV cache that an engine may load.
+
+    Attributes:
+        connectors: How the names of its vLLM connectors begin.
+        backends: Its names as a storage backend of SGLang.
+    """
 
     name: str
     variables: re.Pattern[str]
@@ -169,9 +178,13 @@ _DECIDE_NOTHING = frozenset(
 
 
 class NotRead(NamedTuple):
-    """A program, file or condition (``what``) that was not read. why: the reason, or what depends
-    on it. cause: the reason in the words of a size that depends on it. sets: the variables that the
-    advice says to set."""
+    """A program, file or condition (``what``) that was not read.
+
+    Attributes:
+        why: The reason, or what depends on it.
+        cause: The reason in the words of a size that depends on it.
+        sets: The variables that the advice says to set.
+    """
 
     what: str
     why: str
@@ -187,9 +200,11 @@ class NotRead(NamedTuple):
 
 @keep_last
 def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRead, ...]:
-    """Return everything of a launch that was not read and may matter, each once. Programs come
-    first, then unknown counts, notes, files, caches, settings whose memory is not counted, and
-    conditions."""
+    """Return everything of a launch that was not read and may matter, each once.
+
+    Programs come first, then unknown counts, notes, files, caches, settings whose memory is not
+    counted, and conditions.
+    """
     notices = (NotRead(n.id, n.text, n.origin) for n in reading.notes if n.id in _NOTICES)
     lost = ((p, p.unread) for p in processes if p.unread is not None)
     files = (NotRead(p.kind.value, w.reason, p.command.origin, w.advice) for p, w in lost)
@@ -200,8 +215,11 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
 
 def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterator[NotRead]:
     """Yield the names that memory depends on and whose value the launch does not tell: the model,
-    and a store's devices and segment size. model_stated: the model's shape is given, so that the
-    model is left out."""
+    and a store's devices and segment size.
+
+    Args:
+        model_stated: The model's shape is given, so that the model is left out.
+    """
     if not model_stated:
         yield from _placeholders(processes, ("--model", "--model-path"))
     for process in processes:
@@ -224,8 +242,11 @@ def _known_processes(processes: Sequence[LaunchProcess]) -> list[LaunchProcess]:
 
 def not_set(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield the variables that arguments use and nothing sets, if they decide something that is
-    checked. Variables that a launcher or Kubernetes sets for each process are left out. Then yield
-    the placeholders of a guide that were not replaced."""
+    checked.
+
+    Variables that a launcher or Kubernetes sets for each process are left out. Then yield the
+    placeholders of a guide that were not replaced.
+    """
     open_names: dict[tuple[str, Inside | None], tuple[list[str], Word]] = {}
     for process in _known_processes(processes):
         before, container = "", process.command.container
@@ -263,7 +284,11 @@ def _placeholders(
     processes: Sequence[LaunchProcess], flags: Container[str] | None = None
 ) -> Iterator[NotRead]:
     """Yield the placeholders of a guide, such as <HOST>, that are left among the values of
-    ``flags``. flags: None for all flags and for variables."""
+    ``flags``.
+
+    Args:
+        flags: None for all flags and for variables.
+    """
     for process in _known_processes(processes):
         settings = [("", word) for word in process.arguments]
         settings += [*matching(process.command.environment, _READ)]
@@ -285,8 +310,11 @@ def _placeholders(
 
 def count_of(process: LaunchProcess) -> int | Unknown:
     """Return how many times the launch starts a process; for a router or trainer, how many engines
-    it starts. Unknown behind a launcher or loop that is not read, and for a trainer whose engines
-    cannot be counted."""
+    it starts.
+
+    Unknown behind a launcher or loop that is not read, and for a trainer whose engines cannot be
+    counted.
+    """
     for wrapper in process.command.wrappers:
         name = wrapper[0].rpartition("/")[2] if wrapper else ""
         if name in _SEVERAL and tasks(wrapper, process.command.environment) is None:
@@ -302,8 +330,13 @@ def count_of(process: LaunchProcess) -> int | Unknown:
 
 def routed_servers(process: LaunchProcess) -> int | None:
     """Return the number of servers, with a scheduler each, that a router's launch_server starts.
-    None for any other process, and if the number is not known. Source: sglang_router 0.3.2
-    launch_server.py, one process for each of --dp-size, which each server then takes as 1."""
+
+    Source: sglang_router 0.3.2 launch_server.py, one process for each of --dp-size, which each
+    server then takes as 1.
+
+    Returns:
+        None for any other process, and if the number is not known.
+    """
     if process.server is None or not with_router(process.command):
         return None
     replicas = process.server.value("dp_size")
@@ -313,9 +346,13 @@ def routed_servers(process: LaunchProcess) -> int | None:
 def engines_of_trainer(process: LaunchProcess) -> int | Unknown | None:
     """Return how many engines a trainer such as slime starts; None for other processes.
 
-    Unknown if a flag that is needed is missing or not known. Source: github.com/THUDM/slime
-    ``slime/utils/arguments.py``: --rollout-num-gpus divided by --rollout-num-gpus-per-engine. With
-    --colocate and no --rollout-num-gpus, the actor's GPUs are divided."""
+    Source: github.com/THUDM/slime ``slime/utils/arguments.py``: --rollout-num-gpus divided by
+    --rollout-num-gpus-per-engine. With --colocate and no --rollout-num-gpus, the actor's GPUs are
+    divided.
+
+    Returns:
+        Unknown if a flag that is needed is missing or not known.
+    """
     argv = process.command.words
     if process.server is None or not any(word.text.startswith("--sglang-") for word in argv):
         return None
@@ -338,7 +375,8 @@ def engines_of_trainer(process: LaunchProcess) -> int | Unknown | None:
 
 def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield each process that starts several times although the sizes are those of one, and each
-    process whose number of starts is not known."""
+    process whose number of starts is not known.
+    """
     for process in processes:
         engines = engines_of_trainer(process)
         if isinstance(engines, int) and engines > 1:
@@ -356,8 +394,10 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 
 def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
-    """Yield the programs, and the parts of known programs, whose memory nothing here counts. A
-    program that a note names already is left out."""
+    """Yield the programs, and the parts of known programs, whose memory nothing here counts.
+
+    A program that a note names already is left out.
+    """
     lost_source = any(note.id == "source-not-read" for note in reading.notes)
     servers = Servers(processes)
     noted = {(note.id, note.origin) for note in reading.notes}
@@ -402,7 +442,8 @@ def _first(texts: Sequence[str], number: int) -> str:
 
 def _caches(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield one entry for each cache whose variables an engine has although no process loads that
-    cache: it may hold memory that is not counted."""
+    cache: it may hold memory that is not counted.
+    """
     for kv_cache in _CACHES:
         if any(_loads(process, kv_cache) for process in processes):
             continue  # it is counted, or named there
@@ -433,7 +474,10 @@ _OFF = ("", "0", "false", "no", "n", "f", "off")
 
 def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
     """Yield one NotRead for all settings that touch memory which no number has: those whose row in
-    ``launch_names.txt`` is "named". Nothing if there are none."""
+    ``launch_names.txt`` is "named".
+
+    Nothing if there are none.
+    """
     rows: dict[str, tuple[NameRow, Origin]] = {}
     for process in processes:
         for name_kind, name, shown, origin in _switched_on(process):
@@ -448,7 +492,10 @@ def _touched_uncounted(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 def _switched_on(process: LaunchProcess) -> Iterator[tuple[str, str, str, Origin]]:
     """Yield (kind, name, spelling, origin) of each argument, flag and variable of a process that
-    switches something on. kind: as in ``NameRow``. Every vLLM flag and MC_ variable is on."""
+    switches something on.
+
+    kind: as in ``NameRow``. Every vLLM flag and MC_ variable is on.
+    """
     server, origin = process.server, process.command.origin
     for name, setting in server.arguments.written.items() if server is not None else ():
         value = setting.value
@@ -509,7 +556,12 @@ _SERVERS = (ProcessKind.SGLANG, ProcessKind.DYNAMO_SGLANG)
 
 
 class WrittenVersion(NamedTuple):
-    """A release that a launch names. product: sglang or mooncake. by: what names it."""
+    """A release that a launch names.
+
+    Attributes:
+        product: Sglang or mooncake.
+        by: What names it.
+    """
 
     product: str
     version: str
@@ -544,7 +596,10 @@ def written_too_old(options: LaunchOptions, reading: Reading) -> tuple[NotRead, 
 
 
 def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOptions:
-    """Return the options with the releases that the launch names. Releases of options stay."""
+    """Return the options with the releases that the launch names.
+
+    Releases of options stay.
+    """
     named = {f"{product}_version": named for product, named in written_versions(reading).items()}
     named = {option: each for option, each in named.items() if getattr(options, option) is None}
     origins = {**options.origins, **{option: each.origin for option, each in named.items()}}
@@ -554,8 +609,10 @@ def with_written_versions(options: LaunchOptions, reading: Reading) -> LaunchOpt
 
 def _stated_versions(reading: Reading) -> Iterator[WrittenVersion]:
     """Yield the SGLang and Mooncake releases that images, labels and pip installs of a launch name.
+
     Those of images and labels are yielded only if every command (for SGLang: every server, if the
-    launch has servers) has one that names the product."""
+    launch has servers) has one that names the product.
+    """
     stated = [stated_releases(command.container) for command in reading.commands]
     serves = [classify(command)[0] in _SERVERS for command in reading.commands]
     # The SGLang of a router's image is not the one that a server's has.

@@ -80,12 +80,14 @@ Pairs = Iterator[tuple[str, Any]]
 class LaunchShare(NamedTuple):
     """What a launch adds to its fleet here, and how its stores speak to the others.
 
-    protocol: of the stores, sorted and joined (``rdma``, ``rdma tcp``), "" without a store.
-    segment_bytes: what all stores add to the cluster's pool. stores: how many store clients add it.
-
-    mtu_limit_bytes: MC_MTU as Mooncake takes it, the least of all processes. affinity: which NICs
-    of a peer a NIC talks to: ``same name``, ``listed`` (MC_NIC_PEER_AFFINITY), ``any``. Both are
-    None without RDMA."""
+    Attributes:
+        protocol: Of the stores, sorted and joined (``rdma``, ``rdma tcp``), "" without a store.
+        segment_bytes: What all stores add to the cluster's pool.
+        stores: How many store clients add it.
+        mtu_limit_bytes: MC_MTU as Mooncake takes it, the least of all processes.
+        affinity: Which NICs of a peer a NIC talks to: ``same name``, ``listed``
+            (MC_NIC_PEER_AFFINITY), ``any``. Both are None without RDMA.
+    """
 
     protocol: str | Unknown
     segment_bytes: int | Unknown
@@ -98,7 +100,8 @@ def machine_object(judged_host: JudgedHost) -> dict[str, Any]:
     """Return the facts to compare with other machines, as JSON that may hold secrets.
 
     The name is the value of NAME_VARIABLES (only for this host), else the host's name, else the
-    capture's file name. Facts that the machine does not have are left out."""
+    capture's file name. Facts that the machine does not have are left out.
+    """
     ports = rails(judged_host.facts, judged_host.needs)
     read, boot = (judged_host.host.root.word(path) for path in (HOST_NAME, BOOT_ID))
     file = judged_host.host.name.rstrip("/").rpartition("/")[2].partition(".tar")[0]
@@ -122,8 +125,13 @@ def machine_object(judged_host: JudgedHost) -> dict[str, Any]:
 
 
 def _facts_to_compare(facts: Facts, ports: Iterable[Rail]) -> Pairs:
-    """Yield the name and value of each fact to compare. A topic that was not read is one Unknown
-    under the topic's name. ports: of all RDMA devices."""
+    """Yield the name and value of each fact to compare.
+
+    A topic that was not read is one Unknown under the topic's name.
+
+    Args:
+        ports: Of all RDMA devices.
+    """
     for topic, as_read in _AS_READ.items():
         record = facts.topic(topic)
         if isinstance(record, Unknown):
@@ -263,7 +271,10 @@ _MADE = {
 
 def _models(needs: LaunchNeeds | None, root: Root) -> Pairs:
     """Yield for each model with an absolute path a hash of its config.json, so that different
-    models in one path are seen. A file that is missing is "absent", a too large one "present"."""
+    models in one path are seen.
+
+    A file that is missing is "absent", a too large one "present".
+    """
     import hashlib
 
     for storage in needs.storage if needs is not None else ():
@@ -297,8 +308,10 @@ def _share(judged_host: JudgedHost) -> LaunchShare | None:
 
 
 def _segment_sizes(sizing: LaunchSizing) -> list[int] | Unknown:
-    """Return the segment of each store client in bytes; clients that add none are left out. A
-    segment does not depend on L2, so any known bound of the sizes gives it, else Unknown."""
+    """Return the segment of each store client in bytes; clients that add none are left out.
+
+    A segment does not depend on L2, so any known bound of the sizes gives it, else Unknown.
+    """
     for bound in (sizing.inputs.most, sizing.inputs.least):
         if not isinstance(bound, Unknown):
             clients = [client for each in bound.launch.processes for client in each.clients]
@@ -310,7 +323,11 @@ def _segment_sizes(sizing: LaunchSizing) -> list[int] | Unknown:
 @or_unknown
 def protocol_of(sizing: LaunchSizing) -> str:
     """Return the protocols of the launch's stores: ``rdma``, ``tcp``, ``rdma tcp``; "" without a
-    store. Unknown if the protocol of any store is Unknown."""
+    store.
+
+    Returns:
+        Unknown if the protocol of any store is Unknown.
+    """
     protocols: set[str] = set()
     for process in sizing.inputs.processes:
         if process.server is not None and process.server.store is not None:
@@ -328,7 +345,11 @@ def mtu_limit_bytes(environment: Mapping[str, str]) -> int:
 
 def affinity_of(needs: LaunchNeeds) -> str | None:
     """Name the rule by which a NIC chooses among a peer's NICs, as in LaunchShare: the loosest of
-    all processes. None without RDMA (config.cpp)."""
+    all processes.
+
+    Returns:
+        None without RDMA (config.cpp).
+    """
     rules = set()
     for process in needs.rdma_processes:
         same_name = AFFINITY in process.environment
@@ -344,11 +365,16 @@ MOST_ROUTES = 64
 class Rail(NamedTuple):
     """One port of an RDMA device, and the address that it speaks from.
 
-    used: whether the launch takes this port; None without a launch. state, rate, link_layer: the
-    kernel's words. mtu_bytes: the active MTU. gid_index, gid_type, gid: those that Mooncake takes,
-    None if it takes none. netdev: the interface behind the GID, "" without one. addresses: of that
-    interface, as ``10.0.0.1/24``. exits: networks to which a route leads out of that interface for
-    the GID's address (``ip rule``, all tables); None without a GID, and for an InfiniBand port."""
+    Attributes:
+        used: Whether the launch takes this port; None without a launch.
+        state, rate, link_layer: The kernel's words.
+        mtu_bytes: The active MTU.
+        gid_index, gid_type, gid: Those that Mooncake takes, None if it takes none.
+        netdev: The interface behind the GID, "" without one.
+        addresses: Of that interface, as ``10.0.0.1/24``.
+        exits: Networks to which a route leads out of that interface for the GID's address (``ip
+            rule``, all tables); None without a GID, and for an InfiniBand port.
+    """
 
     device: str
     port: int
@@ -386,8 +412,11 @@ def with_exits(rail: Rail, routing: RoutingTables | Unknown) -> Rail:
     """Return the rail with ``exits``: the networks to which its interface has a route from the
     GID's address, MOST_ROUTES at most.
 
-    Link-local and multicast networks are left out. Unknown if the routes were not read; unchanged
-    without a GID or an Ethernet interface."""
+    Link-local and multicast networks are left out.
+
+    Returns:
+        Unknown if the routes were not read; unchanged without a GID or an Ethernet interface.
+    """
     named = isinstance(rail.netdev, str) and rail.netdev and rail.link_layer == "Ethernet"
     if not isinstance(rail.gid, str) or not isinstance(rail.netdev, str) or not named:
         return rail
@@ -432,8 +461,12 @@ def _rail(
     release: MooncakeRelease | None,
     used: bool | Unknown | None,
 ) -> Rail:
-    """Describe one port as a process with this environment uses it. release: of Mooncake, None
-    without a launch. used: whether the launch takes the port; None without a launch."""
+    """Describe one port as a process with this environment uses it.
+
+    Args:
+        release: Of Mooncake, None without a launch.
+        used: Whether the launch takes the port; None without a launch.
+    """
     choice = choose_gid(port, environment, release)
     gid = choice if isinstance(choice, Unknown) else choice.gid
     mtu: int | Unknown | None = Unknown("libibverbs says nothing of it")

@@ -87,9 +87,12 @@ def report_text(
 ) -> str:
     """Return the report without a final newline.
 
-    more: the options of the command that show more, named in the notes at the end; None leaves out
-    the notes. verbosity: below 0 the verdict and the notes; 0 also a line for each finding, and
-    what to do; above 0 also what was seen of each finding, and every pass and skip."""
+    Args:
+        more: The options of the command that show more, named in the notes at the end; None leaves
+            out the notes.
+        verbosity: Below 0 the verdict and the notes; 0 also a line for each finding, and what to
+            do; above 0 also what was seen of each finding, and every pass and skip.
+    """
     word = report.verdict.value.upper()
     mild = {name for name in report.counts if name != report.verdict.value}
     # Counts give way where they take a second line.
@@ -139,7 +142,11 @@ def launch_file(report: Report) -> str:
 
 
 def _table(rows: Sequence[Row], paint: Paint, width: int) -> str:
-    """Return the rows as a table of whole words. "" without rows, or if ``width`` is too small."""
+    """Return the rows as a table of whole words.
+
+    Returns:
+        "" without rows, or if ``width`` is too small.
+    """
     if not rows or width < TABLE_COLUMNS:
         return ""  # what follows says all of it
     heads = ["", "check", "subject", "have", "need"]
@@ -166,7 +173,8 @@ def group_by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     """Group the rows that share one line of the page: unknown for one reason, or many of one check.
 
     Groups keep the order of the rows, but a consequence is put after its cause, and failures of
-    refused values are put first."""
+    refused values are put first.
+    """
     groups: dict[object, list[Row]] = {}
     rows = list(rows)
     unknown = [row for row in rows if row.finding.status is Status.UNKNOWN and row.ignored is None]
@@ -200,7 +208,8 @@ def group_by_cause(rows: Iterable[Row]) -> list[list[Row]]:
 
 def _together(rows: Sequence[Row]) -> bool:
     """Tell whether rows of a group share one line: many, two that say the same of two subjects, or
-    facts that a capture lacks."""
+    facts that a capture lacks.
+    """
     if rows[0].finding.cause in _NOT_RECORDED:
         return True
     return len(rows) >= LEAST_TOGETHER or (len(rows) > 1 and _alike(rows))
@@ -214,8 +223,12 @@ def _lines(groups: Sequence[Sequence[Row]], paint: Paint, width: int, file: str)
     """Return each group in two lines at most, a failure in three: ``fail memlock.limit: ...``.
 
     A terminal of fewer columns than a table needs gets more lines. Every failure is shown; of other
-    groups, those beyond MOST_GROUPS are counted. file: the path of the launch; the verdict has
-    shown the whole path, so here the last name is enough."""
+    groups, those beyond MOST_GROUPS are counted.
+
+    Args:
+        file: The path of the launch; the verdict has shown the whole path, so here the last name is
+            enough.
+    """
     above: set[str] = set()
     lines = []
     most = max(MOST_GROUPS, sum(_fails(rows) for rows in groups))
@@ -252,7 +265,11 @@ def _line_count(lines: int, width: int) -> int:
 
 
 def _wrap_and_cut(text: str, width: int, further: str, most: int | None = None) -> list[str]:
-    """Wrap a text; after ``most`` lines it is cut with " ...". further: indents the other lines."""
+    """Wrap a text; after ``most`` lines it is cut with " ...".
+
+    Args:
+        further: Indents the other lines.
+    """
     wrap = textwrap.TextWrapper(width, "", further, placeholder=" ...", break_on_hyphens=False)
     wrap.max_lines = most
     return wrap.wrap(text)
@@ -262,7 +279,8 @@ def id_and_text(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
     """Return the two parts of a line about rows that share it: the check's id, and the text.
 
     The text names at most ``most`` subjects. If the rows are of several checks, it names none, and
-    the ids are shortened to one text."""
+    the ids are shortened to one text.
+    """
     finding = rows[0].finding
     have, need, text = (_folded(getattr(row.finding, of) for row in rows) for of in _SAID)
     if finding.need and (finding.status is not Status.UNKNOWN or not text):
@@ -291,8 +309,13 @@ def id_and_text(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
 
 
 class ToDoStep(NamedTuple):
-    """One thing to do. mends: the checks' ids, as one text. conditions: of the commands, as ``as
-    root``. commands: for this place, to copy."""
+    """One thing to do.
+
+    Attributes:
+        mends: The checks' ids, as one text.
+        conditions: Of the commands, as ``as root``.
+        commands: For this place, to copy.
+    """
 
     advice: str
     mends: str
@@ -310,8 +333,11 @@ _MOST_OWN = 3
 
 
 def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
-    """Return the steps that mend the groups, the worst first. Rows with equal advice share a step.
-    Commands are not repeated. Waived rows, and facts that a capture lacks, have no step."""
+    """Return the steps that mend the groups, the worst first.
+
+    Rows with equal advice share a step. Commands are not repeated. Waived rows, and facts that a
+    capture lacks, have no step.
+    """
     by_advice: dict[str, list[Row]] = {}
     every = [row for rows in groups for row in rows if row.ignored is None]
     variables = dict.fromkeys(each for row in every for each in row.finding.sets)
@@ -349,8 +375,13 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
 
 def _to_do(groups: Sequence[Sequence[Row]], width: int, file: str) -> str:
     """Return the numbered list of what to do about the findings: for each step a sentence, and its
-    commands below. Steps beyond MOST_STEPS that mend no failure are only counted. file: the path of
-    the launch, which is shown by its last name."""
+    commands below.
+
+    Steps beyond MOST_STEPS that mend no failure are only counted.
+
+    Args:
+        file: The path of the launch, which is shown by its last name.
+    """
     to_do = steps(groups)
     lines = ["To do:"] if to_do else []
     most = max(MOST_STEPS, len(steps([rows for rows in groups if _fails(rows)])))
@@ -418,8 +449,10 @@ def _headed(row: Row, paint: Paint, width: int) -> str:
 
 
 def _passes(report: Report, paint: Paint, width: int) -> str:
-    """Return the passes as a table, or lines in a narrow terminal. A pass with a text, as a note
-    about the launch, is a line with its text and advice."""
+    """Return the passes as a table, or lines in a narrow terminal.
+
+    A pass with a text, as a note about the launch, is a line with its text and advice.
+    """
     rows = report.of(Status.PASS)
     notes = [row for row in rows if row.finding.text]
     plain_rows = [row for row in rows if not row.finding.text]
@@ -432,8 +465,11 @@ def _passes(report: Report, paint: Paint, width: int) -> str:
 
 
 def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -> str:
-    """Return the last lines: unused waivers, the command for all settings, what to read. options:
-    those of the command that show more."""
+    """Return the last lines: unused waivers, the command for all settings, what to read.
+
+    Args:
+        options: Those of the command that show more.
+    """
     unused = report.unused_waivers if verbosity >= 0 else ()
     text = "waiver of {}: nothing is found that it would waive"
     lines = [filled(text.format(check), width) for check in unused]
@@ -451,7 +487,10 @@ def _notes(report: Report, width: int, verbosity: int, options: Sequence[str]) -
 
 def _all_settings(report: Report, width: int) -> str:
     """Return the ``apply`` or ``plan`` command for every setting that failures and warnings want.
-    "" if no setting is wanted, or without a launch."""
+
+    Returns:
+        "" if no setting is wanted, or without a launch.
+    """
     wanting = [row for row in report.of(Status.FAIL, Status.WARN) if row.ignored is None]
     kinds = {setting.kind for row in wanting for setting in row.finding.settings}
     file = "" if report.needs is None else report.needs.source

@@ -53,9 +53,12 @@ MOST_WHOLE, MOST_SIMILAR, MOST_IDS, MOST_RANKED = 3, 2, 6, 8
 class QueryAnswer(NamedTuple):
     """The answer to ``query``: known lines, then checks and rules, the likeliest first.
 
-    lines: first the explained lines that match the query, with the query as ``excerpt`` (an example
-    if it is an id). Then those that are only similar (stage SIMILAR): each has some of the words,
-    and its excerpt is an example. ids: (id, question) of checks and rules."""
+    Attributes:
+        lines: First the explained lines that match the query, with the query as ``excerpt`` (an
+            example if it is an id). Then those that are only similar (stage SIMILAR): each has some
+            of the words, and its excerpt is an example.
+        ids: (id, question) of checks and rules.
+    """
 
     query: str
     lines: list[Explanation]
@@ -65,8 +68,10 @@ class QueryAnswer(NamedTuple):
 def answer_query(quoted: str, asks: Mapping[str, str]) -> QueryAnswer:
     """Find the known lines that a text resembles, and the checks and rules about its words.
 
-    quoted: a line of a log, the id of a known line, or a few words. asks: the question of each
-    check or rule, by id."""
+    Args:
+        quoted: A line of a log, the id of a known line, or a few words.
+        asks: The question of each check or rule, by id.
+    """
     patterns = read_patterns()
     if any(each.id == quoted and each.cause for each in patterns):
         return QueryAnswer(quoted, _explain_example(patterns, quoted), [])
@@ -101,9 +106,12 @@ def rank_by_words(
 ) -> list[tuple[str, float]]:
     """Return (id, share) of the texts that have most of the query's words, the best first.
 
-    texts: the texts of each id, which gets the share of its best text. Of equal shares, the id with
-    the shortest text is first. Rare words weigh more. in_order: words in sequence weigh more, as in
-    a quoted line. An id with less than ``LEAST_SHARE``, or far less than the best, is left out."""
+    Args:
+        texts: The texts of each id, which gets the share of its best text. Of equal shares, the id
+            with the shortest text is first. Rare words weigh more.
+        in_order: Words in sequence weigh more, as in a quoted line. An id with less than
+            ``LEAST_SHARE``, or far less than the best, is left out.
+    """
     asked = _words(query)
     split = {id_: [_words(text) for text in each] for id_, each in texts.items()}
     in_texts = Counter(word for each in split.values() for word in {w for t in each for w in t})
@@ -124,7 +132,9 @@ def rank_by_words(
 
 def line_texts(patterns: Iterable[Pattern]) -> dict[str, list[str]]:
     """Return the example and the search texts of each known line, by id, for ``rank_by_words``.
-    Patterns without a cause are left out."""
+
+    Patterns without a cause are left out.
+    """
     every = sorted((each for each in patterns if each.cause), key=lambda each: each.stage)
     return {each.id: [each.example, *each.find] for each in every}
 
@@ -134,7 +144,8 @@ def rank_by_meaning(query: str, patterns: Iterable[Pattern]) -> list[tuple[str, 
     ``patterns``.
 
     A share can be above 1: words in an id weigh most. Ids with less than ``LEAST_SHARE``, or far
-    less than the best, are left out."""
+    less than the best, are left out.
+    """
     asked = list(dict.fromkeys(_words(query)))
     asked = [word for word in asked if word not in _EVERYDAY] or asked
     ids_parts = {}
@@ -167,14 +178,22 @@ def _words(text: str) -> list[str]:
 
 
 def _weight(run: Sequence[str], weights: Mapping[str, float], in_order: bool) -> float:
-    """Return the weight of words. in_order: as a run, they weigh more than one by one."""
+    """Return the weight of words.
+
+    Args:
+        in_order: As a run, they weigh more than one by one.
+    """
     return sum(weights[word] for word in run) * (math.sqrt(len(run)) if in_order else 1)
 
 
 def _weight_in(
     asked: Sequence[str], text: Sequence[str], weights: Mapping[str, float], in_order: bool
 ) -> float:
-    """Return the weight of the ``asked`` words that ``text`` has. in_order: as for ``_weight``."""
+    """Return the weight of the ``asked`` words that ``text`` has.
+
+    Args:
+        in_order: As for ``_weight``.
+    """
     if not in_order:
         return _weight([word for word in asked if word in text], weights, in_order)
     if not set(asked).intersection(text):
@@ -185,7 +204,10 @@ def _weight_in(
 
 def index_rows() -> list[Explanation]:
     """Return each known line with a cause, explained by its example, sorted by the text of the
-    example. The time and the place at the start of an example are cut off."""
+    example.
+
+    The time and the place at the start of an example are cut off.
+    """
     rows = [
         each._replace(excerpt=_STAMP.sub("", pattern.example))
         for pattern in read_patterns()
@@ -210,8 +232,11 @@ def index_text(rows: Iterable[Explanation], width: int) -> str:
 
 
 def answer_text(answer: QueryAnswer, paint: Paint, width: int, here: Outcomes = NO_CHECKS) -> str:
-    """Write the answer for a terminal ``width`` columns wide, without a final newline. here: what
-    each check found on this host, by check id; empty if no check ran."""
+    """Write the answer for a terminal ``width`` columns wide, without a final newline.
+
+    Args:
+        here: What each check found on this host, by check id; empty if no check ran.
+    """
     parts = []
     lines = shown_lines(answer)
     known = [each for each in lines if each.stage is not Stage.SIMILAR]

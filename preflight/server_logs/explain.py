@@ -58,7 +58,9 @@ def number(values: Mapping[str, Any], name: str) -> int | None:
 
 def _pages(groups: Groups, seen: Hits) -> Mapping[str, Any]:
     """Compute size, page count and page size of a mapping on huge pages; {} if the size is unknown.
-    The page size is that of the line, else that of another line in the log, else 2 MiB."""
+
+    The page size is that of the line, else that of another line in the log, else 2 MiB.
+    """
     mark, shared = seen.get("mark.hugepage-size"), seen.get("mark.hugepage-shm")
     size_bytes = number(groups, "size") or (number(shared.last, "size") if shared else None)
     default = 2 * MIB
@@ -83,8 +85,11 @@ def _arena(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 def _admission(groups: Groups, seen: Hits) -> Mapping[str, Any]:
     """Compute how much memory SGLang's check at start found missing, as texts in GB (10^9 bytes).
 
-    If ``asked`` is above ``free``, the line's free memory is already less the reserve. {} if a
-    number is missing."""
+    If ``asked`` is above ``free``, the line's free memory is already less the reserve.
+
+    Returns:
+        {} if a number is missing.
+    """
     try:
         asked, free = float(groups["asked"]), float(groups["free"])
     except (KeyError, ValueError):
@@ -137,7 +142,10 @@ def _slabs(groups: Groups, seen: Hits) -> Mapping[str, Any]:
 
 def _flag_releases(groups: Groups, seen: Hits) -> Mapping[str, Any]:
     """Return the first Mooncake program that has the line's flag in some releases only, and name
-    these releases. Without such a program, return the oldest and the newest known release."""
+    these releases.
+
+    Without such a program, return the oldest and the newest known release.
+    """
     from preflight.engines.programs.mooncake_flags import flag_table
 
     releases, programs = flag_table()
@@ -184,7 +192,8 @@ CAUSES = (Stage.KERNEL, Stage.CAUSE, Stage.SYMPTOM)
 
 class LogProcess(NamedTuple):
     """The process that printed a line: its log file ("" if unnamed), and its name by the line's
-    prefix."""
+    prefix.
+    """
 
     file: str = ""
     process: str = ""
@@ -201,9 +210,13 @@ class LogReading(NamedTuple):
     """The result of reading logs: the number of lines, and explanations, the likely root cause
     first.
 
-    unknown: errors that no pattern knows; exceptions come first, later errors before earlier ones.
-    ends: the last line of each process. harmless: explanations of lines that mean no problem.
-    whole: False if a log was too long and only the beginning was read."""
+    Attributes:
+        unknown: Errors that no pattern knows; exceptions come first, later errors before earlier
+            ones.
+        ends: The last line of each process.
+        harmless: Explanations of lines that mean no problem.
+        whole: False if a log was too long and only the beginning was read.
+    """
 
     lines: int
     explanations: list[Explanation]
@@ -219,8 +232,11 @@ class LogReading(NamedTuple):
 
     @property
     def exit_code(self) -> int:
-        """Return 2, 1 or 0. 2: a cause of a failure, or a consequence if every error is known. 1:
-        anything else explained, or an error that is not known. 0: neither."""
+        """Return 2, 1 or 0.
+
+        2: a cause of a failure, or a consequence if every error is known. 1: anything else
+        explained, or an error that is not known. 0: neither.
+        """
         failed = [each for each in self.explanations if not each.earlier]
         if self.causes or (not self.unknown and any(o.stage is not Stage.WARNING for o in failed)):
             return 2
@@ -228,7 +244,11 @@ class LogReading(NamedTuple):
 
 
 def read_log(lines: Iterable[str], alone: bool = False) -> LogReading:
-    """Explain the known lines of a log. alone: the log is one quoted line."""
+    """Explain the known lines of a log.
+
+    Args:
+        alone: The log is one quoted line.
+    """
     return read_logs([("", lines)], alone)
 
 
@@ -236,8 +256,11 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
     """Explain the known lines of several logs, given as (file name, lines).
 
     The meaning of a line may depend on other lines: those of the same process, and those of the
-    kernel or a container, which concern every process. alone: the log is one quoted line, so
-    cases that depend on other lines are left out."""
+    kernel or a container, which concern every process.
+
+    Args:
+        alone: The log is one quoted line, so cases that depend on other lines are left out.
+    """
     searches: dict[LogProcess, Search] = {}
     for file, lines in logs:
         for process, block, numbers in parts(blocks(lines)):
@@ -286,11 +309,15 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
 def _explanations_of(
     place: LogProcess, seen: Hits, own_hits: Hits, alone: bool
 ) -> list[Explanation]:
-    """Explain each pattern with a cause that one process printed. A pattern is left out if a better
-    one (``unless``) is in the log.
+    """Explain each pattern with a cause that one process printed.
 
-    own_hits: lines of this process. seen: ``own_hits``, and the lines that concern every process.
-    alone: cases that depend on other lines are left out."""
+    A pattern is left out if a better one (``unless``) is in the log.
+
+    Args:
+        own_hits: Lines of this process.
+        seen: ``own_hits``, and the lines that concern every process.
+        alone: Cases that depend on other lines are left out.
+    """
     return [
         explanation(pattern, seen, alone)._replace(file=place.file, source=place.process)
         for pattern in read_patterns()
@@ -305,7 +332,11 @@ def _mark_earlier(
     start, from before it was ready, or long before the end.
 
     Warnings are not marked. Without any line about a start or readiness, nothing is marked if that
-    would leave no cause. end_seconds: the last time in the log, None if not known."""
+    would leave no cause.
+
+    Args:
+        end_seconds: The last time in the log, None if not known.
+    """
     started, ready = hits.get("mark.started"), hits.get("mark.ready")
 
     def earlier(each: Explanation) -> str:
@@ -334,7 +365,11 @@ def explanations_text(
     """Write the answer for a terminal, without a final newline.
 
     The first cause of each process (three at most) is explained in full, eight further problems in
-    short; with ``verbose`` all are in full. here: the result of each check on this host, by id."""
+    short; with ``verbose`` all are in full.
+
+    Args:
+        here: The result of each check on this host, by id.
+    """
     if len({each.place.file for each in reading.ends}) == 1:
         # Of one log the number of a line is enough.
         plain = [each._replace(file="") for each in reading.explanations]
@@ -385,8 +420,11 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
     """Return the paragraph on errors that no pattern knows, and on the last lines of their
     processes.
 
-    If a cause is known, and ``verbose`` is False, the paragraph tells only the number of errors. []
-    if no error is unknown."""
+    If a cause is known, and ``verbose`` is False, the paragraph tells only the number of errors.
+
+    Returns:
+        [] if no error is unknown.
+    """
     if not reading.unknown:
         return []
     if reading.causes and not verbose:
@@ -451,8 +489,10 @@ def explanation_text(
 ) -> str:
     """Return ``head``, the line of the log, its cause, numbers and remedy, and the checks.
 
-    here: what each check found on this host, by check id. decided_by: the label in front of
-    ``decided``."""
+    Args:
+        here: What each check found on this host, by check id.
+        decided_by: The label in front of ``decided``.
+    """
     more = " and others" if len(each.names) == MOST_NAMES else ""
     here = {id_: here[id_] for id_ in each.checks if id_ in here}
     judged = ", ".join(f"{id_} {outcome}" for id_, outcome in here.items())
@@ -545,15 +585,20 @@ _OTHERS = ("seen", "unseen", "before", "after")  # conditions of a case about ot
 class Explanation(NamedTuple):
     """One kind of known line, explained for this log.
 
-    line: the number of the first such line, from 1. excerpt: that line, shortened. names: devices,
-    variables or addresses that differ between the lines. groups: the named values of the first
-    line. sums: a sentence on its numbers. decided: a sentence that other lines of the log make
-    certain. apart: how to tell it from similar lines. checks: ids of checks and rules that foresee
-    the line, the best first.
-
-    file, source: the log's name, and the process by its lines' prefix. process: the process by
-    source file or rank. first_time, last_time: as they stand in the lines. earlier: why it cannot
-    explain the end of the process, or ""."""
+    Attributes:
+        line: The number of the first such line, from 1.
+        excerpt: That line, shortened.
+        names: Devices, variables or addresses that differ between the lines.
+        groups: The named values of the first line.
+        sums: A sentence on its numbers.
+        decided: A sentence that other lines of the log make certain.
+        apart: How to tell it from similar lines.
+        checks: Ids of checks and rules that foresee the line, the best first.
+        file, source: The log's name, and the process by its lines' prefix.
+        process: The process by source file or rank.
+        first_time, last_time: As they stand in the lines.
+        earlier: Why it cannot explain the end of the process, or "".
+    """
 
     pattern: str
     printer: str
@@ -581,7 +626,11 @@ class Explanation(NamedTuple):
 
 def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanation:
     """Explain ``pattern``, which the log has, by the first of its cases whose conditions hold.
-    seen: all hits that a case may use. alone: leave out cases that depend only on other lines."""
+
+    Args:
+        seen: All hits that a case may use.
+        alone: Leave out cases that depend only on other lines.
+    """
     hit, case = seen[pattern.id], Case()
     values: Values = dict(hit.first)
     if pattern.compute:
@@ -618,7 +667,11 @@ def explanation(pattern: Pattern, seen: Hits, alone: bool = False) -> Explanatio
 
 def _values_of_other_line(case: Case, seen: Hits) -> Values:
     """Return the values of the first line in ``case.seen`` that the log has: ``seen.NAME`` of its
-    first match, ``last.NAME`` of its last. {} if the log has none of these lines."""
+    first match, ``last.NAME`` of its last.
+
+    Returns:
+        {} if the log has none of these lines.
+    """
     for other in (seen[id_] for id_ in case.seen if id_ in seen):
         sides = (("seen", other.first), ("last", other.last))
         return {f"{side}.{name}": value for side, of in sides for name, value in of.items()}
@@ -626,7 +679,11 @@ def _values_of_other_line(case: Case, seen: Hits) -> Values:
 
 
 def _holds(case: Case, values: Values, seen: Hits, hit: PatternHit) -> bool:
-    """Tell whether all conditions of a case hold. values: of this line and other lines, by name."""
+    """Tell whether all conditions of a case hold.
+
+    Args:
+        values: Of this line and other lines, by name.
+    """
     others = {name: [seen[id_] for id_ in getattr(case, name) if id_ in seen] for name in _OTHERS}
     texts = {name: str(values.get(name, "")) for name in (*case.is_, *case.begins, *case.has)}
     return (
@@ -648,7 +705,11 @@ class _Words(string.Formatter):
         return kwargs[field_name], field_name
 
     def format_field(self, value: Any, format_spec: str) -> Any:
-        """Format a number of bytes with its unit. Raises KeyError for no size."""
+        """Format a number of bytes with its unit.
+
+        Raises:
+            KeyError: For no size.
+        """
         if format_spec != "bytes":
             return super().format_field(value, format_spec)
         if isinstance(value, int):

@@ -60,9 +60,12 @@ Groups = Mapping[str, str]
 class PatternHit(NamedTuple):
     """What a log holds of one pattern: how often, from which line on, the first and last match.
 
-    names: distinct devices, addresses, variables or keys (the group ``name``), a few. first_time,
-    last_time: in seconds and as a text; None, "" if the line has none. first_text: the text of the
-    first match, which may name its process. ranks: of SGLang, those that printed the line."""
+    Attributes:
+        names: Distinct devices, addresses, variables or keys (the group ``name``), a few.
+        first_time, last_time: In seconds and as a text; None, "" if the line has none.
+        first_text: The text of the first match, which may name its process.
+        ranks: Of SGLang, those that printed the line.
+    """
 
     times: int
     line: int
@@ -90,8 +93,10 @@ class Case(NamedTuple):
     of these words), above (a number above this). A group may be one of the first id of ``seen``
     that the log has: ``seen.limit`` of its first line, ``last.limit`` of its last.
 
-    decided: what is certain in this case. Each other field replaces the pattern's, unless it is ""
-    or None."""
+    Attributes:
+        decided: What is certain in this case. Each other field replaces the pattern's, unless it is
+            "" or None.
+    """
 
     seen: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
@@ -112,15 +117,20 @@ class Case(NamedTuple):
 class Pattern(NamedTuple):
     """One known line.
 
-    find: one of these texts is in the line; they are searched first, for speed. regex: searched
-    around that text, the first text itself by default; named groups hold sizes, devices, errno;
-    ``name2`` is ``name`` in another branch. example: such a line. checks: ids of the checks and
-    rules that foresee the line, the best first. cause, remedy, apart (the difference from
-    look-alikes) may name groups in braces. unless: ids of better explanations: found in the log,
-    they silence this one. sums: a sum of its numbers, left out if one is missing or 0;
-    ``{size:bytes}`` is a number with its unit. compute: the function of ``explain`` that adds
-    groups. process: the printer, if the line does not tell. A pattern without a cause is a mark: it
-    explains nothing, others read it."""
+    Attributes:
+        find: One of these texts is in the line; they are searched first, for speed.
+        regex: Searched around that text, the first text itself by default; named groups hold sizes,
+            devices, errno; ``name2`` is ``name`` in another branch.
+        example: Such a line.
+        checks: Ids of the checks and rules that foresee the line, the best first. cause, remedy,
+            apart (the difference from look-alikes) may name groups in braces.
+        unless: Ids of better explanations: found in the log, they silence this one.
+        sums: A sum of its numbers, left out if one is missing or 0; ``{size:bytes}`` is a number
+            with its unit.
+        compute: The function of ``explain`` that adds groups.
+        process: The printer, if the line does not tell. A pattern without a cause is a mark: it
+            explains nothing, others read it.
+    """
 
     id: str
     printer: str
@@ -142,7 +152,8 @@ class Pattern(NamedTuple):
 @lru_cache(maxsize=1)
 def read_patterns() -> tuple[Pattern, ...]:
     """Return all patterns in the order in which a line is compared: first those of the tables, then
-    of the families, then of known problems that no other pattern names."""
+    of the families, then of known problems that no other pattern names.
+    """
     patterns: list[Pattern] = []
     for name in TABLES:
         table = _table(name)
@@ -200,7 +211,10 @@ def _sample(gap: re.Match[str]) -> str:
 
 def _line_regex(line: str, counts: Counter[str]) -> str:
     """Return the regular expression of one line of a family row; named groups replace ``{name}``.
-    counts: how often each group was used so far in this row; it is updated."""
+
+    Args:
+        counts: How often each group was used so far in this row; it is updated.
+    """
     ends, text = line.endswith("$"), line.strip("^$")
     first, *parts = (re.escape(part) for part in _GAP.split(text))
     regex = f"^{first}" if line.startswith("^") else first
@@ -232,7 +246,11 @@ def _of_record(known: Advisory) -> Pattern:
 
 
 def _pattern(row: Mapping[str, Any], shared: Mapping[str, Any]) -> Pattern:
-    """Build a pattern from one row of a table. shared: the table's texts for ``<<word>>``."""
+    """Build a pattern from one row of a table.
+
+    Args:
+        shared: The table's texts for ``<<word>>``.
+    """
     values = {key: _read(key, value, shared) for key, value in row.items()}
     defaults = {"stage": Stage.WARNING, "regex": re.escape(values["find"][0])}
     cases = tuple(
@@ -250,7 +268,11 @@ _LISTS = ("checks", "find", "unless", "seen", "unseen", "after", "before")
 
 
 def _read(key: str, value: Any, shared: Mapping[str, Any]) -> Any:
-    """Convert a TOML value to the type of its field. key: the field, as the table spells it."""
+    """Convert a TOML value to the type of its field.
+
+    Args:
+        key: The field, as the table spells it.
+    """
     if key in _LISTS:
         return _texts(value, shared)
     if key in ("is", "begins", "has"):

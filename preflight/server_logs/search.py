@@ -33,7 +33,10 @@ class Search:
     """Searches a process's log, block by block, for patterns and errors that no pattern knows."""
 
     def __init__(self) -> None:
-        """Begin with no line read. last: the last line with text. end: the last time in the log."""
+        """Begin with no line read.
+
+        last: the last line with text. end: the last time in the log.
+        """
         self.lines = 0
         self.last = UnknownText("line", "", 0)
         self.end: tuple[float | None, str] = (None, "")
@@ -51,8 +54,12 @@ class Search:
         return list(self._unknown.values())
 
     def add(self, block: str, numbers: Sequence[int] | None = None) -> None:
-        """Search a block of whole lines. numbers: the number of each line in the log; None if the
-        block comes right behind the one before."""
+        """Search a block of whole lines.
+
+        Args:
+            numbers: The number of each line in the log; None if the block comes right behind the
+                one before.
+        """
         # Most words of the patterns are in no block of a log: that is quicker told by its
         # distinct words than by looking for nearly 900 literals in all of it. Digits make most of
         # them distinct, and tell nothing apart.
@@ -96,8 +103,11 @@ class Search:
         """Count the lines of the block that match a pattern of the group.
 
         Line starts are added to ``known`` for each match, to ``explained`` for patterns with a
-        cause; ``counted`` avoids counting a line twice. line_of: the line number of a position in
-        the block."""
+        cause; ``counted`` avoids counting a line twice.
+
+        Args:
+            line_of: The line number of a position in the block.
+        """
         literal = group.literal
         at = block.find(literal)
         while at >= 0:
@@ -136,8 +146,12 @@ class Search:
     def _add_unknown(
         self, block: str, needles: Iterable[str], known: set[int], line_of: Callable[[int], int]
     ) -> None:
-        """Collect the lines that hold a needle and look like faults, but match no pattern. known:
-        starts of lines that are done with; updated. line_of: the line number of a position."""
+        """Collect the lines that hold a needle and look like faults, but match no pattern.
+
+        Args:
+            known: Starts of lines that are done with; updated.
+            line_of: The line number of a position.
+        """
         for needle in needles:
             at = block.find(needle)
             while at >= 0:
@@ -153,7 +167,11 @@ class Search:
         """Count a line that no pattern knows, together with lines that differ only in numbers.
 
         Keeps the text of the latest line. Of more than ``MOST_UNKNOWN`` kinds of lines, the one
-        that was seen longest ago is dropped. fault: as ``_fault_kind``."""
+        that was seen longest ago is dropped.
+
+        Args:
+            fault: As ``_fault_kind``.
+        """
         template = _VARYING.sub("", line[:_LONGEST_EXCERPT])
         before = self._unknown.pop(template, None)
         if before is None or number >= before.last_line:
@@ -187,8 +205,12 @@ class Search:
 class UnknownText(NamedTuple):
     """A line that no pattern knows; of lines that differ in numbers alone, the last.
 
-    fault: "exception", "error" (glog's E or F, or such a level), or "line" (one that speaks of an
-    error). line, last_line: numbers of the first and the last such line. time: as ``time_of``."""
+    Attributes:
+        fault: "exception", "error" (glog's E or F, or such a level), or "line" (one that speaks of
+            an error).
+        line, last_line: Numbers of the first and the last such line.
+        time: As ``time_of``.
+    """
 
     fault: str
     text: str
@@ -242,7 +264,10 @@ _MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 def time_of(line: str) -> tuple[float | None, str]:
     """Return the time in the first 120 characters of a line: seconds since New Year (each month has
-    31 days), and a text such as ``08-22 10:11:12``. (None, "") if the line has no time."""
+    31 days), and a text such as ``08-22 10:11:12``.
+
+    (None, "") if the line has no time.
+    """
     match = _TIME.search(line, 0, 120)
     if match is None:
         return None, ""
@@ -270,8 +295,11 @@ _SPEAKERS = (
 
 
 def speaker_of(line: str, otherwise: str) -> str:
-    """Name the process that printed a line. A glog line: by its source file, ``client`` for any
-    file that is not known. Other lines: by their rank, or ``otherwise`` if they have none."""
+    """Name the process that printed a line.
+
+    A glog line: by its source file, ``client`` for any file that is not known. Other lines: by
+    their rank, or ``otherwise`` if they have none.
+    """
     head = _GLOG_HEAD.search(line, 0, 300)
     if head is not None:
         file = head[2].rsplit("/", 1)[-1]
@@ -281,10 +309,17 @@ def speaker_of(line: str, otherwise: str) -> str:
 
 
 class _Matches:
-    """All matches of one pattern so far. Within a block they may come out of order."""
+    """All matches of one pattern so far.
+
+    Within a block they may come out of order.
+    """
 
     def __init__(self, match: re.Match[str]) -> None:
-        """Begin with no match counted. match: any match of the pattern, for its groups."""
+        """Begin with no match counted.
+
+        Args:
+            match: Any match of the pattern, for its groups.
+        """
         self.times = 0
         self.line = self.last_line = 0
         self.excerpt = ""
@@ -296,7 +331,11 @@ class _Matches:
         self._named = [key for key in match.re.groupindex if key.rstrip(_DIGITS) == "name"]
 
     def add(self, position: int, match: re.Match[str], line_of: Callable[[int], int]) -> None:
-        """Count a match; remember the first, the last, names and ranks. position: in the log."""
+        """Count a match; remember the first, the last, names and ranks.
+
+        Args:
+            position: In the log.
+        """
         self.times += 1
         if position > self.last_at:
             self.last_at, self.last, self._line_of = position, match, line_of
@@ -308,7 +347,11 @@ class _Matches:
                 self.names[name] = min(position, self.names.get(name, position))
 
     def number_last_line(self, block_at: int) -> None:
-        """Set the line number of the last match. block_at: where the block begins in the log."""
+        """Set the line number of the last match.
+
+        Args:
+            block_at: Where the block begins in the log.
+        """
         if self._line_of is not None:
             self.last_line = self._line_of(self.last_at - block_at)
             self._line_of = None
@@ -326,10 +369,15 @@ class _Group:
     """The patterns of one literal, and the words by which a block without the literal is skipped.
 
     inner: the literal's words with a space on both sides, which stand in a block as they are.
-    outer: its first and last word, which may be parts of longer words."""
+    outer: its first and last word, which may be parts of longer words.
+    """
 
     def __init__(self, literal: str, patterns: tuple[Pattern, ...]) -> None:
-        """Split the literal into words without digits. patterns: all of families, or none."""
+        """Split the literal into words without digits.
+
+        Args:
+            patterns: All of families, or none.
+        """
         self.literal = literal
         self.patterns = patterns
         self.of_family = bool(patterns[0].process)
@@ -369,7 +417,8 @@ def _line_around(block: str, at: int) -> tuple[int, int]:
 
 def _groups(match: re.Match[str]) -> dict[str, str]:
     """Return the named groups that matched, made fit to print: control characters become spaces,
-    long values are cut, a port that is one byte becomes a number, ``name2`` becomes ``name``."""
+    long values are cut, a port that is one byte becomes a number, ``name2`` becomes ``name``.
+    """
     groups = {}
     for key, value in match.groupdict().items():
         if value is not None:
@@ -424,8 +473,10 @@ class Bounded:
 
 
 def why_no_log(handle: int) -> str:
-    """Say why an open file is no log: a block device, or another device such as /dev/zero. Returns
-    "" for a file, a pipe, a terminal and /dev/null. Raises OSError."""
+    """Say why an open file is no log: a block device, or another device such as /dev/zero.
+
+    Returns "" for a file, a pipe, a terminal and /dev/null. Raises OSError.
+    """
     import os
     import stat
 
@@ -458,8 +509,10 @@ def why_no_text(path: str, beginning: bytes) -> str:
 
 
 def read_blocks(stream: ByteReader) -> Iterator[str]:
-    """Yield the text of a stream in blocks of whole lines; only a very long line is cut. Bytes that
-    are no UTF-8 are replaced, NUL bytes left out."""
+    """Yield the text of a stream in blocks of whole lines; only a very long line is cut.
+
+    Bytes that are no UTF-8 are replaced, NUL bytes left out.
+    """
     rest = b""
     while chunk := stream.read(BLOCK_BYTES):
         # A log that was cut while it was written to begins with a hole, which has no end to a line.
@@ -513,7 +566,8 @@ def parts(blocks: Iterable[str]) -> Iterator[Part]:
     """Yield (process, text, line numbers) for each process in each block, by its lines' prefix.
 
     The prefix is cut off; a line without prefix is of the process before. Processes beyond 200 are
-    named ``OTHERS``. A block without prefixes is yielded whole, with process "" and None."""
+    named ``OTHERS``. A block without prefixes is yielded whole, with process "" and None.
+    """
     names: set[str] = set()
     line = 1
     for block in blocks:
@@ -544,7 +598,8 @@ def parts(blocks: Iterable[str]) -> Iterator[Part]:
 
 def _prefix(block: str) -> Any:
     """Return the prefix of most lines in a block: an expression or "json"; None if they have
-    none."""
+    none.
+    """
     lines = [line for line in block[:20_000].split("\n")[:_LOOKED_AT] if line.strip()]
     least = _LEAST_SHARE * len(lines)
     for prefix in _PREFIXES:
@@ -556,7 +611,10 @@ def _prefix(block: str) -> Any:
 
 def _message(text: str, name: str) -> tuple[str, str]:
     """Return the process and the message of one JSON line of a journal or of Docker; process "" if
-    the line names none. A text that is no JSON object is returned unchanged, with ``name``."""
+    the line names none.
+
+    A text that is no JSON object is returned unchanged, with ``name``.
+    """
     try:
         row = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,1 +1,1 @@
-"""One launch judged on one host: findings, the verdict, and the catalogue of all that can be found."""
+"""One launch judged on one host: findings, verdict, and the catalogue of all that can be found."""

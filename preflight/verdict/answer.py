@@ -38,11 +38,16 @@ def check_launch(
     report_slow: Callable[[list[str]], None] | None = None,
     judge_measured: Callable[[JudgedHost], list[Finding]] = lambda _: [],
 ) -> Checked:
-    """Judge ``launch`` on the host ``root``. Raises UsageError.
+    """Judge ``launch`` on the host ``root``.
 
-    chosen: which checks to make and to waive. more_topics: topics to read besides those of the
-    checks. report_slow: called with the topics that are still being read after a while.
-    judge_measured: gives findings about measured rates."""
+    Raises UsageError.
+
+    Args:
+        chosen: Which checks to make and to waive.
+        more_topics: Topics to read besides those of the checks.
+        report_slow: Called with the topics that are still being read after a while.
+        judge_measured: Gives findings about measured rates.
+    """
     host_checks = list(every_check())
     selection = selection_of(chosen)
     made = [pair for pair in host_checks if selection.takes(pair[0].id)]
@@ -84,8 +89,10 @@ def check_launch(
 
 
 def known_problems(judged_host: JudgedHost) -> list[Finding]:
-    """Judge the launch by the records of known problems; [] without a launch. A defect of a record
-    becomes one finding that is unknown."""
+    """Judge the launch by the records of known problems; [] without a launch.
+
+    A defect of a record becomes one finding that is unknown.
+    """
     if judged_host.launch is None:
         return []
     from preflight.launch_problems.advisories.judge import advisory_findings
@@ -101,9 +108,12 @@ def known_problems(judged_host: JudgedHost) -> list[Finding]:
 def selection_of(chosen: Chosen) -> Selection:
     """Return the checks and rules chosen, and the waivers, valid and expired.
 
-    Raises UsageError if a pattern or a waiver names no check, a check is waived twice, no check is
-    left, or the file of waivers cannot be read. A waiver of a lock is left out if its check is
-    unknown, or has another waiver."""
+    A waiver of a lock is left out if its check is unknown, or has another waiver.
+
+    Raises:
+        UsageError: If a pattern or a waiver names no check, a check is waived twice, no check is
+            left, or the file of waivers cannot be read.
+    """
     if chosen == ALL_CHECKS:
         return Selection()
     from preflight.launch_problems.advisories.records import advisories
@@ -153,8 +163,11 @@ def _with_commands(
     host_checks: Sequence[tuple[Check, Judge]],
     ask_line: Callable[[str], tuple[Line, ...]],
 ) -> Findings:
-    """Return the findings with functions for their commands and consequences. ask_line: gives the
-    line that runs a subcommand of this program for the same launch."""
+    """Return the findings with functions for their commands and consequences.
+
+    Args:
+        ask_line: Gives the line that runs a subcommand of this program for the same launch.
+    """
     from preflight.verdict.pages import LAUNCH_CHECKS, MEASURED
 
     declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS, *MEASURED]
@@ -173,8 +186,10 @@ def _with_commands(
 def _ask_line(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
     """Return the line that runs the subcommand ``command`` for the same launch file.
 
-    () if ``command`` is "", or the launch was typed, piped, or read with other options than --root
-    and the versions."""
+    Returns:
+        () if ``command`` is "", or the launch was typed, piped, or read with other options than
+        --root and the versions.
+    """
     files = launch.words if len(launch.words) == 1 and not launch.is_command else ()
     typed = bool(launch.words) and not files
     mooncake, sglang = launch.mooncake_version, launch.sglang_version
@@ -195,8 +210,11 @@ _MOST_CHARACTERS = 1 << 20
 
 
 def read_waivers(path: str) -> tuple[Waiver, ...]:
-    """Return the waivers of a TOML file: check, reason, until. Raises UsageError if the file cannot
-    be read, has no waiver, or a wrong one."""
+    """Return the waivers of a TOML file: check, reason, until.
+
+    Raises:
+        UsageError: If the file cannot be read, has no waiver, or a wrong one.
+    """
     import sys
 
     if sys.version_info >= (3, 11):
@@ -225,8 +243,13 @@ def read_waivers(path: str) -> tuple[Waiver, ...]:
 
 
 def _waiver(where: str, number: int, row: object) -> Waiver:
-    """Read one row of the waivers. where, number: the file and the row's place, for the message.
-    Raises UsageError."""
+    """Read one row of the waivers.
+
+    Raises UsageError.
+
+    Args:
+        where, number: The file and the row's place, for the message.
+    """
     from datetime import date
 
     row = row if isinstance(row, dict) else {}
@@ -256,8 +279,13 @@ def waiver_findings(selection: Selection) -> list[Finding]:
 
 
 class Selection(NamedTuple):
-    """Which checks are made, and which findings are waived. only, skip: patterns over ids
-    (``rdma.*``). waivers: valid ones. expired: those whose last day is over."""
+    """Which checks are made, and which findings are waived.
+
+    Attributes:
+        only, skip: Patterns over ids (``rdma.*``).
+        waivers: Valid ones.
+        expired: Those whose last day is over.
+    """
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
@@ -275,8 +303,13 @@ class Selection(NamedTuple):
 
 
 def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
-    """Return the end of an error message: why ``pattern`` matches none of ``ids``. A check between
-    nodes belongs to another command. such: "such an" or "this", before the word "id"."""
+    """Return the end of an error message: why ``pattern`` matches none of ``ids``.
+
+    A check between nodes belongs to another command.
+
+    Args:
+        such: "such an" or "this", before the word "id".
+    """
     from preflight.verdict.catalogue import FLEET_CHECKS
 
     elsewhere = [check.id for check in FLEET_CHECKS if _matches(check.id, (pattern,))]
@@ -291,7 +324,8 @@ def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
 
 def nearest(name: str, ids: Iterable[str]) -> str:
     """Return the end of a sentence about an unknown ``name``: the id that was probably meant, or
-    the command that lists all."""
+    the command that lists all.
+    """
     from difflib import get_close_matches
 
     known = sorted(set(ids))

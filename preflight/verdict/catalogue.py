@@ -42,7 +42,8 @@ class Catalogue(NamedTuple):
 
     def texts_by_id(self) -> dict[str, str]:
         """Return id -> text for a reader of a finding: question and reason of a check, what a rule
-        finds, or summary and details of a record."""
+        finds, or summary and details of a record.
+        """
         texts = {id_: f"{each.page.asks}\n\n{each.page.why}" for id_, each in self.checks.items()}
         texts |= {rule.id: rule.finds for rule in self.rules}
         return texts | {
@@ -72,8 +73,14 @@ MEANS = {
 
 
 class PageText(NamedTuple):
-    """The texts of a page. lead: a sentence. why: paragraphs, or "". rows: a name and a few words
-    each. outcomes: each status, and when it is given."""
+    """The texts of a page.
+
+    Attributes:
+        lead: A sentence.
+        why: Paragraphs, or "".
+        rows: A name and a few words each.
+        outcomes: Each status, and when it is given.
+    """
 
     title: str
     lead: str

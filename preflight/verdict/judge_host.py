@@ -23,8 +23,13 @@ _ORDER = list(Status)
 
 
 class JudgedHost(NamedTuple):
-    """A launch held against a host. launch: None if none was given, Unknown if it was not read in
-    time. needs: of the launch, None without one. of_host, of_launch: the findings of each."""
+    """A launch held against a host.
+
+    Attributes:
+        launch: None if none was given, Unknown if it was not read in time.
+        needs: Of the launch, None without one.
+        of_host, of_launch: The findings of each.
+    """
 
     host: Host
     launch: Sized | Unknown | None
@@ -47,11 +52,15 @@ def judge_host(
     slow: Callable[[list[str]], None] | None = None,
 ) -> JudgedHost:
     """Judge a launch on a host by ``checks``: read their topics and ``more_topics``, run them, and
-    judge the launch itself. Raises UsageError.
+    judge the launch itself.
 
-    root: a path, or a ``Host`` that was opened before, whose facts are not read twice. Without a
-    launch, checks that need one are left out. slow: called with the topics that are still being
-    read after a while."""
+    Raises UsageError.
+
+    Args:
+        root: A path, or a ``Host`` that was opened before, whose facts are not read twice. Without
+            a launch, checks that need one are left out.
+        slow: Called with the topics that are still being read after a while.
+    """
     host = open_host(root, timeout_seconds) if isinstance(root, str) else root
     read = size_within(launch, host, timeout_seconds)
     sized = None if isinstance(read, Unknown) else read
@@ -89,7 +98,9 @@ def merge_bounds(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> lis
 
 def _merge_check(upper: Sequence[Finding], lower: Sequence[Finding]) -> Iterator[Finding]:
     """Merge the findings of one check at both bounds: a failure at only one bound becomes unknown.
-    If the upper bound is unknown and the lower bound fails, its failures are kept."""
+
+    If the upper bound is unknown and the lower bound fails, its failures are kept.
+    """
     below = {finding.subject: finding for finding in lower}
     if _worst(upper) is Status.UNKNOWN and _worst(lower) is Status.FAIL:
         # The upper bound is not known, and the lower one is too much already.
@@ -115,7 +126,11 @@ def _worst(findings: Sequence[Finding]) -> Status:
 
 
 def _undecided(upper: Finding, lower: Finding | None, failed: Finding, where: str) -> Finding:
-    """Return ``failed`` as unknown: it fails at only one bound. where: says at which bound."""
+    """Return ``failed`` as unknown: it fails at only one bound.
+
+    Args:
+        where: Says at which bound.
+    """
     need = upper.need
     if lower is not None and lower.need and lower.need != need:
         need = f"{lower.need} to {need}"
@@ -132,8 +147,10 @@ def _on_host(finding: Finding, facts: Facts) -> Finding:
 
 
 def _judge_launch(launch: Sized | Unknown | None) -> list[Finding]:
-    """Judge the launch itself; [] without a launch. A launch that was not read, or an error in the
-    checks, gives one unknown finding."""
+    """Judge the launch itself; [] without a launch.
+
+    A launch that was not read, or an error in the checks, gives one unknown finding.
+    """
     if launch is None:
         return []
     from preflight.verdict.launch_checks import launch_findings

@@ -81,7 +81,9 @@ def _as_check_finding(finding: RuleFinding) -> Finding:
 
 def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
     """Yield an unknown finding for each setting of a process that could not be read, or one pass.
-    If a bound of the sizes is unknown, that is the only finding."""
+
+    If a bound of the sizes is unknown, that is the only finding.
+    """
     for bound in (sizing.inputs.least, sizing.inputs.most):
         if isinstance(bound, Unknown):
             yield unknown("launch", bound, check=SIZES.id)
@@ -98,8 +100,10 @@ def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield an unknown finding for each part of the launch that was not read. Parts that ``_sizes``
-    names already are left out."""
+    """Yield an unknown finding for each part of the launch that was not read.
+
+    Parts that ``_sizes`` names already are left out.
+    """
     bounds = (sizing.inputs.least, sizing.inputs.most)
     by_sizes = {bound.cause for bound in bounds if isinstance(bound, Unknown)}  # by launch.sizes
     unset = (each for each in not_set(sizing.inputs.processes) if each.cause not in by_sizes)
@@ -111,7 +115,9 @@ def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
 
 def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:
     """Yield a failure for each mapping that Mooncake refuses with any number of pages, or one pass.
-    Nothing if the sizes are not known."""
+
+    Nothing if the sizes are not known.
+    """
     shown = sizing.shown
     if shown is None:
         return
@@ -148,8 +154,11 @@ def _behind(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _notes(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield a warning for each note of the sizing that no check of the host tells. Each of the
-    checks misread, unused and assumed passes if it has no finding and the sizes are known."""
+    """Yield a warning for each note of the sizing that no check of the host tells.
+
+    Each of the checks misread, unused and assumed passes if it has no finding and the sizes are
+    known.
+    """
     shown = sizing.shown
     noted = sizing.inputs.release_notes if shown is None else shown.inputs.notes
     shown_notes = [note for note in noted if note.id not in _HOST_NOTES]
@@ -181,8 +190,10 @@ def _gate(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _admission(admission: Admission) -> Finding:
-    """Judge whether SGLang's check of host memory admits one server. A refusal at once is a
-    failure; a refusal only after other ranks have their pools is a warning."""
+    """Judge whether SGLang's check of host memory admits one server.
+
+    A refusal at once is a failure; a refusal only after other ranks have their pools is a warning.
+    """
     error = admission.refused or admission.late
     need, pages = "", admission.pages
     if pages is not None:
@@ -209,8 +220,11 @@ _NO_SIZES = "the launch's sizes are not known"
 
 
 def key_findings(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield a finding about the number of keys for each SGLang server with a store. Then yield the
-    findings about processes that share a store and a model. If nothing was to judge: one skip."""
+    """Yield a finding about the number of keys for each SGLang server with a store.
+
+    Then yield the findings about processes that share a store and a model. If nothing was to judge:
+    one skip.
+    """
     servers = [p for p in sizing.inputs.processes if p.server and p.server.store]
     shown, most = sizing.shown, sizing.inputs.most
     segments: int | Unknown = most if isinstance(most, Unknown) else Unknown(_NO_SIZES)
@@ -234,8 +248,11 @@ _MEETING = {
 
 
 def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield how the keys of processes with one model in one store meet. Processes with equal
-    settings are a group: one finding for each group of several, and one for each two groups."""
+    """Yield how the keys of processes with one model in one store meet.
+
+    Processes with equal settings are a group: one finding for each group of several, and one for
+    each two groups.
+    """
     kinds: dict[str, list[StoreKeys]] = {}
     for keys in launch_keys(sizing):
         kinds.setdefault(repr((keys.model, *keys[1:])), []).append(keys)
@@ -255,8 +272,12 @@ def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
 
 
 def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | Unknown) -> Finding:
-    """Judge how many keys a server can put into the store. memory: None if not known. segments:
-    bytes of all store clients of the launch."""
+    """Judge how many keys a server can put into the store.
+
+    Args:
+        memory: None if not known.
+        segments: Bytes of all store clients of the launch.
+    """
     server = process.server
     subject = str(process.command.origin)
     page = server.value("page_size") if server is not None else None

@@ -44,10 +44,14 @@ EXIT_CODES = {
 class Row(NamedTuple):
     """One finding, or several alike: ``finding`` is the first, its subject names them all.
 
-    ignored: the reason of the waiver, None without one. consequence: of the finding, or its check.
-    commands: what mends the finding on this host, one a line; a line that starts with # is for
-    people. conditions: of the commands, as ``as root``. ask_sentence: names the command of this
-    program to ask, "" if ``commands`` has that command."""
+    Attributes:
+        ignored: The reason of the waiver, None without one.
+        consequence: Of the finding, or its check.
+        commands: What mends the finding on this host, one a line; a line that starts with # is for
+            people.
+        conditions: Of the commands, as ``as root``.
+        ask_sentence: Names the command of this program to ask, "" if ``commands`` has that command.
+    """
 
     finding: Finding
     subjects: tuple[str, ...]
@@ -66,10 +70,14 @@ class Row(NamedTuple):
 class Report(NamedTuple):
     """The answer: rows, the worst first, and the verdict.
 
-    counts: findings by status, before folding; waived ones by "ignored" alone. reason: of the
-    verdict, if the rows do not give it. root: the host's name, "/" for this host. unused_waivers:
-    checks that found nothing to waive. understood: the launch in one sentence; "" without one.
-    left_out: programs that the launch names and does not start."""
+    Attributes:
+        counts: Findings by status, before folding; waived ones by "ignored" alone.
+        reason: Of the verdict, if the rows do not give it.
+        root: The host's name, "/" for this host.
+        unused_waivers: Checks that found nothing to waive.
+        understood: The launch in one sentence; "" without one.
+        left_out: Programs that the launch names and does not start.
+    """
 
     verdict: Status
     reason: str
@@ -99,9 +107,12 @@ class Report(NamedTuple):
 class Findings(NamedTuple):
     """The findings to report, and functions that give what follows from each.
 
-    consequence_of: by a check's id, None if the id has none. commands: those that mend a finding
-    here; conditions: of these commands. ask_lines: the line that runs the command of this program
-    which the finding asks for; () if no line can be typed."""
+    Attributes:
+        consequence_of: By a check's id, None if the id has none.
+        commands: Those that mend a finding here; conditions: of these commands.
+        ask_lines: The line that runs the command of this program which the finding asks for; () if
+            no line can be typed.
+    """
 
     findings: Sequence[Finding]
     consequence_of: Callable[[str], Consequence | None]
@@ -123,11 +134,16 @@ def report(
     root: str,
     understood: str = "",
 ) -> Report:
-    """Fold and order the findings, judge them, and remove secrets. Waived findings are rows too,
-    but do not change the verdict.
+    """Fold and order the findings, judge them, and remove secrets.
 
-    waivers: check's id -> reason. needs: None without a launch. root: the host's name. understood:
-    the launch in one sentence."""
+    Waived findings are rows too, but do not change the verdict.
+
+    Args:
+        waivers: Check's id -> reason.
+        needs: None without a launch.
+        root: The host's name.
+        understood: The launch in one sentence.
+    """
     counting: list[Finding] = []
     waived: list[Finding] = []
     for finding in findings.findings:
@@ -165,8 +181,13 @@ def _place(row: Row) -> tuple[int, int]:
 
 
 def _row(group: Sequence[Finding], findings: Findings, ignored: str | None) -> Row:
-    """Return the row of a group of findings that are alike, without secrets. A pass or a skip gets
-    no commands. ignored: the reason of the waiver, or None."""
+    """Return the row of a group of findings that are alike, without secrets.
+
+    A pass or a skip gets no commands.
+
+    Args:
+        ignored: The reason of the waiver, or None.
+    """
     first = group[0]
     subjects = tuple(dict.fromkeys(public(finding.subject) for finding in group))
     quiet = first.status in (Status.PASS, Status.SKIP)
@@ -245,8 +266,12 @@ Json = dict[str, Any]
 def report_object(
     report: Report, protocol: str, exit_code: int, more: Mapping[str, Any] | None = None
 ) -> Json:
-    """Return the JSON answer of check in its envelope, without secrets. protocol: native, nagios or
-    another. more: further keys of the answer."""
+    """Return the JSON answer of check in its envelope, without secrets.
+
+    Args:
+        protocol: Native, nagios or another.
+        more: Further keys of the answer.
+    """
     answer = {
         "exit_protocol": protocol,
         "counts": dict(report.counts),
@@ -365,7 +390,11 @@ def _outcome(row: Row) -> tuple[str, str, str]:
 
 
 def _add_case(suite: Any, check: str, name: str, tag: str, message: str, details: str = "") -> None:
-    """Add a test case to a suite's element. tag: of the outcome, "" for a plain pass."""
+    """Add a test case to a suite's element.
+
+    Args:
+        tag: Of the outcome, "" for a plain pass.
+    """
     from xml.etree.ElementTree import SubElement
 
     case = SubElement(suite, "testcase", classname=_line(check), name=_line(name))
@@ -426,8 +455,12 @@ _NAGIOS = {Status.PASS: "OK", Status.WARN: "WARNING", Status.FAIL: "CRITICAL"}
 
 
 def exit_code(verdict: Status, protocol: str, fail_on: str | None = None) -> int:
-    """Return the process's exit code for a verdict. fail_on: the mildest status that is a "no" for
-    a protocol of YES_OR_NO, None for the protocol's default; other protocols do not use it."""
+    """Return the process's exit code for a verdict.
+
+    Args:
+        fail_on: The mildest status that is a "no" for a protocol of YES_OR_NO, None for the
+            protocol's default; other protocols do not use it.
+    """
     if protocol not in YES_OR_NO:
         return EXIT_CODES[verdict]
     if verdict in FAIL_ON[fail_on or _FAIL_ON_DEFAULT[protocol]]:
@@ -466,7 +499,10 @@ def _plain_line(word: str, text: str, protocol: str) -> str | None:
 
 def _first(report: Report) -> str:
     """Return the first finding with the verdict's status in a few words, and how many more have
-    that status. After a pass, or a verdict with a reason: a sentence that says so."""
+    that status.
+
+    After a pass, or a verdict with a reason: a sentence that says so.
+    """
     rows = report.of(report.verdict)
     if report.reason or report.verdict is Status.PASS or not rows:
         return report.reason or "nothing stands in the way"

@@ -59,9 +59,14 @@ class Meeting(str, Enum):
 class StoreKeys(NamedTuple):
     """One process's keys in one store.
 
-    family: of programs that name keys alike. named: what the key's text holds or is hashed from.
-    content: what the bytes behind a key depend on. pattern: a key as written. random: why no two
-    processes agree, or "". store: master, tenant."""
+    Attributes:
+        family: Of programs that name keys alike.
+        named: What the key's text holds or is hashed from.
+        content: What the bytes behind a key depend on.
+        pattern: A key as written.
+        random: Why no two processes agree, or "".
+        store: Master, tenant.
+    """
 
     process: LaunchProcess
     family: str
@@ -93,7 +98,10 @@ class KeyMatch(NamedTuple):
 
 def launch_keys(sizing: LaunchSizing) -> tuple[StoreKeys, ...]:
     """Return the keys of every process of a launch that stores KV cache, one for each of its
-    stores. Stores of engines other than SGLang, vLLM and LMCache are left out."""
+    stores.
+
+    Stores of engines other than SGLang, vLLM and LMCache are left out.
+    """
     shown = sizing.shown
     version = shown.inputs.shown.get("sglang_version") if shown is not None else None
     release = "" if version is None else str(version.value)
@@ -122,7 +130,10 @@ def matches(
 
 
 def compare_keys(first: StoreKeys, second: StoreKeys) -> KeyMatch:
-    """Compare the keys of two processes. A known difference of names outranks a doubt."""
+    """Compare the keys of two processes.
+
+    A known difference of names outranks a doubt.
+    """
     apart, unsure = _differences(first.store, second.store)
     if apart:
         return KeyMatch(first, second, Meeting.APART, tuple(apart))
@@ -145,8 +156,10 @@ def compare_keys(first: StoreKeys, second: StoreKeys) -> KeyMatch:
 def _differences(
     first: Mapping[str, Any], second: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return a sentence for each value that differs, and one for each that may differ. A missing
-    value is taken as None."""
+    """Return a sentence for each value that differs, and one for each that may differ.
+
+    A missing value is taken as None.
+    """
     differs, unsure = [], []
     for name in dict.fromkeys((*first, *second)):
         a, b = first.get(name), second.get(name)
@@ -186,7 +199,11 @@ def _sglang_keys(
     release: str,
     geometry: ModelGeometry | Unknown,
 ) -> StoreKeys:
-    """Return the keys of SGLang's HiCache, or of its linker. release: "" for the newest known."""
+    """Return the keys of SGLang's HiCache, or of its linker.
+
+    Args:
+        release: "" for the newest known.
+    """
     model = server.value("model_path")
     served = server.value("served_model_name")
     served = model if server.links or served in (None, "") else served
@@ -322,7 +339,10 @@ def _release(consumer: Consumer, product: str) -> Unsure:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value as a key may spell it: 16 and "16" are equal. None gives ``LEFT``."""
+    """Return a value as a key may spell it: 16 and "16" are equal.
+
+    None gives ``LEFT``.
+    """
     if value is None:
         return LEFT
     return value if isinstance(value, Unknown) else str(value)
@@ -336,8 +356,10 @@ def _number(value: Any) -> Any:
 
 
 def _shards(geometry: ModelGeometry | Unknown, tp: Any, dcp: Any) -> Any:
-    """Count the distinct shards of the KV heads: further ranks write the same bytes. Unknown or
-    Unsure if a size or the model is not known."""
+    """Count the distinct shards of the KV heads: further ranks write the same bytes.
+
+    Unknown or Unsure if a size or the model is not known.
+    """
     if not isinstance(tp, int):
         return tp
     if isinstance(dcp, Unknown):
@@ -352,8 +374,10 @@ def _shards(geometry: ModelGeometry | Unknown, tp: Any, dcp: Any) -> Any:
 
 
 def _seed(process: LaunchProcess, algorithm: Any) -> tuple[Any, str]:
-    """Return the seed of the hashes in keys, and why it is random, "" if it is not. The seed is
-    PYTHONHASHSEED; without it, vLLM's common one if hash and release have it."""
+    """Return the seed of the hashes in keys, and why it is random, "" if it is not.
+
+    The seed is PYTHONHASHSEED; without it, vLLM's common one if hash and release have it.
+    """
     word = process.command.environment.get("PYTHONHASHSEED")
     if word is not None and not word.unresolved:
         # To Python's own hash "random" is no seed; vLLM hashes the word as any other.

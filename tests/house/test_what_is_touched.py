@@ -32,7 +32,7 @@ ALLOWED = {
     "opens sockets": {
         "checks.network",
         "checks.rdma",  # netlink
-        "preflight.benchmark",  # talks to its processes, and asks by which address a host is reached
+        "preflight.benchmark",  # talks to its processes; by which address a host is reached
     },
 }
 

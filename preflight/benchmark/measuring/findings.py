@@ -59,7 +59,10 @@ def findings(measured: MeasuredRun, wanted: LaunchWish) -> list[Finding]:
 
 def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
     """Judge whether the engines use RDMA and open the launch's devices: one finding for all engines
-    with the same transport and devices. Yields nothing unless the launch asks for RDMA."""
+    with the same transport and devices.
+
+    Yields nothing unless the launch asks for RDMA.
+    """
     if wanted.protocol != "rdma":
         return
     sides: dict[EngineUse, list[str]] = {}
@@ -87,8 +90,12 @@ def _nics(measured: MeasuredRun) -> Iterator[Finding]:
     """Judge the NICs, which were measured one at a time: each needs half of its link's speed, or
     half of the median of the other NICs if that is more.
 
-    Unknown if two transfers were not done in time, but for a NIC whose others needed less than half
-    of that time. A failed transfer over all NICs is judged, too."""
+    A failed transfer over all NICs is judged, too.
+
+    Returns:
+        Unknown if two transfers were not done in time, but for a NIC whose others needed less than
+        half of that time.
+    """
     part = measured.part("transfer")
     each = {single.nic: single.bytes_per_second for single in part.rates if single.nic}
     for rate in (single for single in part.rates if single.nic):
@@ -124,7 +131,11 @@ def _registration(measured: MeasuredRun) -> Iterator[Finding]:
 
 def _ready(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
     """Judge, for each process with a startupProbe, whether its memory is ready in the time allowed,
-    with 25 % to spare. Unknown if a part was not measured and the measured parts fit."""
+    with 25 % to spare.
+
+    Returns:
+        Unknown if a part was not measured and the measured parts fit.
+    """
     for start in () if isinstance(wanted.starts, Unknown) else wanted.starts:
         if start.allowed_seconds is None:
             continue
@@ -153,8 +164,10 @@ def ready_seconds(
     start: ProcessStart, measured: MeasuredRun, wanted: LaunchWish
 ) -> tuple[float, str]:
     """Return the seconds that a process needs at start to populate and register its memory and to
-    set up its store client. The second value names the parts that were not measured and are not in
-    the sum; "" if none."""
+    set up its store client.
+
+    The second value names the parts that were not measured and are not in the sum; "" if none.
+    """
     rates = (rate for rate in measured.part("memory").rates if rate.op == "populate")
     speeds = _slowest(rates, "page_bytes")
     seconds, missing = 0.0, []
@@ -189,7 +202,13 @@ def _against_prefill(
     measured: MeasuredRun, wanted: LaunchWish, token_bytes: int, tokens_per_second: float
 ) -> Iterator[Finding]:
     """Judge whether SSD writes keep up with prefill, and whether reading from each tier beats
-    computing. L2 is judged only by a copy to a GPU. tokens_per_second: the prefill rate."""
+    computing.
+
+    L2 is judged only by a copy to a GPU.
+
+    Args:
+        tokens_per_second: The prefill rate.
+    """
     written = measured.part("storage").best("write")
     if written is not None:
         have, need = written.bytes_per_second, tokens_per_second * token_bytes
@@ -208,7 +227,11 @@ def _against_prefill(
 
 def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
     """Return sentences on the launch: how long the memory of its processes takes, how the tiers
-    compare. Empty if neither was measured."""
+    compare.
+
+    Returns:
+        Empty if neither was measured.
+    """
     sentences = []
     starts = () if isinstance(wanted.starts, Unknown) else wanted.starts
     alike: dict[tuple[float, str], list[str]] = {}
@@ -232,7 +255,10 @@ def tier_sentence(
     measured: MeasuredRun, token_bytes: int, tokens_per_second: float | None = None
 ) -> str:
     """Compare, in a sentence, the time to read 1000 tokens from each tier and to compute them.
-    tokens_per_second: the prefill rate; None takes that of ``measured``, if any."""
+
+    Args:
+        tokens_per_second: The prefill rate; None takes that of ``measured``, if any.
+    """
     took = {tier: seconds_text(seconds) for tier, seconds in read_seconds(measured, token_bytes)}
     speed = tokens_per_second or measured.tokens_per_second
     each = ", ".join(f"{tier} {took.get(tier, 'was not measured')}" for tier in ("L2", "L3", "SSD"))
@@ -246,8 +272,14 @@ def tier_sentence(
 def tier_notes(
     path: str, token_bytes: Iterable[tuple[str, int | Unknown]], tokens_per_second: float | None
 ) -> tuple[str, ...]:
-    """Return ``tier_sentence`` for each server of ``token_bytes`` whose bytes are known. path: a
-    file of ``measure --save``. Raises UsageError if that cannot be read."""
+    """Return ``tier_sentence`` for each server of ``token_bytes`` whose bytes are known.
+
+    Args:
+        path: A file of ``measure --save``.
+
+    Raises:
+        UsageError: If that cannot be read.
+    """
     rates = read_measured(path)
     known = [(name, size) for name, size in token_bytes if not isinstance(size, Unknown)]
     return tuple(f"{name}: {tier_sentence(rates, size, tokens_per_second)}" for name, size in known)

@@ -44,17 +44,20 @@ _STAMP = regex(r"[EWF]\d{4} [\d:.]+ +\d+ ")  # of glog: severity, date, time and
 class Survival(NamedTuple):
     """What happened to the objects of two clients when one process of their store was killed.
 
-    killed: client, master or metadata. gone_*: calls of the other client, the witness, while the
-    killed process was gone. slowest_seconds: of these calls. join_refused: the error of a client
-    that tried to join meanwhile, "" if none did. dropped_seconds: until the master dropped a dead
-    client's segment.
-
-    restart_refused: the error when the killed client started at its old address; mended_by: the
-    step that then let it in. back_seconds: from the restart until the witness could put and get
-    again. lost: how many of the ``OBJECTS`` put before the kill the witness could then not get.
-    newcomer: of ``OBJECTS`` put since, how many a client that joined last could get;
-    newcomer_refused: the error if it could not join. messages: the first errors of the witness's
-    log. None: the test did not get so far."""
+    Attributes:
+        killed: Client, master or metadata. gone_*: calls of the other client, the witness, while
+            the killed process was gone.
+        slowest_seconds: Of these calls.
+        join_refused: The error of a client that tried to join meanwhile, "" if none did.
+        dropped_seconds: Until the master dropped a dead client's segment.
+        restart_refused: The error when the killed client started at its old address; mended_by: the
+            step that then let it in.
+        back_seconds: From the restart until the witness could put and get again.
+        lost: How many of the ``OBJECTS`` put before the kill the witness could then not get.
+        newcomer: Of ``OBJECTS`` put since, how many a client that joined last could get;
+            newcomer_refused: the error if it could not join.
+        messages: The first errors of the witness's log. None: the test did not get so far.
+    """
 
     killed: str
     library: str
@@ -124,13 +127,16 @@ class Survival(NamedTuple):
 
 class Killing(Measuring):
     """A small store of two clients: one process is killed, and the surviving client (witness) goes
-    on."""
+    on.
+    """
 
     def survival(self, killed: str) -> Survival:
         """Start the store, kill one process (client, master or metadata), and return the effects.
 
-        Raises UsageError if the launch has no such process; MeasureError, RehearsalError,
-        StoppedError or SkippedError if the test cannot be done."""
+        Raises:
+            UsageError: If the launch has no such process; MeasureError, RehearsalError,
+                StoppedError or SkippedError if the test cannot be done.
+        """
         usual = "http" if killed == "metadata" else PEER_TO_PEER
         self._metadata = metadata = self._wanted.metadata or usual
         if metadata not in (PEER_TO_PEER, "http"):
@@ -178,8 +184,10 @@ class Killing(Measuring):
             return fate._replace(messages=_messages(log))
 
     def _program(self, name: str) -> Running:
-        """Start the process named "master" or "metadata", and wait until it answers. The metadata
-        server is a part of another mooncake_master."""
+        """Start the process named "master" or "metadata", and wait until it answers.
+
+        The metadata server is a part of another mooncake_master.
+        """
         assert not isinstance(self._library, Unknown)
         ports, is_master = self._ports, name == "master"
         arguments = [f"--rpc_port={ports[name]}"]
@@ -198,7 +206,8 @@ class Killing(Measuring):
         """Start the killed client again at its old HOST:PORT, and add the outcome to ``fate``.
 
         If the client is refused and metadata is http, delete the client's keys from the metadata
-        server and retry."""
+        server and retry.
+        """
         client = self._client_or_refusal(address)
         if not isinstance(client, str):
             return fate
@@ -223,7 +232,11 @@ class Killing(Measuring):
             return _STAMP.sub("", str(error))
 
     def _client(self, address: str) -> Running:
-        """Start a new client that joins the store as HOST:PORT. Raises MeasureError if refused."""
+        """Start a new client that joins the store as HOST:PORT.
+
+        Raises:
+            MeasureError: If refused.
+        """
         (process,) = self._start_loaded(1)
         where = f"http://{LOOPBACK}:{self._ports['http']}/metadata"
         order = {
@@ -240,7 +253,11 @@ class Killing(Measuring):
         return process
 
     def _call(self, process: Running, do: str, key: str) -> tuple[bool, float]:
-        """Return (success, seconds) of a put or get. Raises MeasureError if the process ended."""
+        """Return (success, seconds) of a put or get.
+
+        Raises:
+            MeasureError: If the process ended.
+        """
         reply = process.ask({"do": do, "key": key, "bytes": _OBJECT_BYTES}, _CALL_SECONDS)
         if reply.ended is not None:
             raise MeasureError(f"the client that lived on ended: {reply.error}")
@@ -254,7 +271,8 @@ class Killing(Measuring):
 
         Lasts 4 s. After a killed client it lasts longer, until the master has dropped the segment
         at ``address``, but at most 20 s more. After a killed metadata server, a new client then
-        tries to join."""
+        tries to join.
+        """
         ttls = (word.partition("--client_ttl=")[2] for word in self._wanted.master_words)
         ttl = float(next(filter(None, ttls), _CLIENT_TTL_SECONDS))
         seconds = _AFTER_SECONDS + (ttl if killed == "client" else 0)
@@ -282,14 +300,20 @@ class Killing(Measuring):
 
     def _has_segment(self, address: str) -> bool:
         """Tell whether the master still has the segment of the client at ``address``; True if the
-        master does not answer. A segment that was dropped has 0 bytes."""
+        master does not answer.
+
+        A segment that was dropped has 0 bytes.
+        """
         body = http(LOOPBACK, self._ports["metrics"], "/metrics", 1 << 20).get("body", "")
         rest = body.partition(f'segment_total_capacity_bytes{{segment="{address}"}} ')[2]
         return not body or rest[:1] not in ("", "0")
 
     def _wait_until_works(self, witness: Running, began: float) -> tuple[float, str] | None:
-        """Put and get new objects until a round of ``OBJECTS`` succeeds. Return the seconds from
-        ``began`` to that round, and the first part of its keys; None if none succeeds in 20 s."""
+        """Put and get new objects until a round of ``OBJECTS`` succeeds.
+
+        Return the seconds from ``began`` to that round, and the first part of its keys; None if
+        none succeeds in 20 s.
+        """
         for number in count():
             at, name = time.monotonic() - began, f"late-{number}"
             if at > _JOIN_SECONDS:

@@ -69,8 +69,14 @@ def measure(
 ) -> MeasureAnswer:
     """Measure the parts, show progress meanwhile, and return the rates with their judgement.
 
-    parts: names of ``PARTS``, () for all. peer: HOST:PORT of a ``measure --serve``; None: this
-    host. tokens_per_second: of prefill, None if not known. Raises UsageError for a wrong peer."""
+    Args:
+        parts: Names of ``PARTS``, () for all.
+        peer: HOST:PORT of a ``measure --serve``; None: this host.
+        tokens_per_second: Of prefill, None if not known.
+
+    Raises:
+        UsageError: For a wrong peer.
+    """
     here = LOOPBACK if peer is None else own_address(peer)
     progress = Progress()
     try:
@@ -85,7 +91,13 @@ def measure(
 
 def kill(killing: Killing, killed: str) -> Survival | Unknown:
     """Kill one process of a small store and return the effects; Unknown if that cannot be done.
-    killed: client, master or metadata. Raises UsageError if the launch has no such process."""
+
+    Args:
+        killed: Client, master or metadata.
+
+    Raises:
+        UsageError: If the launch has no such process.
+    """
     progress = Progress()
     try:
         progress.show(f"a store of this launch's kind, whose {killed} is killed")
@@ -101,8 +113,14 @@ def serve(
 ) -> None:
     """Offer memory to another host's ``measure --to``, for ``budget_seconds``.
 
-    Ends earlier if standard output is closed by its reader. tell: called once with HOST:PORT.
-    Raises UsageError if no memory can be offered."""
+    Ends earlier if standard output is closed by its reader.
+
+    Args:
+        tell: Called once with HOST:PORT.
+
+    Raises:
+        UsageError: If no memory can be offered.
+    """
     until = time.monotonic() + budget_seconds
     with ExitStack() as stack:
         try:
@@ -126,10 +144,15 @@ def prepare(
 ) -> tuple[Killing, LaunchWish, tuple[str, str] | None]:
     """Read the launch, find its Mooncake library and return (measurer, wishes, about).
 
-    about: (source, sentence) on how the launch was understood; None without a launch. python: the
-    interpreter that has Mooncake; None for that of the launch, else the running one. spend_bytes:
-    None for the default, or half of the free memory if that is less. sizes: set if the amount that
-    can be registered is to be measured too. Raises UsageError."""
+    about: (source, sentence) on how the launch was understood; None without a launch. Raises
+    UsageError.
+
+    Args:
+        python: The interpreter that has Mooncake; None for that of the launch, else the running
+            one.
+        spend_bytes: None for the default, or half of the free memory if that is less.
+        sizes: Set if the amount that can be registered is to be measured too.
+    """
     if budget_seconds < LEAST_BUDGET_SECONDS:
         raise UsageError(f"--budget is less than {LEAST_BUDGET_SECONDS:g}s, which loading takes")
     room = MemoryWatch(Root(), ()).room()
@@ -161,7 +184,10 @@ def own_address(peer: str = "") -> str:
     """Return the address of this host from which ``peer`` (HOST:PORT) is reached; sends nothing.
 
     Without a peer: the address of the default route or of the SSH connection, else 127.0.0.1.
-    Raises UsageError for a peer that is no HOST:PORT or has no route."""
+
+    Raises:
+        UsageError: For a peer that is no HOST:PORT or has no route.
+    """
     host, _, port = peer.rpartition(":")
     if peer and not (host and port.isdecimal() and 0 < int(port) < 65536):
         raise UsageError(f"--to {peer!r}: give HOST:PORT, as measure --serve printed it")
@@ -190,7 +216,8 @@ class MeasureAnswer(NamedTuple):
     @property
     def reason(self) -> str:
         """Return a one-line summary: the part that broke off, else why nothing was measured, else
-        the first finding that is no pass, else the parts that were measured."""
+        the first finding that is no pass, else the parts that were measured.
+        """
         bad = [finding for finding in self.findings if finding.status is not Status.PASS]
         failed = [f"{part.name}: {part.failed}" for part in self.measured.parts if part.failed]
         done = [part.name for part in self.measured.parts if part.rates or part.ceiling]
@@ -205,7 +232,8 @@ class MeasureAnswer(NamedTuple):
     @property
     def exit_code(self) -> int:
         """Return the exit code: FAIL if a finding fails; else UNKNOWN if a finding is unknown, a
-        part broke off or all were skipped; else WARN or PASS."""
+        part broke off or all were skipped; else WARN or PASS.
+        """
         parts = self.measured.parts
         statuses = {finding.status for finding in self.findings}
         if Status.FAIL in statuses:
@@ -222,7 +250,10 @@ class MeasureAnswer(NamedTuple):
 
 def answer_text(answer: MeasureAnswer, color: str) -> str:
     """Write the answer for a terminal: the verdict, each part with its rates, and the consequences.
-    color: ``auto``, ``always`` or ``never``."""
+
+    Args:
+        color: ``auto``, ``always`` or ``never``.
+    """
     paint, width = painter(color), columns()
     head = paint(answer.status.upper(), _COLOURS[answer.status])
     parts = [headed(answer.status.upper(), clean(answer.reason), width, head)]

@@ -37,7 +37,10 @@ def _libc() -> ctypes.CDLL:
 
 
 def _map(size: int, page_bytes: int) -> int:
-    """Map memory without populating it; page_bytes 0: regular pages. Raises OSError."""
+    """Map memory without populating it; page_bytes 0: regular pages.
+
+    Raises OSError.
+    """
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     if page_bytes:
         flags |= _HUGETLB | (page_bytes.bit_length() - 1) << _SIZE_SHIFT
@@ -48,7 +51,10 @@ def _map(size: int, page_bytes: int) -> int:
 
 
 def _populate(address: int, size: int) -> None:
-    """Have the kernel back ``size`` bytes at ``address`` with pages, now. Raises OSError."""
+    """Have the kernel back ``size`` bytes at ``address`` with pages, now.
+
+    Raises OSError.
+    """
     if _libc().madvise(address, size, _POPULATE_WRITE):
         if ctypes.get_errno() != _EINVAL:
             raise OSError(ctypes.get_errno(), f"populating {size} bytes")
@@ -60,7 +66,8 @@ def _repeat(call: Callable[[int], int], seconds: float, most: int) -> Json:
     least once.
 
     ``call`` returns the bytes that it handled. Return their sum, the seconds in all, the number of
-    calls, and p50 and p99 of the seconds of one call."""
+    calls, and p50 and p99 of the seconds of one call.
+    """
     took: list[float] = []
     done = 0
     began = last = time.perf_counter()
@@ -79,7 +86,8 @@ def populate(_player: Any, order: Json) -> Json:
     """Measure how fast ``bytes`` of memory are populated, in pieces of ``chunk_bytes``.
 
     The memory is mapped anew, pass after pass, for ``seconds``: a short burst would look too fast.
-    Returns the measurement of ``_repeat``. Raises OSError."""
+    Returns the measurement of ``_repeat``. Raises OSError.
+    """
     size, chunk = order["bytes"], order["chunk_bytes"]
     mapped: list[int] = []
 
@@ -120,8 +128,10 @@ def copy(_player: Any, order: Json) -> Json:
 
 
 def _cuda() -> Callable[..., None]:
-    """Open the first GPU; return a function that calls CUDA's driver API by name. That function
-    raises OSError if the call fails, as does this one."""
+    """Open the first GPU; return a function that calls CUDA's driver API by name.
+
+    That function raises OSError if the call fails, as does this one.
+    """
     library = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *arguments: Any) -> None:
@@ -138,7 +148,10 @@ def _cuda() -> Callable[..., None]:
 
 
 def _gpu_memory(cuda: Callable[..., None], size: int) -> int:
-    """Allocate memory of the GPU and return its address. Raises OSError."""
+    """Allocate memory of the GPU and return its address.
+
+    Raises OSError.
+    """
     address = ctypes.c_uint64()
     cuda("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
     return address.value
@@ -160,7 +173,9 @@ def copy_to_gpu(_player: Any, order: Json) -> Json:
 
 def engine(player: Any, order: Json) -> Json:
     """Start the player's transfer engine and register ``bytes`` of memory with it; return its port.
-    gpu: True registers as much memory of the first GPU, too. Raises OSError."""
+
+    gpu: True registers as much memory of the first GPU, too. Raises OSError.
+    """
     from mooncake.engine import TransferEngine  # type: ignore[import-not-found]
 
     player.engine = TransferEngine()
@@ -179,7 +194,10 @@ def engine(player: Any, order: Json) -> Json:
 
 
 def _register(player: Any, address: int, size: int) -> float:
-    """Register memory with the player's engine; return the seconds that it took. Raises OSError."""
+    """Register memory with the player's engine; return the seconds that it took.
+
+    Raises OSError.
+    """
     began = time.perf_counter()
     code = player.engine.register_memory(address, size)
     if code:
@@ -188,7 +206,10 @@ def _register(player: Any, address: int, size: int) -> float:
 
 
 def register(player: Any, order: Json) -> Json:
-    """Measure registering ``bytes`` of populated memory; then deregister them. Raises OSError."""
+    """Measure registering ``bytes`` of populated memory; then deregister them.
+
+    Raises OSError.
+    """
     size = order["bytes"]
     address = _map(size, order["page_bytes"])
     try:
@@ -202,7 +223,10 @@ def register(player: Any, order: Json) -> Json:
 
 def announce(player: Any, order: Json) -> Json:
     """Write a header on this side's memory, with the fields of ``about``, where the other side
-    reads it first. own: HOST:PORT of this side."""
+    reads it first.
+
+    own: HOST:PORT of this side.
+    """
     about = {"hello": HELLO, "bytes": player.size, "address": player.address, **order["about"]}
     text = json.dumps(about).encode()[: HEAD_BYTES - 1]
     first = player.engine.get_first_buffer_address(order["own"]) or player.address
@@ -214,8 +238,11 @@ def announce(player: Any, order: Json) -> Json:
 def hello(player: Any, order: Json) -> Json:
     """Read the header that ``announce`` wrote at ``peer`` (HOST:PORT), and return the header.
 
-    The player remembers where the peer's memory is. Raises OSError if nobody answers, or a
-    program other than ``measure --serve``."""
+    The player remembers where the peer's memory is.
+
+    Raises:
+        OSError: If nobody answers, or a program other than ``measure --serve``.
+    """
     player.peer = order["peer"]
     first = player.engine.get_first_buffer_address(player.peer)
     if not first:
@@ -236,8 +263,10 @@ def hello(player: Any, order: Json) -> Json:
 
 def transfer(player: Any, order: Json) -> Json:
     """Measure transfers of ``size`` bytes between this side and the other side's host memory, for
-    ``seconds``, in ``most`` calls at most. op: write or read. gpu: True to use this side's GPU
-    memory. Raises OSError."""
+    ``seconds``, in ``most`` calls at most.
+
+    op: write or read. gpu: True to use this side's GPU memory. Raises OSError.
+    """
     size = order["size"]
     first = player.gpu_address if order.get("gpu") else player.address
     call = getattr(player.engine, f"transfer_sync_{order['op']}")
@@ -271,14 +300,18 @@ def objects(player: Any, order: Json) -> Json:
     """Measure puts or gets (``op``) of objects of ``size`` bytes, ``together`` objects in each
     call, for ``seconds``, in ``most`` calls at most.
 
-    stored: how many objects were put before; gets read these objects. Raises OSError."""
+    stored: how many objects were put before; gets read these objects. Raises OSError.
+    """
     size, together, op = order["size"], order["together"], order["op"]
     call = player._store.batch_put_from if op == "put" else player._store.batch_get_into
     fine = 0 if op == "put" else size
     places = [player.address + number * size for number in range(together)]
 
     def some(number: int) -> int:
-        """Put or get one batch of objects and return its bytes. Raises OSError."""
+        """Put or get one batch of objects and return its bytes.
+
+        Raises OSError.
+        """
         first = number * together + (order["stored"] if op == "put" else 0)
         if op == "get":
             first %= max(1, order["stored"] - together + 1)
@@ -296,7 +329,8 @@ def files(_player: Any, order: Json) -> Json:
     """Measure writing files without a name to ``folder``, then reading them back; none is left.
 
     size: of one file, rounded up to 4 KiB; bytes: of all files at most. Writing and reading get
-    half of ``seconds`` each. Returns both measurements, and whether O_DIRECT was used."""
+    half of ``seconds`` each. Returns both measurements, and whether O_DIRECT was used.
+    """
     size = -(-order["size"] // _BLOCK_BYTES) * _BLOCK_BYTES
     room = mmap.mmap(-1, size)
     room.write(os.urandom(min(size, 1 << 20)) * (size // min(size, 1 << 20)))

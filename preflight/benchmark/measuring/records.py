@@ -32,13 +32,17 @@ from preflight.processes.services import PEER_TO_PEER
 class Rate(NamedTuple):
     """The result of one measurement.
 
-    op: populate, copy, copy-to-gpu, write, read, gpu-write, gpu-read, put, get, register, setup.
-    gpu-: this side's memory is that of a GPU. what: which pages, which NIC, or how many at a time.
-    size_bytes: of one object or piece. bytes, seconds: in all. calls: how many were made. p50, p99:
-    seconds of one call. page_bytes: of populated memory, 0 for regular pages.
-
-    nic: the single NIC that was measured, "" for all of the launch. link_bytes_per_second: the
-    speed of that NIC's port, 0 if not known."""
+    Attributes:
+        op: Populate, copy, copy-to-gpu, write, read, gpu-write, gpu-read, put, get, register,
+            setup. gpu-: this side's memory is that of a GPU.
+        what: Which pages, which NIC, or how many at a time.
+        size_bytes: Of one object or piece.
+        bytes, seconds: In all.
+        calls: How many were made. p50, p99: seconds of one call.
+        page_bytes: Of populated memory, 0 for regular pages.
+        nic: The single NIC that was measured, "" for all of the launch.
+        link_bytes_per_second: The speed of that NIC's port, 0 if not known.
+    """
 
     op: str
     what: str
@@ -59,7 +63,12 @@ class Rate(NamedTuple):
 
 class EngineUse(NamedTuple):
     """The transport and devices that an engine uses, and its last RDMA warning or error, by its
-    log. transport: rdma, tcp, or "" if the log names none. error: "" without one."""
+    log.
+
+    Attributes:
+        transport: Rdma, tcp, or "" if the log names none.
+        error: "" without one.
+    """
 
     transport: str
     devices: tuple[str, ...]
@@ -91,9 +100,13 @@ def engine_use(log: str) -> EngineUse:
 class MeasuredPart(NamedTuple):
     """One part of a run: its rates, and what was done.
 
-    skipped: why it was not measured, "" if it was. failed: what broke it off, "" if nothing did.
-    did: what was done, in a sentence. used, other: the transport on this side and on the other;
-    None if not known. ceiling: how much can be registered, None if that was not asked for."""
+    Attributes:
+        skipped: Why it was not measured, "" if it was.
+        failed: What broke it off, "" if nothing did.
+        did: What was done, in a sentence.
+        used, other: The transport on this side and on the other; None if not known.
+        ceiling: How much can be registered, None if that was not asked for.
+    """
 
     name: str
     did: str = ""
@@ -114,8 +127,11 @@ class MeasuredPart(NamedTuple):
 class MeasuredRun(NamedTuple):
     """The measured parts, and the library, budget and peer with which they were measured.
 
-    library: Mooncake's name and release. peer: HOST:PORT of the other side, None for this host.
-    tokens_per_second: the prefill rate that the user gave; None if not given."""
+    Attributes:
+        library: Mooncake's name and release.
+        peer: HOST:PORT of the other side, None for this host.
+        tokens_per_second: The prefill rate that the user gave; None if not given.
+    """
 
     library: str | Unknown
     budget_seconds: float
@@ -133,7 +149,11 @@ class MeasuredRun(NamedTuple):
 def read_measured(path: str) -> MeasuredRun:
     """Read the parts and the prefill rate from a file of ``measure --save`` or ``--json``.
 
-    Library, budget and peer stay empty. Raises UsageError for another or an unreadable file."""
+    Library, budget and peer stay empty.
+
+    Raises:
+        UsageError: For another or an unreadable file.
+    """
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -192,7 +212,8 @@ def slice_seconds(left_seconds: float, items: int) -> float:
 
 class Populating(NamedTuple):
     """Memory to populate, in pieces of ``chunk_bytes``: one page size (0: regular) on one node
-    (None: any)."""
+    (None: any).
+    """
 
     page_bytes: int
     numa_node: int | None
@@ -215,8 +236,10 @@ def plan_populating(
 ) -> list[Populating]:
     """Choose what to populate for each page size and node: at most ``spend_bytes`` each.
 
-    free_bytes: by page size (0: regular) and node (None: any). Of huge pages at most half of the
-    free ones are taken. A size or node with too little is left out."""
+    Args:
+        free_bytes: By page size (0: regular) and node (None: any). Of huge pages at most half of
+            the free ones are taken. A size or node with too little is left out.
+    """
     every = []
     for (page, numa_node), free in free_bytes.items():
         size = min(spend_bytes, free // 2 if page else free)
@@ -229,7 +252,10 @@ def plan_populating(
 
 def transfer_sizes(object_bytes: int | None, spend_bytes: int) -> list[int]:
     """Return the sizes to transfer, small enough that two buffers fit in ``spend_bytes``.
-    object_bytes: of the launch's objects, None if not known."""
+
+    Args:
+        object_bytes: Of the launch's objects, None if not known.
+    """
     wanted = {*_TRANSFERRED, object_bytes or MIB}
     return sorted(size for size in wanted if 2 * (size + HEAD_BYTES) <= spend_bytes)
 
@@ -240,8 +266,12 @@ def transfer_buffer_bytes(sizes: Sequence[int], spend_bytes: int) -> int:
 
 
 class StorePlan(NamedTuple):
-    """The sizes of a store to measure. together: how many objects one call moves, beside calls of
-    one object. most_objects: how many fit before the master evicts any."""
+    """The sizes of a store to measure.
+
+    Attributes:
+        together: How many objects one call moves, beside calls of one object.
+        most_objects: How many fit before the master evicts any.
+    """
 
     object_bytes: int
     segment_bytes: int
@@ -251,7 +281,10 @@ class StorePlan(NamedTuple):
 
 def store_plan(object_bytes: int | None, spend_bytes: int) -> StorePlan | None:
     """Plan a store within ``spend_bytes``; None if the objects are too large for that.
-    object_bytes: of one object, None for 1 MiB."""
+
+    Args:
+        object_bytes: Of one object, None for 1 MiB.
+    """
     size = object_bytes or USUAL_OBJECT_BYTES
     together = max(1, min(TOGETHER, spend_bytes // 8 // size))
     segment = min(GIB, spend_bytes - together * size - LOCAL_BUFFER_BYTES) // MIB * MIB
@@ -268,8 +301,11 @@ HOLDS_METADATA = "enable_http_metadata_server"
 class ProcessStart(NamedTuple):
     """What one process maps and registers before it is ready, and how long it may take.
 
-    populated: bytes by page size, 0 for regular pages. registered_bytes: with each NIC.
-    allowed_seconds: of its startupProbe, None without one."""
+    Attributes:
+        populated: Bytes by page size, 0 for regular pages.
+        registered_bytes: With each NIC.
+        allowed_seconds: Of its startupProbe, None without one.
+    """
 
     name: str
     populated: Mapping[int, int]
@@ -280,14 +316,19 @@ class ProcessStart(NamedTuple):
 class LaunchWish(NamedTuple):
     """What ``measure`` needs to know of a launch; without a launch all defaults.
 
-    protocol: rdma or tcp; "" if no launch says it. devices: names joined by commas, as the engine
-    takes them. environment: variables that the launch sets for the process that is measured.
-    objects: the store's objects of one cache page. starts: each process that maps memory.
-
-    folder: the target of SSD offload; None without offload. python: the interpreter that the launch
-    names by its path. transport: a transport that is neither RDMA nor TCP, such as ``ascend``,
-    which is not measured; "" if none. metadata: P2PHANDSHAKE, http, etcd ...; "" if no launch says
-    it. master_words: flags of the master that decide how it treats clients that died."""
+    Attributes:
+        protocol: Rdma or tcp; "" if no launch says it.
+        devices: Names joined by commas, as the engine takes them.
+        environment: Variables that the launch sets for the process that is measured.
+        objects: The store's objects of one cache page.
+        starts: Each process that maps memory.
+        folder: The target of SSD offload; None without offload.
+        python: The interpreter that the launch names by its path.
+        transport: A transport that is neither RDMA nor TCP, such as ``ascend``, which is not
+            measured; "" if none.
+        metadata: P2PHANDSHAKE, http, etcd ...; "" if no launch says it.
+        master_words: Flags of the master that decide how it treats clients that died.
+    """
 
     protocol: str = ""
     devices: str = ""
@@ -307,8 +348,11 @@ class LaunchWish(NamedTuple):
 
 def launch_wish(sized: Sized, host: Host) -> LaunchWish:
     """Read from a sized launch all that ``measure`` needs to know; a field that the launch does not
-    tell is Unknown, None or empty. Protocol, devices and environment are those of the first process
-    with RDMA, else of the first with a store client."""
+    tell is Unknown, None or empty.
+
+    Protocol, devices and environment are those of the first process with RDMA, else of the first
+    with a store client.
+    """
     needs, most = sized.needs, sized.sizing.inputs.most
     mapped = () if isinstance(most, Unknown) else most.launch.processes
     stores = [(each.id, each.clients[0].protocol.value) for each in mapped if each.clients]
@@ -357,7 +401,10 @@ def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
 
 def _starts(sized: Sized) -> tuple[ProcessStart, ...] | Unknown:
     """Return the bytes that each process populates and registers at start; Unknown if sizes are
-    unknown. A process that populates nothing is left out."""
+    unknown.
+
+    A process that populates nothing is left out.
+    """
     most = sized.sizing.inputs.most
     if isinstance(most, Unknown):
         return most

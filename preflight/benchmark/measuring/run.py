@@ -87,8 +87,11 @@ class Measuring:
     ) -> None:
         """Store the settings; the budget of time begins now.
 
-        library: Unknown, with the reason, if Mooncake was not found. ceiling: a function of
-        (seconds, tell) that measures how much can be registered; None if that is not asked for."""
+        Args:
+            library: Unknown, with the reason, if Mooncake was not found.
+            ceiling: A function of (seconds, tell) that measures how much can be registered; None if
+                that is not asked for.
+        """
         self._library, self._wanted, self._spend_bytes = library, wanted, spend_bytes
         self._ceiling = ceiling
         self._budget_seconds = budget_seconds
@@ -104,8 +107,11 @@ class Measuring:
         """Measure the parts, each within its share of the budget; a part that fails does not end
         the run.
 
-        here: this side's address. peer: HOST:PORT of the other side, None for this host. tell: is
-        called with the name of each part."""
+        Args:
+            here: This side's address.
+            peer: HOST:PORT of the other side, None for this host.
+            tell: Is called with the name of each part.
+        """
         measured = []
         ways: dict[str, Callable[[], MeasuredPart]] = {
             "memory": self._memory,
@@ -133,8 +139,14 @@ class Measuring:
         return MeasuredRun(library, self._budget_seconds, self._spend_bytes, peer, tuple(measured))
 
     def serve(self, stack: ExitStack, host: str) -> int:
-        """Offer memory at ``host`` until ``stack`` closes; return the port. Raises MeasureError,
-        SkippedError, StoppedError or OSError if it cannot be offered."""
+        """Offer memory at ``host`` until ``stack`` closes; return the port.
+
+        Raises:
+            MeasureError: If it cannot be offered.
+            SkippedError: If it cannot be offered.
+            StoppedError: If it cannot be offered.
+            OSError: If it cannot be offered.
+        """
         self._stack = stack
         (process,) = self._start_loaded(1)
         return self._offer_memory(process, host)
@@ -159,8 +171,11 @@ class Measuring:
         return started
 
     def _start_loaded(self, count: int) -> list[Running]:
-        """Start ``count`` processes and have all load the library at the same time. Raises
-        SkippedError without a library or for a transport that is not measured."""
+        """Start ``count`` processes and have all load the library at the same time.
+
+        Raises:
+            SkippedError: Without a library or for a transport that is not measured.
+        """
         if isinstance(self._library, Unknown):
             raise SkippedError(self._library.reason)
         if self._wanted.transport:
@@ -176,13 +191,19 @@ class Measuring:
     def _ask(
         self, process: Running, do: str, at_most: float = math.inf, **order: Any
     ) -> Mapping[str, Any]:
-        """Give an order and return its result. Raises MeasureError with the library's errors."""
+        """Give an order and return its result.
+
+        Raises:
+            MeasureError: With the library's errors.
+        """
         reply = process.ask({"do": do, **order}, min(at_most, self._wait_seconds))
         return _result_of(process, reply)
 
     def _memory(self) -> MeasuredPart:
-        """Measure populating memory, by page size and NUMA node, and copying it. Copying to a GPU
-        is measured, too, if all GPUs are idle."""
+        """Measure populating memory, by page size and NUMA node, and copying it.
+
+        Copying to a GPU is measured, too, if all GPUs are idle.
+        """
         asked, rates = plan_populating(_free_bytes(), self._spend_bytes), []
         players: dict[int | None, Running] = {}
         for number, spot in enumerate(asked):
@@ -214,21 +235,32 @@ class Measuring:
         self, process: Running, host: str, size: int, **more: Any
     ) -> tuple[int, EngineUse]:
         """Start an engine with ``size`` bytes of memory; return its port, and what it uses by its
-        log. more: fields of the order, in place of the launch's."""
+        log.
+
+        Args:
+            more: Fields of the order, in place of the launch's.
+        """
         wanted = {"protocol": self._wanted.protocol or "rdma", "devices": self._wanted.devices}
         started = self._ask(process, "engine", host=host, bytes=size, **{**wanted, **more})
         return int(started["port"]), engine_use(process.log.read_text(errors="replace"))
 
     def _offer_memory(self, process: Running, host: str, **more: Any) -> int:
-        """Have a process offer memory at ``host``; return the port. more: see ``_start_engine``."""
+        """Have a process offer memory at ``host``; return the port.
+
+        Args:
+            more: See ``_start_engine``.
+        """
         size = transfer_buffer_bytes(self._sizes, self._spend_bytes)
         port, used = self._start_engine(process, host, size, **more)
         self._ask(process, "announce", own=f"{host}:{port}", about=used._asdict())
         return port
 
     def _transfer(self, address: str, peer: str | None) -> MeasuredPart:
-        """Measure transfers to ``peer``, or to a second process here if None. With RDMA the NICs
-        are also measured one at a time; if all GPUs are idle, GPU memory as well."""
+        """Measure transfers to ``peer``, or to a second process here if None.
+
+        With RDMA the NICs are also measured one at a time; if all GPUs are idle, GPU memory as
+        well.
+        """
         rates: list[Rate] = []
         notes, there = [], None
         with self._ended_at_exit():
@@ -278,7 +310,8 @@ class Measuring:
 
     def _idle_gpu(self, what: str) -> tuple[bool, list[str]]:
         """Return whether the host has GPUs and all are idle; and, if a GPU is in use, a note that
-        ``what`` was not measured."""
+        ``what`` was not measured.
+        """
         nvml = read_gpus(Root("/"), None).nvml
         if isinstance(nvml, Unknown) or not nvml.gpus:
             return False, []
@@ -289,8 +322,10 @@ class Measuring:
     def _gpu_transfers(
         self, address: str, peer: str | None, size: int, notes: list[str]
     ) -> Iterator[Rate]:
-        """Measure transfers between this side's GPU and the other side's host memory. The first
-        error ends the measurement, and is appended to ``notes``."""
+        """Measure transfers between this side's GPU and the other side's host memory.
+
+        The first error ends the measurement, and is appended to ``notes``.
+        """
         try:
             with self._ended_at_exit():
                 here, _, where = self._connect(address, peer, gpu=True)
@@ -309,8 +344,12 @@ class Measuring:
     ) -> tuple[Running, EngineUse, str]:
         """Start an engine at ``address``; without ``peer``, also an engine for the other side here.
 
-        Return the process, the transport it uses, and HOST:PORT of the other side. gpu: the engine
-        at ``address`` registers GPU memory too. more: fields of both orders, such as devices."""
+        Return the process, the transport it uses, and HOST:PORT of the other side.
+
+        Args:
+            gpu: The engine at ``address`` registers GPU memory too.
+            more: Fields of both orders, such as devices.
+        """
         here, *others = self._start_loaded(1 if peer else 2)
         for there in others:
             peer = f"{LOOPBACK}:{self._offer_memory(there, LOOPBACK, **more)}"
@@ -336,7 +375,10 @@ class Measuring:
 
     def _store(self) -> MeasuredPart:
         """Measure setup, puts and gets in a store that is started here: a master and two clients.
-        Raises SkippedError without a library, or if the objects are too large for --spend."""
+
+        Raises:
+            SkippedError: Without a library, or if the objects are too large for --spend.
+        """
         plan = store_plan(self._wanted.object_bytes, self._spend_bytes)
         if plan is None:
             raise SkippedError("--spend is too little for a store of the launch's objects")
@@ -379,8 +421,11 @@ class Measuring:
 
     def _registration(self, tell: Callable[[str], None]) -> MeasuredPart:
         """Measure how fast each RDMA device registers memory; if asked for, also how much it can
-        register. Raises SkippedError without an RDMA device, or with neither library nor
-        ceiling."""
+        register.
+
+        Raises:
+            SkippedError: Without an RDMA device, or with neither library nor ceiling.
+        """
         names, rates = _rdma_devices(), []
         if not names:
             raise SkippedError("this host, or this container, has no RDMA device")
@@ -416,8 +461,11 @@ class Measuring:
         return MeasuredPart("registration", did, tuple(rates), notes=tuple(notes), ceiling=ceiling)
 
     def _storage(self) -> MeasuredPart:
-        """Measure writes and reads of files in the folder to which the launch offloads. Raises
-        SkippedError without such a folder, or if it has too little free space."""
+        """Measure writes and reads of files in the folder to which the launch offloads.
+
+        Raises:
+            SkippedError: Without such a folder, or if it has too little free space.
+        """
         folder = self._wanted.folder
         if folder is None or isinstance(folder, Unknown):
             why = "no launch with SSD offload is given" if folder is None else folder.reason
@@ -457,8 +505,10 @@ def _rdma_devices() -> tuple[str, ...]:
 
 
 def _free_bytes() -> dict[tuple[int, int | None], int]:
-    """Return the bytes that may be taken, by (page size, NUMA node). Page size 0: regular pages.
-    Node None: the whole host, if it has only one node."""
+    """Return the bytes that may be taken, by (page size, NUMA node).
+
+    Page size 0: regular pages. Node None: the whole host, if it has only one node.
+    """
     root = Root()
     nodes: tuple[int | None, ...] = memory_nodes(root)
     nodes = nodes if len(nodes) > 1 else (None,)

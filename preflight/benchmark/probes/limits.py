@@ -55,12 +55,17 @@ class RegistrationRefusal(NamedTuple):
     """A call that a device refused (to open it or to register memory), and the state at that
     moment.
 
-    number: the errno of ``call``. held_bytes: registered with this device before. asked_bytes: the
-    length that was refused, of one region or several joined. pinned_bytes: VmPin of the process.
-    memlock_bytes: the soft memlock limit, None if unlimited or not known. lifted: CAP_IPC_LOCK is
-    in effect, so that limit does not apply. cgroups: None if they cannot be read. keys_used,
-    most_keys: memory regions of all users, and the most that the device has. log: new lines of the
-    kernel's log, None if it may not be read."""
+    Attributes:
+        number: The errno of ``call``.
+        held_bytes: Registered with this device before.
+        asked_bytes: The length that was refused, of one region or several joined.
+        pinned_bytes: VmPin of the process.
+        memlock_bytes: The soft memlock limit, None if unlimited or not known.
+        lifted: CAP_IPC_LOCK is in effect, so that limit does not apply.
+        cgroups: None if they cannot be read.
+        keys_used, most_keys: Memory regions of all users, and the most that the device has.
+        log: New lines of the kernel's log, None if it may not be read.
+    """
 
     device: str
     driver: str
@@ -79,8 +84,11 @@ class RegistrationRefusal(NamedTuple):
 
 
 class LimitMet(NamedTuple):
-    """The limit that a refusal met: its name and a sentence. sure: True if more than the errno
-    shows that limit."""
+    """The limit that a refusal met: its name and a sentence.
+
+    Attributes:
+        sure: True if more than the errno shows that limit.
+    """
 
     limit: str
     sure: bool
@@ -145,7 +153,9 @@ def _length(refusal: RegistrationRefusal) -> LimitMet | None:
 
 def _keys(refusal: RegistrationRefusal) -> LimitMet | None:
     """Return the limit on the device's memory keys if it explains EAGAIN or ENOMEM; else None.
-    EAGAIN without other evidence also gives this limit, as one that is not ``sure``."""
+
+    EAGAIN without other evidence also gives this limit, as one that is not ``sure``.
+    """
     if refusal.number not in (errno.EAGAIN, errno.ENOMEM):
         return None
     line = _log_line(refusal, _KEYS_LOG)
@@ -167,7 +177,8 @@ def _table(refusal: RegistrationRefusal) -> LimitMet | None:
     """Return the limit of the device's translation table if the errno shows it; else None.
 
     EIO shows it for every driver, ENOMEM and ENOSPC only for ``_TABLE_DRIVERS``. The limit is sure
-    only for these drivers."""
+    only for these drivers.
+    """
     listed = refusal.driver in _TABLE_DRIVERS
     if refusal.number not in (errno.EIO, *(_OF_TABLES if listed else ())):
         return None
@@ -180,13 +191,17 @@ def _table(refusal: RegistrationRefusal) -> LimitMet | None:
 
 def _log_line(refusal: RegistrationRefusal, text: str) -> str | None:
     """Return the first new line of the kernel's log that contains ``text``, cut to 200 characters.
-    None if no line does, ``text`` is empty, or the log may not be read."""
+
+    Returns:
+        None if no line does, ``text`` is empty, or the log may not be read.
+    """
     return next((line[:200] for line in refusal.log or () if text and text in line), None)
 
 
 class RegistrationCeiling(NamedTuple):
     """A limit that is known before measuring, on each device: in bytes or in regions, the other
-    None."""
+    None.
+    """
 
     limit: str
     bytes: int | None
@@ -197,10 +212,13 @@ class RegistrationCeiling(NamedTuple):
 class ProbeNeed(NamedTuple):
     """The memory that a launch registers.
 
-    process_bytes: of the largest process, with each of its NICs. nic_bytes, nic_regions,
-    nic_objects: of all processes with one NIC, each the maximum over the NICs. nic_objects:
-    regions, protection domains and completion queues, as the rdma cgroup counts. lengths: of single
-    registrations, ascending."""
+    Attributes:
+        process_bytes: Of the largest process, with each of its NICs.
+        nic_bytes, nic_regions, nic_objects: Of all processes with one NIC, each the maximum over
+            the NICs.
+        nic_objects: Regions, protection domains and completion queues, as the rdma cgroup counts.
+        lengths: Of single registrations, ascending.
+    """
 
     process_bytes: int
     nic_bytes: int
@@ -215,7 +233,10 @@ def ceilings(
     """Yield every known limit on registering regions with all of ``nics`` at once.
 
     First the memlock limit for all together, then the rdma cgroups' and the device's for each NIC.
-    page_bytes: the page that backs the regions."""
+
+    Args:
+        page_bytes: The page that backs the regions.
+    """
     granted = grant(facts.system, facts.limits, None)
     limit = granted.limit
     if granted.void is not True and not isinstance(limit, Unknown) and limit.soft is not None:
@@ -247,7 +268,11 @@ def use_of(group: RdmaCgroup, device: str) -> CgroupLimit:
 
 def _of_device(facts: Facts, nic: Nic, page_bytes: int) -> Iterator[RegistrationCeiling]:
     """Yield the device's own limits, as far as known: memory keys left, and bytes that its table
-    maps. page_bytes: the page that backs the regions; the table has an entry for each."""
+    maps.
+
+    Args:
+        page_bytes: The page that backs the regions; the table has an entry for each.
+    """
     limits, kernel = nic.verbs.limits, facts.rdma.kernel
     if not isinstance(limits, Unknown) and limits.max_mr > 0 and not isinstance(kernel, Unknown):
         used = kernel.resources.get(nic.name, {}).get("mr", 0)
@@ -269,7 +294,10 @@ def launch_devices(facts: Facts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
 @or_unknown
 def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> ProbeNeed | Unknown:
     """Compute what a probe of ``devices`` has to reach for the launch to register all its memory.
-    Unknown if the memory that processes register, or which NICs they use, is not known."""
+
+    Returns:
+        Unknown if the memory that processes register, or which NICs they use, is not known.
+    """
     most = 0
     every = uses(facts.rdma, needs)
     lengths: set[int] = set()
@@ -300,8 +328,12 @@ _MOST_SHOWN = 3
 
 
 class Users(NamedTuple):
-    """Who uses one device now. contexts, regions: open contexts and memory regions of all
-    processes, None if unknown. processes: ``name (pid)`` of those that this user can see."""
+    """Who uses one device now.
+
+    Attributes:
+        contexts, regions: Open contexts and memory regions of all processes, None if unknown.
+        processes: ``name (pid)`` of those that this user can see.
+    """
 
     device: str
     contexts: int | None
@@ -320,8 +352,10 @@ class Users(NamedTuple):
 
 
 def users_of(facts: Facts, nics: tuple[Nic, ...]) -> Iterator[Users]:
-    """Yield the users of each device that is in use. A device whose users cannot be counted is
-    yielded too, with None for the counts."""
+    """Yield the users of each device that is in use.
+
+    A device whose users cannot be counted is yielded too, with None for the counts.
+    """
     kernel = facts.rdma.kernel
     for nic in nics:
         counts = None if isinstance(kernel, Unknown) else kernel.resources.get(nic.name)

@@ -61,8 +61,10 @@ LARGEST_BUFFER_BYTES = 32 * MIB
 class Layout(NamedTuple):
     """The address range that is registered, and the buffer behind it.
 
-    range_bytes: the length of the range, and so the longest registration. buffer_bytes: the memory
-    that backs the range, mapped into it again and again."""
+    Attributes:
+        range_bytes: The length of the range, and so the longest registration.
+        buffer_bytes: The memory that backs the range, mapped into it again and again.
+    """
 
     page_bytes: int
     range_bytes: int
@@ -71,8 +73,11 @@ class Layout(NamedTuple):
     def spent_bytes(self, registered_bytes: int, soft: bool) -> int:
         """Return the host memory in bytes that ``registered_bytes``, over all devices, takes.
 
-        That is the buffer, the range's page tables, and what the kernel and the driver keep. soft:
-        a device in software, which keeps a list of base pages whatever backs them."""
+        That is the buffer, the range's page tables, and what the kernel and the driver keep.
+
+        Args:
+            soft: A device in software, which keeps a list of base pages whatever backs them.
+        """
         driver_page = BASE_PAGE_BYTES if soft else self.page_bytes
         return (
             self.buffer_bytes
@@ -88,7 +93,8 @@ def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_by
     The range is shorter if its page tables would take over an eighth of ``spend_bytes``. A driver
     takes the largest page that fits a whole region. So memory that happens to lie together would be
     measured on pages larger than ``page_bytes``. The buffer is therefore an odd number of pages,
-    mapped more than once into every region: a larger page does not fit."""
+    mapped more than once into every region: a larger page does not fit.
+    """
     buffer = round_up(min(LARGEST_BUFFER_BYTES, spend_bytes // 8, longest_bytes), page_bytes)
     buffer = min(buffer, max(page_bytes, region_bytes // 2 // page_bytes * page_bytes))
     tables = max(spend_bytes // 8, TABLE_BYTES_PER_PAGE)
@@ -103,8 +109,13 @@ def plan_layout(page_bytes: int, region_bytes: int, longest_bytes: int, spend_by
 
 
 def map_range(layout: Layout) -> int:
-    """Map the range, filled with the buffer over and over, and return its address. It stays mapped
-    while the process lives. Raises OSError if memory or huge pages are missing."""
+    """Map the range, filled with the buffer over and over, and return its address.
+
+    It stays mapped while the process lives.
+
+    Raises:
+        OSError: If memory or huge pages are missing.
+    """
     descriptor = _buffer(layout)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
@@ -122,8 +133,11 @@ def map_range(layout: Layout) -> int:
 
 
 def _buffer(layout: Layout) -> int:
-    """Create the buffer as a file in memory, with all its pages, and return the descriptor. Raises
-    OSError if memory or huge pages are missing, so that no signal comes later."""
+    """Create the buffer as a file in memory, with all its pages, and return the descriptor.
+
+    Raises:
+        OSError: If memory or huge pages are missing, so that no signal comes later.
+    """
     page, flags = layout.page_bytes, _MFD_CLOEXEC
     huge = page > os.sysconf("SC_PAGE_SIZE")
     if huge:
@@ -144,7 +158,13 @@ def _buffer(layout: Layout) -> int:
 def _map(
     libc: ctypes.CDLL, address: int | None, length: int, protection: int, flags: int, file: int
 ) -> int:
-    """Call mmap and return the address. file: a descriptor, or -1. Raises OSError."""
+    """Call mmap and return the address.
+
+    Raises OSError.
+
+    Args:
+        file: A descriptor, or -1.
+    """
     start = libc.mmap(address, length, protection, flags, file, 0)
     if start == _FAILED or start is None:
         number = ctypes.get_errno()
@@ -170,12 +190,19 @@ PATIENCE_SECONDS = 5.0
 class ProbeOrder(NamedTuple):
     """What the child process measures, and when it ends.
 
-    drivers, most_keys: of each device, in the order of ``devices``; most_keys is its bound on
-    memory regions, 0 without one. soft: some device is one in software. page_bytes: the page that
-    backs the memory. region_bytes: the step in which is measured. longest_bytes: the longest
-    registration wanted. up_to_bytes: the most to register with each device. spend_bytes: the most
-    host memory to take. memlock_bytes: the soft memlock limit, None if unlimited or not known.
-    lifted: CAP_IPC_LOCK is in effect. budget_seconds: after these no more is tried."""
+    Attributes:
+        drivers, most_keys: Of each device, in the order of ``devices``; most_keys is its bound on
+            memory regions, 0 without one.
+        soft: Some device is one in software.
+        page_bytes: The page that backs the memory.
+        region_bytes: The step in which is measured.
+        longest_bytes: The longest registration wanted.
+        up_to_bytes: The most to register with each device.
+        spend_bytes: The most host memory to take.
+        memlock_bytes: The soft memlock limit, None if unlimited or not known.
+        lifted: CAP_IPC_LOCK is in effect.
+        budget_seconds: After these no more is tried.
+    """
 
     devices: tuple[str, ...]
     drivers: tuple[str, ...]
@@ -194,12 +221,17 @@ class ProbeOrder(NamedTuple):
 class Measurement(NamedTuple):
     """The memory registered with each device at once (held), and what kept out one region more.
 
-    held_regions: registrations that were held on each device. region_bytes: the step of the search.
-    range_bytes: the longest registration. registrations: all that were tried. spent_bytes: the most
-    host memory taken, computed. memory_drop_bytes: how far MemAvailable fell, None if it was not
-    read. stopped: why the search ended before a limit ("" if it met one, or held all that was
-    asked). met: the limit, None if none was met. left: regions that were not given back, None if
-    not known."""
+    Attributes:
+        held_regions: Registrations that were held on each device.
+        region_bytes: The step of the search.
+        range_bytes: The longest registration.
+        registrations: All that were tried.
+        spent_bytes: The most host memory taken, computed.
+        memory_drop_bytes: How far MemAvailable fell, None if it was not read.
+        stopped: Why the search ended before a limit ("" if it met one, or held all that was asked).
+        met: The limit, None if none was met.
+        left: Regions that were not given back, None if not known.
+    """
 
     held_bytes: int
     held_regions: int
@@ -224,8 +256,10 @@ def layout_of(order: ProbeOrder, largest_bytes: int) -> Layout:
 def run_child(order: ProbeOrder, parent: int, say: Say) -> int:
     """Measure in the child process, release, and return its exit code: 0, or 1 after an OSError.
 
-    parent: the process id of the command, with which the child ends. say: sends each event to the
-    parent; an OSError becomes the event ``error``."""
+    Args:
+        parent: The process id of the command, with which the child ends.
+        say: Sends each event to the parent; an OSError becomes the event ``error``.
+    """
     prepare_process({"parent": parent, "node": None})
     try:
         _measure(order, say)
@@ -243,8 +277,11 @@ def run_child(order: ProbeOrder, parent: int, say: Say) -> int:
 
 
 def _measure(order: ProbeOrder, say: Say) -> None:
-    """Register as much memory as all devices take at once, and release it. Sends the event
-    ``found`` with the measurement, and after the release ``released``. Raises OSError."""
+    """Register as much memory as all devices take at once, and release it.
+
+    Sends the event ``found`` with the measurement, and after the release ``released``. Raises
+    OSError.
+    """
     log = KernelLog()
     devices = [OpenDevice(name) for name in order.devices]
     largest = min(device.largest_bytes for device in devices)
@@ -281,7 +318,10 @@ class _Registrar:
     def __init__(
         self, order: ProbeOrder, devices: list[OpenDevice], layout: Layout, log: KernelLog, say: Say
     ) -> None:
-        """Begin with nothing held, and map the range. The time budget starts now."""
+        """Begin with nothing held, and map the range.
+
+        The time budget starts now.
+        """
         self._order, self._devices, self._layout = order, devices, layout
         self._address, self._log, self._say = map_range(layout), log, say
         self._held = 0
@@ -297,8 +337,11 @@ class _Registrar:
         return self._layout.spent_bytes(held_bytes * len(self._devices), self._order.soft)
 
     def register(self, size: int) -> bool:
-        """Register ``size`` bytes more on every device, and send the event ``held``. False if a
-        limit, ``spend_bytes``, the host's memory or the time budget prevents that."""
+        """Register ``size`` bytes more on every device, and send the event ``held``.
+
+        Returns:
+            False if a limit, ``spend_bytes``, the host's memory or the time budget prevents that.
+        """
         why: RegistrationRefusal | str = ""
         if self.spent(self._held + size) > self._order.spend_bytes:
             why = SPEND
@@ -315,8 +358,10 @@ class _Registrar:
         return not why
 
     def _register_all(self, size: int) -> RegistrationRefusal | None:
-        """Register ``size`` bytes on every device, or on none if one refuses. Returns None on
-        success, else the refusal with the evidence at that moment."""
+        """Register ``size`` bytes on every device, or on none if one refuses.
+
+        Returns None on success, else the refusal with the evidence at that moment.
+        """
         self.registrations += 1
         order, number = self._order, 0
         try:
@@ -352,8 +397,11 @@ class KernelLog:
             os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def new_lines(self) -> tuple[str, ...] | None:
-        """Return the first line of each message since the last call, 200 at most. None if this user
-        may not read the log."""
+        """Return the first line of each message since the last call, 200 at most.
+
+        Returns:
+            None if this user may not read the log.
+        """
         if self._descriptor < 0:
             return None
         lines: list[str] = []
@@ -396,8 +444,12 @@ Register = Callable[[int], bool]
 def search(register: Register, region_bytes: int, largest_bytes: int, up_to_bytes: int) -> int:
     """Register as many regions as ``register`` accepts, and return the bytes that are held.
 
-    Steps double until one is refused, and then halve. largest_bytes: the longest single
-    registration. up_to_bytes: the most to hold."""
+    Steps double until one is refused, and then halve.
+
+    Args:
+        largest_bytes: The longest single registration.
+        up_to_bytes: The most to hold.
+    """
     most = max(1, largest_bytes // region_bytes)  # regions in one registration
     wanted = up_to_bytes // region_bytes
     count, step = 0, 1
@@ -422,7 +474,10 @@ class OpenDevice:
     """A device with a protection domain, and the regions that are registered with the device."""
 
     def __init__(self, name: str) -> None:
-        """Open the device. Raises VerbsError; OSError if libibverbs cannot be loaded."""
+        """Open the device.
+
+        Raises VerbsError; OSError if libibverbs cannot be loaded.
+        """
         self.name = name
         self._regions: list[RegisteredRegion] = []
         self._device = open_device(name)
@@ -437,7 +492,10 @@ class OpenDevice:
         return len(self._regions)
 
     def register(self, address: int, size: int) -> None:
-        """Register a range. Raises VerbsError, and then nothing is registered."""
+        """Register a range.
+
+        Raises VerbsError, and then nothing is registered.
+        """
         self._regions.append(self._device.register(address, size))
 
     def take_back(self) -> None:
@@ -453,7 +511,11 @@ class OpenDevice:
 
 
 class ProbeError(Exception):
-    """Nothing was measured; the message is a sentence. met: the limit that stopped it, if any."""
+    """Nothing was measured; the message is a sentence.
+
+    Args:
+        met: The limit that stopped it, if any.
+    """
 
     def __init__(self, message: str, met: LimitMet | None = None) -> None:
         super().__init__(message)
@@ -463,9 +525,14 @@ class ProbeError(Exception):
 def measure(order: ProbeOrder, progress: Say) -> Measurement:
     """Measure in a child process, and return the result.
 
-    progress: called with each event that the child reports. Raises ProbeError if nothing was
-    measured; RuntimeError for a defect in the child. If this process is interrupted, the child is
-    killed first."""
+    If this process is interrupted, the child is killed first.
+
+    Args:
+        progress: Called with each event that the child reports.
+
+    Raises:
+        ProbeError: If nothing was measured; RuntimeError for a defect in the child.
+    """
     reading, writing = Pipe(duplex=False)
     parent = os.getpid()
     process = os.fork()
@@ -502,8 +569,10 @@ def measure(order: ProbeOrder, progress: Say) -> Measurement:
 
 
 def _become_child(order: ProbeOrder, parent: int, reading: Connection, writing: Connection) -> None:
-    """Run ``run_child`` in the forked process, and exit; never returns. A defect goes to the parent
-    as an event, not to the terminal."""
+    """Run ``run_child`` in the forked process, and exit; never returns.
+
+    A defect goes to the parent as an event, not to the terminal.
+    """
     code = 70
     try:
         reading.close()

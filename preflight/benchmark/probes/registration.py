@@ -54,10 +54,14 @@ _PAGES = {"2m": 2 * MIB, "1g": GIB}
 class ProbeOptions(NamedTuple):
     """The user's options for the probe.
 
-    page: 4k, 2m or 1g. region_bytes, up_to_bytes: None to take them from the launch, or defaults
-    without one. spend_bytes: the most host memory that the probe may take. devices: names; () for
-    the launch's devices, or all without a launch. force: measure although others use a device.
-    save: keep the result for later checks."""
+    Attributes:
+        page: 4k, 2m or 1g.
+        region_bytes, up_to_bytes: None to take them from the launch, or defaults without one.
+        spend_bytes: The most host memory that the probe may take.
+        devices: Names; () for the launch's devices, or all without a launch.
+        force: Measure although others use a device.
+        save: Keep the result for later checks.
+    """
 
     page: str = "4k"
     region_bytes: int | None = None
@@ -77,9 +81,14 @@ def registration_ceiling(
 ) -> CeilingAnswer:
     """Measure how much memory the devices let be registered, and compare that with a launch's need.
 
-    needs: None without a launch. budget_seconds: limit for reading facts, and again for measuring.
-    tell: gets each line of progress. Saves the results if ``sizes.save`` is set and nobody else
-    uses the devices. Returns an answer also if nothing could be measured. Raises UsageError."""
+    Raises UsageError.
+
+    Args:
+        needs: None without a launch.
+        budget_seconds: Limit for reading facts, and again for measuring.
+        tell: Gets each line of progress. Saves the results if ``sizes.save`` is set and nobody else
+            uses the devices. Returns an answer also if nothing could be measured.
+    """
     facts = read_facts(root, needs, budget_seconds, topics=("system", "limits", "rdma"))
     rdma = facts.topic("rdma")
     if isinstance(rdma, Unknown) or isinstance(rdma.nics, Unknown):
@@ -133,9 +142,16 @@ def _choose_nics(
     """Return the NICs to probe: those named in ``devices``, else the launch's, else all of the
     host.
 
-    devices: names, also several with commas. launched: the launch's devices, None without a launch.
-    Unknown if none is named and the launch's devices are not known, or are none. Raises UsageError
-    for a name that the host does not have."""
+    Args:
+        devices: Names, also several with commas.
+        launched: The launch's devices, None without a launch.
+
+    Returns:
+        Unknown if none is named and the launch's devices are not known, or are none.
+
+    Raises:
+        UsageError: For a name that the host does not have.
+    """
     there = {nic.name: nic for nic in facts.rdma.present}
     names = [name.strip() for text in devices for name in text.split(",") if name.strip()]
     missing = [name for name in names if name not in there]
@@ -153,10 +169,17 @@ def _choose_nics(
 def _make_order(
     sizes: ProbeOptions, facts: Facts, nics: tuple[Nic, ...], need: ProbeNeed | Unknown | None
 ) -> ProbeOrder:
-    """Make the order for ``measure``. Sizes that are not given come from the need, or are defaults.
+    """Make the order for ``measure``.
 
-    need: of the launch, None without one. Raises UsageError for a region of 0 bytes, or if
-    ``spend_bytes`` is too little for one region on each device."""
+    Sizes that are not given come from the need, or are defaults.
+
+    Args:
+        need: Of the launch, None without one.
+
+    Raises:
+        UsageError: For a region of 0 bytes, or if ``spend_bytes`` is too little for one region on
+            each device.
+    """
     page = _PAGES.get(sizes.page, os.sysconf("SC_PAGE_SIZE"))
     known = need if isinstance(need, ProbeNeed) and need.lengths else None
     region = sizes.region_bytes
@@ -205,8 +228,10 @@ def judge(
 ) -> tuple[str, str]:
     """Return ``(status, reason)`` of a measurement; the reason is a sentence.
 
-    need: of the launch. Without a launch (None) the status is ``measured``, or ``unknown`` if the
-    search ended early. With one it is ``fits``, ``too little`` or ``unknown``."""
+    Args:
+        need: Of the launch. Without a launch (None) the status is ``measured``, or ``unknown`` if
+            the search ended early. With one it is ``fits``, ``too little`` or ``unknown``.
+    """
     limit = None if measured.met is None else measured.met.limit
     amount = f"{format_bytes(measured.held_bytes)} on each device"
     if limit is not None:
@@ -246,7 +271,8 @@ def save_results(nics: tuple[Nic, ...], page_bytes: int, measured: Measurement) 
 
     A result names a limit only if the limit is the device's own and is proven. A result without a
     limit is left out if a saved one holds at least as much. The folder is the system's for root,
-    else this user's. Raises OSError."""
+    else this user's. Raises OSError.
+    """
     folders = state_folders()
     folder = folders[0] if os.geteuid() == 0 else folders[-1]
     written = []
@@ -290,8 +316,12 @@ def _is_saved(measured_on: dict[str, Any], held_bytes: int) -> bool:
 class CeilingAnswer(NamedTuple):
     """The answer of ``registration_ceiling``.
 
-    status: measured (no launch was given), fits, too little, unknown, refused. predicted: limits
-    that were known before. users: others that use the devices. saved: files that were written."""
+    Attributes:
+        status: Measured (no launch was given), fits, too little, unknown, refused.
+        predicted: Limits that were known before.
+        users: Others that use the devices.
+        saved: Files that were written.
+    """
 
     status: str
     reason: str
@@ -307,7 +337,8 @@ class CeilingAnswer(NamedTuple):
 
 def ceiling_lines(answer: CeilingAnswer) -> Iterator[str]:
     """Yield the answer as lines: status and reason, then the measurement, the limit met, the
-    predicted limits, the launch's need and the saved files."""
+    predicted limits, the launch's need and the saved files.
+    """
     yield f"{answer.status}: {answer.reason}"
     order, measured = answer.order, answer.measured
     if order is not None and measured is not None:

@@ -30,8 +30,11 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14
 def prepare_process(order: dict[str, Any]) -> None:
     """Prepare this process: it ends with its parent, and is killed first if memory runs out.
 
-    Binds it to the order's NUMA node, if one is named. Exits at once if the parent is gone. Raises
-    OSError if it cannot be bound."""
+    Binds it to the order's NUMA node, if one is named. Exits at once if the parent is gone.
+
+    Raises:
+        OSError: If it cannot be bound.
+    """
     # Ctrl-C reaches the command alone, which then ends this process. A session of its own would do
     # it too, and is scheduled as a group of its own: on a busy machine two such processes exchange
     # 1 MiB three times as slowly (CONFIG_SCHED_AUTOGROUP).
@@ -47,7 +50,10 @@ def prepare_process(order: dict[str, Any]) -> None:
 
 def bind(numa_node: int) -> None:
     """Bind this process to the CPUs and the memory of a NUMA node; SGLang binds a rank in the same
-    way. Does the same as ``numactl --cpunodebind --membind``. Raises OSError."""
+    way.
+
+    Does the same as ``numactl --cpunodebind --membind``. Raises OSError.
+    """
     with open(f"/sys/devices/system/node/node{numa_node}/cpulist") as file:
         cpus = cpus_of(file.read())
     allowed = cpus & os.sched_getaffinity(0)
@@ -79,7 +85,11 @@ class Player:
     """Carries out orders, one after another; all memory stays allocated until the process ends."""
 
     def __init__(self, more: dict[str, Callable[..., Any]]) -> None:
-        """Begin without memory. more: further orders by name, each a function (player, order)."""
+        """Begin without memory.
+
+        Args:
+            more: Further orders by name, each a function (player, order).
+        """
         self._more = more
         self._kept: list[Any] = []
         self._pools: list[int] = []
@@ -89,7 +99,8 @@ class Player:
         """Carry out one order and return the reply; no error is raised.
 
         The reply has ``error`` (the call and its message, "" if it succeeded), ``seconds``, and
-        ``measured``: the result of an order that measures, else {}."""
+        ``measured``: the result of an order that measures, else {}.
+        """
         measured: dict[str, Any] = {}
         began = time.monotonic()
         try:
@@ -125,7 +136,11 @@ class Player:
 
     def _own_pool(self, order: dict[str, Any]) -> str:
         """Map a pool as SGLang's own allocator does: on regular pages if huge pages are too few.
-        page_bytes of the order: 0 for regular pages. Raises OSError if memory cannot be mapped."""
+        page_bytes of the order: 0 for regular pages.
+
+        Raises:
+            OSError: If memory cannot be mapped.
+        """
         import mmap
 
         size, page = order["bytes"], order["page_bytes"]
@@ -186,8 +201,12 @@ def bytes_of_key(order: dict[str, Any]) -> bytes:
 
 
 def play(orders: int, answers: int, more: str) -> None:
-    """Answer orders (lines of JSON) until the input ends. orders, answers: file descriptors. more:
-    a Python file of further orders, or ""."""
+    """Answer orders (lines of JSON) until the input ends.
+
+    Args:
+        orders, answers: File descriptors.
+        more: A Python file of further orders, or "".
+    """
     player = Player(runpy.run_path(more) if more else {})
     with os.fdopen(orders, encoding="utf-8") as lines:
         for line in lines:
@@ -197,7 +216,10 @@ def play(orders: int, answers: int, more: str) -> None:
 
 def main() -> None:
     """Replace this process by the order's program, or carry out orders until the input ends, and
-    exit. The exit code after an OSError is 127."""
+    exit.
+
+    The exit code after an OSError is 127.
+    """
     del sys.path[0]  # this file's own folder, which is no place to import from
     order = json.loads(sys.argv[1])
     try:

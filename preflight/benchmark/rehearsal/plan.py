@@ -55,8 +55,11 @@ def members_of(
 ) -> list[Member]:
     """Return the launch's processes as members of a rehearsal, in the order of ``launch``.
 
-    small: the sizing of the launch that is run. facts: of the host; None without RDMA. If no
-    mooncake_client is rehearsed, the pinned memory of a dummy client is Unknown."""
+    Args:
+        small: The sizing of the launch that is run.
+        facts: Of the host; None without RDMA. If no mooncake_client is rehearsed, the pinned memory
+            of a dummy client is Unknown.
+    """
     clients = (each for each in small.inputs.processes if each.kind is ProcessKind.CLIENT)
     arguments = {each.number: tuple(word.text for word in each.arguments) for each in clients}
     needed = {need.id: need for need in needs.processes if need.program in _RUN}
@@ -88,8 +91,12 @@ def member_of(
     """Return a process as a member: with its RDMA devices, and the memory that it is predicted to
     pin.
 
-    need: of ``process``. arguments: a mooncake_client's flags, () for another program. facts: of
-    the host; None without RDMA. needs: of the launch."""
+    Args:
+        need: Of ``process``.
+        arguments: A mooncake_client's flags, () for another program.
+        facts: Of the host; None without RDMA.
+        needs: Of the launch.
+    """
     named = () if need.rdma is None else need.rdma.devices
     release = release_of(needs.mooncake_version)
     names: tuple[str, ...] | Unknown = ()
@@ -128,7 +135,11 @@ _CODE = "-600"
 
 def refusal(region: Region, forking: Forking | None) -> str:
     """Return why libibverbs refuses to register ``region``; "" if it registers the region, or if
-    that is not known. forking: None if libibverbs does not ask for whole huge pages."""
+    that is not known.
+
+    Args:
+        forking: None if libibverbs does not ask for whole huge pages.
+    """
     end = "" if forking is None else bad_end(region, forking)
     if not isinstance(end, str) or not end:
         return ""
@@ -142,7 +153,8 @@ def until_refused(
     reason.
 
     The allocation that is refused is the last and FAILED; the reason is "" if none is refused. A
-    refused hot cache is given back instead, and the client goes on."""
+    refused hot cache is given back instead, and the client goes on.
+    """
     done: list[Allocation] = []
     for shares in mappings(allocations):
         mapped = join_shares(shares)
@@ -165,8 +177,12 @@ def refused_registration(
 ) -> tuple[tuple[Allocation, ...], str]:
     """Predict whether Mooncake refuses to register a mapped host pool: its failure, and the reason.
 
-    Returns ((), "") if it can be registered. part: 0, or 1 for the second half (V) of a pool that
-    is registered in two. whole_pools: Mooncake registers the whole pool when it gets a half."""
+    Returns ((), "") if it can be registered.
+
+    Args:
+        part: 0, or 1 for the second half (V) of a pool that is registered in two.
+        whole_pools: Mooncake registers the whole pool when it gets a half.
+    """
     parts = list(regions_of(host_pool))
     why = refusal(parts[part], forking) if part < len(parts) else ""
     if part and whole_pools and host_pool.backing is Backing.MEMFD_HUGETLB:
@@ -182,8 +198,10 @@ def _without_pages(mapped: Allocation) -> Allocation:
 
 
 def scaled_bytes(size_bytes: int, scale: int, page_bytes: int) -> int:
-    """Return ``size_bytes`` with the number of whole pages divided by ``scale``, rounded up. Bytes
-    beyond the last whole page are kept."""
+    """Return ``size_bytes`` with the number of whole pages divided by ``scale``, rounded up.
+
+    Bytes beyond the last whole page are kept.
+    """
     whole, beyond = divmod(size_bytes, page_bytes)
     return -(-whole // scale) * page_bytes + beyond
 
@@ -275,8 +293,12 @@ def make_plan(
 ) -> RehearsalPlan:
     """Plan the rehearsal of a launch: members, steps, prediction and notes.
 
-    written: the launch as it was written. small: the same at 1/``scale``, which is run; its sizes
-    must be known. needs: of ``small``. facts: of the host; None without RDMA."""
+    Args:
+        written: The launch as it was written.
+        small: The same at 1/``scale``, which is run; its sizes must be known.
+        needs: Of ``small``.
+        facts: Of the host; None without RDMA.
+    """
     sizing = small.shown
     assert sizing is not None
     launch = sizing.inputs.launch
@@ -306,9 +328,11 @@ def plan_members(
 ) -> RehearsalPlan:
     """Return a plan with the steps of ``launch`` and the prediction.
 
-    members: the launch's processes, in the same order. stock: the free huge pages, by size and
-    node. A mooncake_client comes first if a dummy client needs it. Nothing is predicted after the
-    first step that is predicted to fail."""
+    Args:
+        members: The launch's processes, in the same order.
+        stock: The free huge pages, by size and node. A mooncake_client comes first if a dummy
+            client needs it. Nothing is predicted after the first step that is predicted to fail.
+    """
     order = list(range(len(members)))
     if any(has_no_segment(member.process) for member in members):
         order.sort(key=lambda index: members[index].program != "mooncake_client")
@@ -323,8 +347,10 @@ def plan_members(
 
 
 def _why_refused(written: LaunchSizing, scale: int) -> str:
-    """Return why the launch does not start, whatever it maps; "" if no reason is known. SGLang's
-    refusals of sizes (``admissions``) are reasons only if ``scale`` is 1."""
+    """Return why the launch does not start, whatever it maps; "" if no reason is known.
+
+    SGLang's refusals of sizes (``admissions``) are reasons only if ``scale`` is 1.
+    """
     refused = first_failure(written.inputs.findings)
     if refused is not None:
         return refused.text
@@ -338,7 +364,10 @@ def _steps(
     members: Sequence[Member], launch: Launch, taken: Sequence[ProcessReplay] | None
 ) -> Iterator[RehearsalStep]:
     """Yield the steps: first all host pools, then each member's store clients and registrations.
-    taken: the predicted allocations of each member; None if nothing can be predicted."""
+
+    Args:
+        taken: The predicted allocations of each member; None if nothing can be predicted.
+    """
     every = list(map(_group_by_number, replay_endless(launch)))
     here = [_Groups({}, {})] * len(every) if taken is None else list(map(_group_by_number, taken))
     for index, member in enumerate(members):
@@ -408,7 +437,12 @@ def _registrations(
     member: Member, pools: Mapping[int, Sequence[Allocation]], whole_pools: bool
 ) -> Iterator[RehearsalStep]:
     """Yield the steps in which SGLang's ``register_mem_pool_host`` registers host pools, whole or
-    in halves (K, V). pools: allocations by pool. whole_pools: as in ``refused_registration``."""
+    in halves (K, V).
+
+    Args:
+        pools: Allocations by pool.
+        whole_pools: As in ``refused_registration``.
+    """
     for number, size in enumerate(member.process.host_pools_bytes):
         half = size // 2
         halves = member.process.split_pools
@@ -433,7 +467,10 @@ _STOOD_IN = ("master", "metadata-http", "metadata-etcd", "metadata-redis")
 
 def _notes(needs: LaunchNeeds, two_bounds: bool) -> Iterator[str]:
     """Yield notes on parts that are not rehearsed, and on stand-ins for the launch's own services.
-    two_bounds: the sizes are known between two bounds only."""
+
+    Args:
+        two_bounds: The sizes are known between two bounds only.
+    """
     if two_bounds:
         yield "the L2 pool is known between two bounds: the upper one is rehearsed"
     if any(process.gpu_registered_bytes != 0 for process in needs.processes):

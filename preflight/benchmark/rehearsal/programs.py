@@ -27,9 +27,11 @@ _MOST_COLUMNS = 300
 class ProgramReply(NamedTuple):
     """The reply of a process to one order.
 
-    error: the call and its message, or how the process ended; "" if it succeeded. ended: the exit
-    code of the process, or minus the signal; None while it lives. measured: the result of an order
-    that measures."""
+    Attributes:
+        error: The call and its message, or how the process ended; "" if it succeeded.
+        ended: The exit code of the process, or minus the signal; None while it lives.
+        measured: The result of an order that measures.
+    """
 
     error: str
     seconds: float
@@ -63,11 +65,16 @@ class Running:
         program: Sequence[str] = (),
         more_orders: str = "",
     ) -> None:
-        """Start a process that takes orders, or ``program`` instead, which takes none. Raises
-        OSError.
+        """Start a process that takes orders, or ``program`` instead, which takes none.
 
-        python: the interpreter. log: the file for all that the process writes. numa_node: where it
-        is bound, None for anywhere. more_orders: a Python file of further orders, "" for none."""
+        Raises OSError.
+
+        Args:
+            python: The interpreter.
+            log: The file for all that the process writes.
+            numa_node: Where it is bound, None for anywhere.
+            more_orders: A Python file of further orders, "" for none.
+        """
         self.log = log
         orders, self._orders = os.pipe()
         self._answers, answers = os.pipe()
@@ -101,7 +108,13 @@ class Running:
     def ask(
         self, order: Mapping[str, Any], limit_seconds: float, look: Look = _no_look
     ) -> ProgramReply:
-        """Send an order and return the reply. look: called while waiting. Raises StoppedError."""
+        """Send an order and return the reply.
+
+        Raises StoppedError.
+
+        Args:
+            look: Called while waiting.
+        """
         self.order(order)
         return self.answer(limit_seconds, look)
 
@@ -111,8 +124,14 @@ class Running:
             os.write(self._orders, f"{json.dumps(order)}\n".encode())
 
     def answer(self, limit_seconds: float, look: Look = _no_look) -> ProgramReply:
-        """Return the reply to the oldest order without one, or how the process ended. look: called
-        again and again while waiting. Raises StoppedError after ``limit_seconds``."""
+        """Return the reply to the oldest order without one, or how the process ended.
+
+        Args:
+            look: Called again and again while waiting.
+
+        Raises:
+            StoppedError: After ``limit_seconds``.
+        """
         began = time.monotonic()
         while b"\n" not in self._unread:
             ready, _, _ = select.select([self._answers], [], [], LOOK_SECONDS)
@@ -132,7 +151,13 @@ class Running:
         self, ready: Callable[[], bool], limit_seconds: float, look: Look = _no_look
     ) -> ProgramReply:
         """Wait until ``ready`` is true, and return a reply without error; or how the program ended.
-        look: called again and again while waiting. Raises StoppedError after ``limit_seconds``."""
+
+        Args:
+            look: Called again and again while waiting.
+
+        Raises:
+            StoppedError: After ``limit_seconds``.
+        """
         began = time.monotonic()
         while True:
             if self._process.poll() is not None:
@@ -156,7 +181,8 @@ class Running:
 
     def last_lines(self) -> tuple[str, ...]:
         """Return at most four lines of the log that best say why the process failed; () if the log
-        cannot be read."""
+        cannot be read.
+        """
         with contextlib.suppress(OSError), self.log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _LOG_BYTES))
@@ -164,7 +190,10 @@ class Running:
         return ()
 
     def end(self) -> None:
-        """Kill the process and wait until it is gone, with all its memory. Can be called again."""
+        """Kill the process and wait until it is gone, with all its memory.
+
+        Can be called again.
+        """
         for descriptor in (self._orders, self._answers):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -176,7 +205,8 @@ class Running:
 
 def worst_lines(text: str) -> tuple[str, ...]:
     """Pick the lines of a log that best say why a program ended: the last four errors of glog (E,
-    F); in a log without errors the last warnings (W), without warnings the last lines."""
+    F); in a log without errors the last warnings (W), without warnings the last lines.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if is_error(line)]
     warned = [line for line in lines if line[:1] == "W" and line[1:5].isdigit()]
@@ -199,11 +229,17 @@ class RehearsalError(Exception):
 
 
 class Programs:
-    """The processes of a rehearsal, and the addresses at which they listen. players: the process of
-    each member, by the member's number."""
+    """The processes of a rehearsal, and the addresses at which they listen.
+
+    players: the process of each member, by the member's number.
+    """
 
     def __init__(self, plan: RehearsalPlan, folder: Path, limit_seconds: float) -> None:
-        """Prepare to run the plan; nothing is started yet. folder: for logs and offloaded data."""
+        """Prepare to run the plan; nothing is started yet.
+
+        Args:
+            folder: For logs and offloaded data.
+        """
         self._plan, self._folder, self.limit_seconds = plan, folder, limit_seconds
         self.players: dict[int, Running] = {}
         self._running: list[Running] = []
@@ -223,8 +259,10 @@ class Programs:
                 process.end()
 
     def begin(self) -> None:
-        """Start the master, if a store client needs one, and each member but mooncake_client. All
-        load the library at the same time, as that takes long."""
+        """Start the master, if a store client needs one, and each member but mooncake_client.
+
+        All load the library at the same time, as that takes long.
+        """
         if any(member.process.clients for member in self._plan.members):
             self._start_master()
         for member in self._plan.members:
@@ -234,7 +272,11 @@ class Programs:
 
     def player(self, member: Member) -> Running:
         """Wait until the member's process, started before, has loaded the library; return that
-        process. Raises RehearsalError if it cannot load."""
+        process.
+
+        Raises:
+            RehearsalError: If it cannot load.
+        """
         player = self.players[member.number]
         if member.number not in self._loaded:
             answer = player.answer(_START_SECONDS)
@@ -254,7 +296,11 @@ class Programs:
     def _start(
         self, environment: Mapping[str, str], numa_node: int | None, program: tuple[str, ...]
     ) -> Running:
-        """Start a process with a new log file. numa_node: where it is bound, None for anywhere."""
+        """Start a process with a new log file.
+
+        Args:
+            numa_node: Where it is bound, None for anywhere.
+        """
         log = self._folder / f"process-{len(self._running)}.log"
         started = Running(self._plan.library.python, environment, log, numa_node, program)
         self._running.append(started)
@@ -286,8 +332,14 @@ class Programs:
         """Start a member's mooncake_client, with the launch's flags and local addresses, and wait
         for it.
 
-        Returns a reply without error once it answers, or how it ended. look: called again and again
-        while waiting. Raises StoppedError after the limit of a step."""
+        Returns a reply without error once it answers, or how it ended.
+
+        Args:
+            look: Called again and again while waiting.
+
+        Raises:
+            StoppedError: After the limit of a step.
+        """
         client = member.process.clients[0]
         address = f"127.0.0.1:{free_port()}"
         arguments = [*member.arguments, *self._address_flags(address)]
@@ -303,8 +355,11 @@ class Programs:
         return answer
 
     def ensure_client(self, member: Member) -> None:
-        """Start a ``mooncake_client`` without memory, unless one runs already. member: a dummy
-        client, whose protocol is used."""
+        """Start a ``mooncake_client`` without memory, unless one runs already.
+
+        Args:
+            member: A dummy client, whose protocol is used.
+        """
         if self._client_address:
             return
         address = f"127.0.0.1:{free_port()}"
@@ -334,8 +389,11 @@ class Programs:
 
 
 def await_answer(started: Running, name: str, address: str) -> None:
-    """Wait until a program answers at ``address``. Raises RehearsalError, with the last lines of
-    its log, if it ends before; StoppedError after 60 s."""
+    """Wait until a program answers at ``address``.
+
+    Raises:
+        RehearsalError: With the last lines of its log, if it ends before; StoppedError after 60 s.
+    """
     reply = started.wait_until(lambda: _answers(address), _START_SECONDS)
     if reply.error:
         why = " / ".join(started.last_lines())

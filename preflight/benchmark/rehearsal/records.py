@@ -25,11 +25,16 @@ Pages = Mapping[Spot, int]
 class Member(NamedTuple):
     """One process that will run.
 
-    program: sglang (a rank), store_service, mooncake_client. arguments: mooncake_client's own
-    flags. nics: names of the RDMA devices that it uses. pinned_bytes: predicted to be pinned for it
-    in all, over its NICs. more_bytes: may be pinned on top, depending on where the memory lies.
-    forking: how it registers memory if libibverbs asks for whole huge pages; None if it does not
-    ask. number: its place among the plan's members."""
+    Attributes:
+        program: Sglang (a rank), store_service, mooncake_client.
+        arguments: mooncake_client's own flags.
+        nics: Names of the RDMA devices that it uses.
+        pinned_bytes: Predicted to be pinned for it in all, over its NICs.
+        more_bytes: May be pinned on top, depending on where the memory lies.
+        forking: How it registers memory if libibverbs asks for whole huge pages; None if it does
+            not ask.
+        number: Its place among the plan's members.
+    """
 
     name: str
     program: str
@@ -47,9 +52,13 @@ class Member(NamedTuple):
 class RehearsalStep(NamedTuple):
     """One thing that one process does.
 
-    what: its name for a person. order: what is sent to the process. asked: what it maps if pages
-    never run short. taken: what it is predicted to map here; None if it is predicted not to be
-    reached. refused: why a registration is predicted to fail, "" if none is."""
+    Attributes:
+        what: Its name for a person.
+        order: What is sent to the process.
+        asked: What it maps if pages never run short.
+        taken: What it is predicted to map here; None if it is predicted not to be reached.
+        refused: Why a registration is predicted to fail, "" if none is.
+    """
 
     member: Member
     action: str  # pool, setup, dummy, program, register
@@ -69,11 +78,14 @@ class RehearsalStep(NamedTuple):
 class RehearsalPlan(NamedTuple):
     """A rehearsal before it begins.
 
-    launch: the one that is run, scaled. replayed: its predicted allocations; None if a pool of huge
-    pages cannot be read. may_fail: why it fails in some order of its processes, "" if in none.
-    full_size: status and reason of the launch as it was written. refused: why the launch does not
-    start, whatever its memory; "" if no reason is known. notes: parts that are not rehearsed, or in
-    another way."""
+    Attributes:
+        launch: The one that is run, scaled.
+        replayed: Its predicted allocations; None if a pool of huge pages cannot be read.
+        may_fail: Why it fails in some order of its processes, "" if in none.
+        full_size: Status and reason of the launch as it was written.
+        refused: Why the launch does not start, whatever its memory; "" if no reason is known.
+        notes: Parts that are not rehearsed, or in another way.
+    """
 
     library: Library
     scale: int
@@ -90,15 +102,19 @@ class RehearsalPlan(NamedTuple):
 class StepResult(NamedTuple):
     """The result of one step.
 
-    error: the call and its message, or the signal; "" if it succeeded. pages: taken meanwhile, by
-    anybody. seconds: in all. populated_seconds: until the last huge page was mapped, None if none
-    was. registered_seconds: from then until the last memory was pinned, None if none was. lines: of
-    the log, if it failed, as ``worst_lines``.
-
-    resident_bytes: by how much the process's regular memory grew; None if the process is gone.
-    ended: the exit code of a process that is gone, or minus the signal; its pages are gone, too.
-    pinned_bytes: of the launch's processes together, after the step. huge_bytes: by how much these
-    processes' own huge pages grew."""
+    Attributes:
+        error: The call and its message, or the signal; "" if it succeeded.
+        pages: Taken meanwhile, by anybody.
+        seconds: In all.
+        populated_seconds: Until the last huge page was mapped, None if none was.
+        registered_seconds: From then until the last memory was pinned, None if none was.
+        lines: Of the log, if it failed, as ``worst_lines``.
+        resident_bytes: By how much the process's regular memory grew; None if the process is gone.
+        ended: The exit code of a process that is gone, or minus the signal; its pages are gone,
+            too.
+        pinned_bytes: Of the launch's processes together, after the step.
+        huge_bytes: By how much these processes' own huge pages grew.
+    """
 
     step: RehearsalStep
     error: str
@@ -123,8 +139,13 @@ class ProcessMemory(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A value that was put by one process and got by another. put, got: names of these processes.
-    error: what failed, "" if nothing did. skipped: why no value was put, "" if one was."""
+    """A value that was put by one process and got by another.
+
+    Attributes:
+        put, got: Names of these processes.
+        error: What failed, "" if nothing did.
+        skipped: Why no value was put, "" if one was.
+    """
 
     put: str
     got: str
@@ -137,10 +158,13 @@ class Transfer(NamedTuple):
 class RehearsalRun(NamedTuple):
     """A rehearsal that has run.
 
-    done: a result for each step that was begun and not stopped. stopped: why it ended early (memory
-    that must be left, a time limit), "" if it did not. pages: that were in use by it when all was
-    mapped. left: pages that were not back after it, by page size in bytes. lowest_room_bytes: the
-    least memory that might still be taken during the run."""
+    Attributes:
+        done: A result for each step that was begun and not stopped.
+        stopped: Why it ended early (memory that must be left, a time limit), "" if it did not.
+        pages: That were in use by it when all was mapped.
+        left: Pages that were not back after it, by page size in bytes.
+        lowest_room_bytes: The least memory that might still be taken during the run.
+    """
 
     done: tuple[StepResult, ...]
     processes: tuple[ProcessMemory, ...]
@@ -160,8 +184,13 @@ _LIMIT_SECONDS = 20
 
 
 class Library(NamedTuple):
-    """An installed Mooncake. python: the interpreter. folder: the one that holds the package
-    ``mooncake``. distribution: the name of the wheel."""
+    """An installed Mooncake.
+
+    Attributes:
+        python: The interpreter.
+        folder: The one that holds the package ``mooncake``.
+        distribution: The name of the wheel.
+    """
 
     python: str
     folder: str
@@ -178,8 +207,13 @@ class Library(NamedTuple):
 
 
 def find_library(python: str | None) -> Library | Unknown:
-    """Find the Mooncake of the interpreter ``python``, or of the running one if None. Unknown, with
-    the reason, if it has none or cannot be run. Raises UsageError if it does not answer."""
+    """Find the Mooncake of the interpreter ``python``, or of the running one if None.
+
+    Unknown, with the reason, if it has none or cannot be run.
+
+    Raises:
+        UsageError: If it does not answer.
+    """
     path: tuple[str, ...] | Unknown = tuple(sys.path)
     if python is not None:  # on a mount that is gone, it never starts
         limit = limit_seconds(_LIMIT_SECONDS + 1)

@@ -52,8 +52,14 @@ def rehearse(
 ) -> RehearsalAnswer:
     """Rehearse a launch on this host and return the answer; all memory is given back.
 
-    python: the interpreter that has Mooncake; None for the running one. scale: divides every size.
-    step_seconds: the limit of each step. Raises UsageError without a launch."""
+    Args:
+        python: The interpreter that has Mooncake; None for the running one.
+        scale: Divides every size.
+        step_seconds: The limit of each step.
+
+    Raises:
+        UsageError: Without a launch.
+    """
     if not launch.words:
         raise UsageError("give the launch: a script, or a command after --")
     prepared = _prepare_launch(launch, python, scale)
@@ -71,8 +77,12 @@ def rehearse(
 
 
 class Preparation(NamedTuple):
-    """A plan that is ready to run. needs, facts: of the launch that is run and of the host, for the
-    checks' findings; facts are None without RDMA."""
+    """A plan that is ready to run.
+
+    Attributes:
+        needs, facts: Of the launch that is run and of the host, for the checks' findings; facts are
+            None without RDMA.
+    """
 
     plan: RehearsalPlan
     needs: LaunchNeeds | None = None
@@ -96,7 +106,10 @@ def _prepare_launch(launch: LaunchWords, python: str | None, scale: int) -> Prep
 
 def prepare(sized: Sized, host: Host, library: Library, scale: int) -> Preparation | Unknown:
     """Plan the rehearsal of a sized launch; Unknown, with the reason, if it cannot be rehearsed.
-    scale: divides every size; 1 for full size."""
+
+    Args:
+        scale: Divides every size; 1 for full size.
+    """
     written = sized.sizing
     if isinstance(written.inputs.most, Unknown):
         return Unknown(f"the launch's sizes are not known: {written.inputs.most.reason}")
@@ -131,7 +144,10 @@ def answer_of(
 
 def _check_failures(prepared: Preparation) -> tuple[str, ...]:
     """Return the failures that the checks on memlock and RDMA find in facts read before the run; ()
-    without RDMA. If the plan predicts a refusal, the failure of FORK_SAFE is left out."""
+    without RDMA.
+
+    If the plan predicts a refusal, the failure of FORK_SAFE is left out.
+    """
     if prepared.facts is None or prepared.needs is None:
         return ()
     from checks.framework.finding import Status
@@ -154,8 +170,11 @@ EXIT_CODES = {"starts": 0, "warns": 1, "fails": 2, "differs": 2, "stopped": 3, "
 class RehearsalAnswer(NamedTuple):
     """The verdict of a rehearsal.
 
-    status: a key of EXIT_CODES. as_predicted: None if nothing can be compared. differences: between
-    run and prediction, a sentence each. warnings: whatever else is to be said, the least sure last.
+    Attributes:
+        status: A key of EXIT_CODES.
+        as_predicted: None if nothing can be compared.
+        differences: Between run and prediction, a sentence each.
+        warnings: Whatever else is to be said, the least sure last.
     """
 
     status: str
@@ -179,8 +198,12 @@ def judge(
     warnings: Iterable[str] = (),
     check_failures: Iterable[str] = (),
 ) -> RehearsalAnswer:
-    """Compare a run with its plan, and return the answer. warnings: known before the run.
-    check_failures: sentences of the checks on why memory cannot be registered."""
+    """Compare a run with its plan, and return the answer.
+
+    Args:
+        warnings: Known before the run.
+        check_failures: Sentences of the checks on why memory cannot be registered.
+    """
     warned = [*warnings, *_warnings(plan, run)]
     failed = failed_step(run)
     findings = tuple(check_failures) if failed and failed.step.action != "pool" else ()
@@ -253,7 +276,11 @@ def _differences(
     plan: RehearsalPlan, run: RehearsalRun, failed: StepResult | None, by_checks: bool
 ) -> Iterator[str]:
     """Yield a sentence for each difference of run and prediction; nothing if nothing was predicted.
-    failed: the step that failed, None if none did. by_checks: the checks explain that failure."""
+
+    Args:
+        failed: The step that failed, None if none did.
+        by_checks: The checks explain that failure.
+    """
     if plan.replayed is None:
         return
     foretold = _predicted_failure(plan)
@@ -289,7 +316,8 @@ def _predicted_error(step: RehearsalStep) -> str:
 
 def same_error(foretold: Allocation, failed: StepResult) -> bool:
     """Tell whether a step failed as predicted: by a bus error, or with the same message (which is
-    not compared for a program)."""
+    not compared for a program).
+    """
     dies = foretold.on_shortage is OnShortage.BUS_ERROR
     if failed.ended == -signal.SIGBUS:
         return dies or foretold.may_die
@@ -314,8 +342,10 @@ def _own_pages_agree(done: StepResult) -> bool:
 
 
 def _pages_differ(done: StepResult) -> Iterator[str]:
-    """Yield a sentence for each count of huge pages that differs (on a node: is too low). Yields
-    nothing without a prediction."""
+    """Yield a sentence for each count of huge pages that differs (on a node: is too low).
+
+    Yields nothing without a prediction.
+    """
     if done.step.taken is None:
         return
     expected = predicted_pages(done.step.taken)
@@ -331,7 +361,10 @@ def _pages_differ(done: StepResult) -> Iterator[str]:
 
 def _pins_differ(plan: RehearsalPlan, run: RehearsalRun) -> Iterator[str]:
     """Yield a sentence for each process whose pinned bytes are below the prediction, or above it by
-    more than ``more_bytes``. With a dummy client, only the sum over all processes is compared."""
+    more than ``more_bytes``.
+
+    With a dummy client, only the sum over all processes is compared.
+    """
     rows = [
         (each.member.name, each.member.pinned_bytes, each.member.more_bytes, each.pinned_bytes)
         for each in run.processes
@@ -351,7 +384,11 @@ _COLOURS = ("green", "yellow", "red", "magenta")  # by exit code of the status
 
 
 def answer_text(answer: RehearsalAnswer, color: str) -> str:
-    """Write the answer for a terminal, without a final newline. color: auto, always or never."""
+    """Write the answer for a terminal, without a final newline.
+
+    Args:
+        color: Auto, always or never.
+    """
     paint = painter(color)
     head = paint(answer.status.upper(), _COLOURS[EXIT_CODES[answer.status]])
     parts = [f"{head}: {answer.reason}"]
@@ -416,7 +453,8 @@ def pages_text(pages: Mapping[Spot, int]) -> str:
 
 def _time_text(done: StepResult) -> str:
     """Describe how long the step took; the populate rate, if 256 MiB of huge pages or more were
-    taken; and the registration time, if known."""
+    taken; and the registration time, if known.
+    """
     texts = [f"{done.seconds:.2f} s"]
     size = sum(s.page_size_bytes * n for s, n in done.pages.items() if s.node is None and n > 0)
     if done.populated_seconds and size >= GIB // 4:

@@ -38,8 +38,12 @@ _PUT_SECONDS = 10
 def run(plan: RehearsalPlan, root: Root, limit_seconds: float, tell: Progress) -> RehearsalRun:
     """Run the plan and return the results; all memory is given back, whatever error ends it.
 
-    limit_seconds: of each step. tell: gets the name of each step. Raises RehearsalError,
-    OSError."""
+    Raises RehearsalError, OSError.
+
+    Args:
+        limit_seconds: Of each step.
+        tell: Gets the name of each step.
+    """
     folder = Path(tempfile.mkdtemp(prefix="mooncake-preflight-"))
     programs = Programs(plan, folder, limit_seconds)
     stage = _Stage(plan, root, programs, tell)
@@ -91,13 +95,19 @@ class _Stage:
         self._stopped = ""
 
     def result(self, left: Mapping[int, int]) -> RehearsalRun:
-        """Return the results so far. left: pages not given back, by page size in bytes."""
+        """Return the results so far.
+
+        Args:
+            left: Pages not given back, by page size in bytes.
+        """
         done, kept, lowest = tuple(self._done), tuple(self._held), self._watch.lowest_bytes
         return RehearsalRun(done, kept, self._pages, self._transfer, self._stopped, left, lowest)
 
     def play(self) -> None:
-        """Do the steps until one fails or is stopped, and record the memory of the processes. If
-        all steps succeed, a value is put and got, too."""
+        """Do the steps until one fails or is stopped, and record the memory of the processes.
+
+        If all steps succeed, a value is put and got, too.
+        """
         try:
             self._refuse_too_large(self._plan.steps, "the launch")
             self._tell("starting")
@@ -123,8 +133,13 @@ class _Stage:
             self._held.append(ProcessMemory(member, *kept))
 
     def _step(self, step: RehearsalStep) -> StepResult:
-        """Do one step and measure it. Raises StoppedError at a limit of memory or time. A step that
-        fails is returned with its error."""
+        """Do one step and measure it.
+
+        A step that fails is returned with its error.
+
+        Raises:
+            StoppedError: At a limit of memory or time.
+        """
         member, players = step.member, self._programs.players
         self._tell(f"{member.name}: {step.what}")
         self._refuse_too_large((step,), f"{member.name}, {step.what}")
@@ -172,7 +187,8 @@ class _Stage:
 
     def _refuse_too_large(self, steps: Sequence[RehearsalStep], what: str) -> None:
         """Raise StoppedError if the steps, which have not begun, need more regular memory than is
-        free. what: the name of these steps, for the message."""
+        free. what: the name of these steps, for the message.
+        """
         short = self._watch.first_shortage(_regular_bytes(steps))
         if short is None:
             return
@@ -224,14 +240,22 @@ class StepTimes:
     """Records when the last huge page of a step was mapped, and when the last memory was pinned."""
 
     def __init__(self, root: Root, before: Mapping[Spot, int], began: float) -> None:
-        """Begin at ``began``, in monotonic seconds. before: the pages in use at that time."""
+        """Begin at ``began``, in monotonic seconds.
+
+        Args:
+            before: The pages in use at that time.
+        """
         self._root, self._before, self._began = root, before, began
         self._last: tuple[int, int] | None = None  # pages and pinned bytes of the last look
         self._populated: list[float] = []
         self._pinned: list[float] = []
 
     def look(self, process: Running | None) -> None:
-        """Note the time of new pages and pins since the last call. process: None if not started."""
+        """Note the time of new pages and pins since the last call.
+
+        Args:
+            process: None if not started.
+        """
         now = time.monotonic()
         taken = taken_since(self._root, self._before)
         pages = sum(count for spot, count in taken.items() if spot.node is None)
@@ -245,7 +269,11 @@ class StepTimes:
     @property
     def times(self) -> tuple[float | None, float | None]:
         """Two spans in seconds: until the last huge page was mapped, and from then to the last pin;
-        from the first pin if that came earlier. None without a page, or without a pin."""
+        from the first pin if that came earlier.
+
+        Returns:
+            None without a page, or without a pin.
+        """
         since = self._populated[-1] if self._populated else self._began
         populated = since - self._began if self._populated else None
         if not self._pinned:
@@ -258,8 +286,12 @@ LEFT_SHARE = 10
 
 
 class Room(NamedTuple):
-    """The bytes that may still be taken; below 0 a limit is passed. source: what sets the limit.
-    numa_node: the node, None for the host or the cgroup."""
+    """The bytes that may still be taken; below 0 a limit is passed.
+
+    Attributes:
+        source: What sets the limit.
+        numa_node: The node, None for the host or the cgroup.
+    """
 
     bytes: int
     source: str
@@ -268,7 +300,10 @@ class Room(NamedTuple):
 
 class MemoryWatch:
     """Tells how much regular memory may still be taken: of the host, of some nodes, and of the
-    cgroup. lowest_bytes: the least that ``room`` has returned; None before the first call."""
+    cgroup.
+
+    lowest_bytes: the least that ``room`` has returned; None before the first call.
+    """
 
     def __init__(self, root: Root, nodes: Iterable[int]) -> None:
         self._root, self._nodes = root, frozenset(nodes)
@@ -283,8 +318,11 @@ class MemoryWatch:
         return tightest
 
     def first_shortage(self, need_bytes: Mapping[int | None, int]) -> tuple[int, Room] | None:
-        """Return the first need that exceeds its room, and that room; None if all fit. need_bytes:
-        by NUMA node; under None those of the host and the cgroup."""
+        """Return the first need that exceeds its room, and that room; None if all fit.
+
+        Args:
+            need_bytes: By NUMA node; under None those of the host and the cgroup.
+        """
         rooms = ((need_bytes.get(room.numa_node, 0), room) for room in self._rooms())
         return next((row for row in rooms if row[0] > row[1].bytes), None)
 
@@ -352,7 +390,10 @@ def pages_in_use(root: Root) -> dict[Spot, int]:
 
 def wait_for_pools(root: Root) -> dict[int, Pool]:
     """Wait until the counts of huge pages stay the same for 0.5 s (10 s at most); return the pools
-    by page size in bytes. Does not wait if nobody holds pages."""
+    by page size in bytes.
+
+    Does not wait if nobody holds pages.
+    """
     since, pools = time.monotonic(), _pools(root)
     until = since + _BACK_SECONDS
     while any(counts.held_pages for counts in pools.values()):
@@ -366,8 +407,9 @@ def wait_for_pools(root: Root) -> dict[int, Pool]:
 
 
 def pages_of_others(root: Root) -> list[str]:
-    """Return a warning for each page size of which other programs have pages, or are promised
-    some: pages that they take or give back would be counted as the rehearsal's."""
+    """Return a warning for each page size of which other programs have pages, or are promised some:
+    pages that they take or give back would be counted as the rehearsal's.
+    """
     return [
         f"others use {counts.total_pages - counts.free_pages} pages of {format_bytes(size)} and "
         f"{counts.reserved_pages} more are promised to them: pages that they take or give back "
@@ -379,7 +421,10 @@ def pages_of_others(root: Root) -> list[str]:
 
 def taken_since(root: Root, before: Mapping[Spot, int]) -> dict[Spot, int]:
     """Return how many huge pages are in use more than ``before``, by size and node; below 0 if
-    fewer. Counts that did not change are left out."""
+    fewer.
+
+    Counts that did not change are left out.
+    """
     more = {spot: pages - before.get(spot, 0) for spot, pages in pages_in_use(root).items()}
     return {spot: pages for spot, pages in more.items() if pages}
 

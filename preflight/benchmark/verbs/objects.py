@@ -32,7 +32,10 @@ class RegisteredRegion(Protocol):
 
 
 class OpenedDevice(Protocol):
-    """An opened device with a protection domain. Whatever fails raises VerbsError."""
+    """An opened device with a protection domain.
+
+    Whatever fails raises VerbsError.
+    """
 
     @property
     def largest_bytes(self) -> int:
@@ -43,7 +46,10 @@ class OpenedDevice(Protocol):
 
 
 def open_device(name: str) -> OpenedDevice:
-    """Open the device ``name``. Raises VerbsError; OSError if libibverbs cannot be loaded."""
+    """Open the device ``name``.
+
+    Raises VerbsError; OSError if libibverbs cannot be loaded.
+    """
     try:
         return PyverbsDevice(name)
     except ImportError:
@@ -66,8 +72,10 @@ class PyverbsDevice:
     """A device through pyverbs, rdma-core's own binding."""
 
     def __init__(self, name: str) -> None:
-        """Open the device and make a protection domain. Raises VerbsError; ImportError without
-        pyverbs."""
+        """Open the device and make a protection domain.
+
+        Raises VerbsError; ImportError without pyverbs.
+        """
         from pyverbs.device import Context, get_device_list
         from pyverbs.pd import PD
 
@@ -101,7 +109,11 @@ class _Library:
     """The loaded libibverbs for one device; a call that fails raises VerbsError."""
 
     def __init__(self, device: str) -> None:
-        """Load libibverbs and declare the types of its calls. Raises OSError if loading fails."""
+        """Load libibverbs and declare the types of its calls.
+
+        Raises:
+            OSError: If loading fails.
+        """
         self.device = device
         self.loaded = library()
         pointer, number = ctypes.c_void_p, ctypes.c_int
@@ -123,7 +135,11 @@ class _Library:
         return int(made)
 
     def do(self, function: str, *arguments: object) -> None:
-        """Call a function that returns 0 on success. Raises VerbsError for any other result."""
+        """Call a function that returns 0 on success.
+
+        Raises:
+            VerbsError: For any other result.
+        """
         ctypes.set_errno(0)
         number = getattr(self.loaded, function)(*arguments)
         if number:
@@ -143,14 +159,19 @@ class CtypesDevice:
     """A device through ctypes, which needs nothing but libibverbs."""
 
     def __init__(self, name: str) -> None:
-        """Open the device. Raises VerbsError; OSError if libibverbs cannot be loaded."""
+        """Open the device.
+
+        Raises VerbsError; OSError if libibverbs cannot be loaded.
+        """
         self._verbs = _Library(name)
         self._context = self._open()
         self._domain = self._verbs.make("ibv_alloc_pd", self._context)
 
     def _open(self) -> int:
-        """Open the device and return the address of its context. Raises VerbsError; ENODEV if
-        libibverbs lists no device of this name."""
+        """Open the device and return the address of its context.
+
+        Raises VerbsError; ENODEV if libibverbs lists no device of this name.
+        """
         loaded, name = self._verbs.loaded, self._verbs.device
         count = ctypes.c_int(0)
         start = self._verbs.make("ibv_get_device_list", ctypes.byref(count))

@@ -54,8 +54,11 @@ from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessK
 class SsdStream(NamedTuple):
     """How fast new tokens fill the buckets that SSD offload writes, to tell what is lost.
 
-    fill_rate: tokens a second that fill every client's bucket in one heartbeat; 0 if nothing is
-    lost. token_bytes: bytes of one token."""
+    Attributes:
+        fill_rate: Tokens a second that fill every client's bucket in one heartbeat; 0 if nothing is
+            lost.
+        token_bytes: Bytes of one token.
+    """
 
     fill_rate: int
     token_bytes: int
@@ -72,7 +75,11 @@ def ssd_stream(
     mooncake: MooncakeRelease,
 ) -> SsdStream:
     """Return how many tokens a second fill the offload buckets of all SSD clients, if all are like
-    the first: 0 if no bucket is lost. counts: how many of each process run, by name."""
+    the first: 0 if no bucket is lost.
+
+    Args:
+        counts: How many of each process run, by name.
+    """
     buckets = [(process.name, lossy_bucket(process, mooncake)) for process in processes]
     clients = sum(counts.get(name, 1) for name, bucket in buckets if bucket)
     for keys, seconds in [bucket for _, bucket in buckets if bucket][:1]:
@@ -84,7 +91,8 @@ def ssd_stream(
 
 def lost_note(ssd: SsdStream | None) -> Iterator[str]:
     """Yield one sentence on the tokens that reach SSD at ``fill_rate``, and at a tenth of that
-    speed; nothing if no tokens are lost."""
+    speed; nothing if no tokens are lost.
+    """
     if ssd is None or not ssd.fill_rate:
         return
     rate = ssd.fill_rate
@@ -109,9 +117,13 @@ def with_rates(
 ) -> Iterator[Tier]:
     """Yield each tier with ``written`` and ``read`` set, in bytes a second.
 
-    rounds: of the workload; tokens are read as in the last round. ``read`` is None without rounds,
-    and for L1. speed: new tokens a second. disk_gets_evicted: SSD gets only what the store evicts.
-    ``written`` and ``read`` are None for a tier whose bytes of a token are not known."""
+    Args:
+        rounds: Of the workload; tokens are read as in the last round. ``read`` is None without
+            rounds, and for L1.
+        speed: New tokens a second.
+        disk_gets_evicted: SSD gets only what the store evicts. ``written`` and ``read`` are None
+            for a tier whose bytes of a token are not known.
+    """
     release, policy = deployment.sized.release, deployment.write_policy
     last = rounds[-1] if rounds else None
     cumulative = {name: (low, high) for name, low, high in last.hits} if last else {}
@@ -141,7 +153,10 @@ def with_rates(
 
 def rate_sentence(tier: Tier, speed: float) -> str:
     """Say how many bytes a second are written to a tier and read from it, and how soon it is full.
-    speed: new tokens a second, as the rates were computed for."""
+
+    Args:
+        speed: New tokens a second, as the rates were computed for.
+    """
     if tier.written is None:
         return f"{tier.name} at {speed:,g} new tokens a second: not known"
     hour, size = tier.written.most * 3600, tier.bytes
@@ -158,8 +173,12 @@ def rate_sentence(tier: Tier, speed: float) -> str:
 
 
 class CapacityRequest(NamedTuple):
-    """What the command line asks beside the launch. watermark: of a master that runs elsewhere, 0
-    to 1; None for the launch's own, or the default."""
+    """What the command line asks beside the launch.
+
+    Attributes:
+        watermark: Of a master that runs elsewhere, 0 to 1; None for the launch's own, or the
+            default.
+    """
 
     cluster: Cluster = Cluster()
     workload: WorkloadOptions = WorkloadOptions()
@@ -168,8 +187,13 @@ class CapacityRequest(NamedTuple):
 
 
 class ServerCapacity(NamedTuple):
-    """What one server's tiers hold, and the facts behind that. subject: the process's name.
-    page_tokens: None if it is not known. ssd: None without SSD offload."""
+    """What one server's tiers hold, and the facts behind that.
+
+    Attributes:
+        subject: The process's name.
+        page_tokens: None if it is not known.
+        ssd: None without SSD offload.
+    """
 
     subject: str
     model: str
@@ -185,9 +209,13 @@ class ServerCapacity(NamedTuple):
 class CapacityAnswer(NamedTuple):
     """What the tiers of all servers of a launch hold.
 
-    workload: None if there is none. router: in front of the servers, if any. unread: notes on what
-    of the launch was not counted. source: name of the launch; processes: all that it starts.
-    new_tokens_per_second: as asked."""
+    Attributes:
+        workload: None if there is none.
+        router: In front of the servers, if any.
+        unread: Notes on what of the launch was not counted.
+        source: Name of the launch; processes: all that it starts.
+        new_tokens_per_second: As asked.
+    """
 
     servers: tuple[ServerCapacity, ...]
     workload: MultiTurnWorkload | Unknown | None
@@ -200,8 +228,13 @@ class CapacityAnswer(NamedTuple):
 
 
 class _StoreSetup(NamedTuple):
-    """Facts of the store that all servers share. folders: offload folders by path. counts: how many
-    of each process run, by name. disk_gets_evicted: disks get only what the store evicts."""
+    """Facts of the store that all servers share.
+
+    Attributes:
+        folders: Offload folders by path.
+        counts: How many of each process run, by name.
+        disk_gets_evicted: Disks get only what the store evicts.
+    """
 
     segments: tuple[Segments, ...] | Unknown
     eviction: Eviction | Unknown
@@ -214,8 +247,13 @@ class _StoreSetup(NamedTuple):
 def capacity_of(
     launch: LaunchWords, root: str, timeout_seconds: float, request: CapacityRequest
 ) -> CapacityAnswer | Unknown:
-    """Read a launch and a host, and compute what each server's tiers hold. Unknown if reading takes
-    longer than ``timeout_seconds``. Raises UsageError if no launch is given, or it has no server.
+    """Read a launch and a host, and compute what each server's tiers hold.
+
+    Returns:
+        Unknown if reading takes longer than ``timeout_seconds``.
+
+    Raises:
+        UsageError: If no launch is given, or it has no server.
     """
     host = open_host(root, timeout_seconds)
     sized = size_within(launch, host, timeout_seconds)
@@ -237,8 +275,14 @@ def compute_capacity(
     request: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> CapacityAnswer:
-    """Compute what each server's tiers hold, and what a workload finds in them. folders: offload
-    folders by path. Raises UsageError if the launch has no server, or a number in it is invalid."""
+    """Compute what each server's tiers hold, and what a workload finds in them.
+
+    Args:
+        folders: Offload folders by path.
+
+    Raises:
+        UsageError: If the launch has no server, or a number in it is invalid.
+    """
     launched = deployments(inputs, options, root, request.cluster)
     workload = workload_of(request.workload, inputs.processes)
     store = _store(inputs, options, request, folders)
@@ -305,7 +349,11 @@ def _server(
 
 def prefetch_budget(deployment: Deployment, tiers: Tiers) -> Bounds | Unknown | None:
     """Return how many tokens of L3 may be under prefetch at a time in one cache; None without L2 or
-    L3. Unknown if L2, or an L1 that the budget depends on, is not known."""
+    L3.
+
+    Returns:
+        Unknown if L2, or an L1 that the budget depends on, is not known.
+    """
     if tiers.host is None or tiers.store is None:
         return None
     gpu, host, release = tiers.gpu.group_tokens, tiers.host.group_tokens, deployment.sized.release
@@ -325,7 +373,8 @@ def _budget_note(
     workload: MultiTurnWorkload | Unknown | None,
 ) -> Iterator[str]:
     """Yield a warning if the prefetch budget is 0, or smaller than ``length``, the tokens of one
-    conversation or request."""
+    conversation or request.
+    """
     if isinstance(budget, Bounds) and budget.most <= 0:
         yield "L3 is written and never read: no token may be under prefetch (L2 is too small)"
     elif isinstance(budget, Bounds) and length is not None and budget.least < length:
@@ -340,7 +389,11 @@ def _conversation(
     workload: MultiTurnWorkload | Unknown | None, request: CapacityRequest, page: int
 ) -> int | None:
     """Return the cached tokens of one conversation of the workload, or else of one request of the
-    length that is asked about; None without a length. page: tokens of a page."""
+    length that is asked about; None without a length.
+
+    Args:
+        page: Tokens of a page.
+    """
     if isinstance(workload, MultiTurnWorkload):
         return max(1, cached_tokens(workload, workload.rounds, page))
     length = request.workload.request_length or 0
@@ -359,7 +412,8 @@ def _server_notes(
     deployment: Deployment, tiers: Tiers, workload: MultiTurnWorkload | Unknown | None
 ) -> Iterator[str]:
     """Yield notes on unknown tiers and benchmarks, on the cache's settings, and on what the rounds
-    leave out."""
+    leave out.
+    """
     server = deployment.server
     for tier in tiers.shown:
         if isinstance(tier.tokens, Unknown):

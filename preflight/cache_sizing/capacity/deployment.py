@@ -29,8 +29,12 @@ DEFAULT_WRITE_POLICY = "write_through"
 class Deployment(NamedTuple):
     """One server of the launch, and how many like it the cluster runs.
 
-    request: what the server's pools ask for; Unknown if a variable decides it. memory: the server's
-    L2 pools. model: the model's name. instances: number of such servers."""
+    Attributes:
+        request: What the server's pools ask for; Unknown if a variable decides it.
+        memory: The server's L2 pools.
+        model: The model's name.
+        instances: Number of such servers.
+    """
 
     process: LaunchProcess
     sized: SizedServer
@@ -76,8 +80,11 @@ class Deployment(NamedTuple):
 
 
 class Router(NamedTuple):
-    """How the launch's router spreads requests over its servers. origin: the flag of the policy
-    with file and line, or the text that the policy is a default."""
+    """How the launch's router spreads requests over its servers.
+
+    Attributes:
+        origin: The flag of the policy with file and line, or the text that the policy is a default.
+    """
 
     routing: Routing
     origin: str
@@ -97,7 +104,11 @@ _BALANCING = (
 
 def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
     """Read how the launch's first router, or server with a router, spreads requests; None without
-    one. Raises UsageError for an invalid threshold."""
+    one.
+
+    Raises:
+        UsageError: For an invalid threshold.
+    """
     for process in processes:
         argv, prefix = process.arguments, ""
         if process.kind is not ProcessKind.ROUTER:
@@ -111,8 +122,13 @@ def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
 
 
 def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None) -> Router:
-    """Return the Router for the values of two flags, None if not given. An unknown policy is taken
-    for cache_aware, with a note. Raises UsageError for a threshold outside 0 to 1."""
+    """Return the Router for the values of two flags, None if not given.
+
+    An unknown policy is taken for cache_aware, with a note.
+
+    Raises:
+        UsageError: For a threshold outside 0 to 1.
+    """
     origin = f"--policy at {policy.origin}" if policy else f"{process.name}'s default"
     name = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
     how, notes = _POLICIES.get(name), []
@@ -142,8 +158,12 @@ def parse_part(text: str) -> float | None:
 
 
 class Cluster(NamedTuple):
-    """The size of the cluster. hosts: how many run this launch, None if not given. other_bytes:
-    memory that processes outside the launch contribute to the store."""
+    """The size of the cluster.
+
+    Attributes:
+        hosts: How many run this launch, None if not given.
+        other_bytes: Memory that processes outside the launch contribute to the store.
+    """
 
     hosts: int | None = None
     other_bytes: int = 0
@@ -152,8 +172,12 @@ class Cluster(NamedTuple):
 def deployments(
     inputs: LaunchInputs, options: LaunchOptions, root: Root, cluster: Cluster
 ) -> tuple[Deployment, ...]:
-    """Return every server of the launch. Raises UsageError if the launch has none, if a flag's
-    number is invalid, or if the cluster's hosts are no multiple of a server's hosts."""
+    """Return every server of the launch.
+
+    Raises:
+        UsageError: If the launch has none, if a flag's number is invalid, or if the cluster's hosts
+            are no multiple of a server's hosts.
+    """
     models = Models(root, options.model_config)
     elsewhere = options.available_bytes is not None
     gpu = gpu_memory(options.gpu_bytes, root, True, elsewhere)
@@ -188,7 +212,11 @@ def cluster_hosts(inputs: LaunchInputs, cluster: Cluster) -> int:
 
 
 def instances(cluster: Cluster, nnodes: int, process: LaunchProcess) -> int:
-    """Return how many servers of ``nnodes`` hosts run. Raises UsageError if hosts are left over."""
+    """Return how many servers of ``nnodes`` hosts run.
+
+    Raises:
+        UsageError: If hosts are left over.
+    """
     hosts = nnodes if cluster.hosts is None else cluster.hosts
     if hosts % nnodes:
         raise UsageError(
@@ -217,12 +245,17 @@ class Bounds(NamedTuple):
 class Tier(NamedTuple):
     """One cache tier of a server, over all hosts that it runs on.
 
-    name: ``L1``, ``L2``, ``L3``, ``SSD``. what: in words (``GPU memory``, ``host memory``). bytes,
-    tokens: the size before it evicts; Unknown says which input is missing. formula: how the size is
-    computed, as ``8 x 4.00 GiB x 0.95 (eviction watermark)``. conversations: how many the tier
-    holds, of the length that was asked about; None without a length. group_tokens: tokens of one of
-    several caches side by side, for L1 and L2. keys: what the master keeps, for L3. written, read:
-    bytes a second; None if no speed was given."""
+    Attributes:
+        name: ``L1``, ``L2``, ``L3``, ``SSD``.
+        what: In words (``GPU memory``, ``host memory``).
+        bytes, tokens: The size before it evicts; Unknown says which input is missing.
+        formula: How the size is computed, as ``8 x 4.00 GiB x 0.95 (eviction watermark)``.
+        conversations: How many the tier holds, of the length that was asked about; None without a
+            length.
+        group_tokens: Tokens of one of several caches side by side, for L1 and L2.
+        keys: What the master keeps, for L3.
+        written, read: Bytes a second; None if no speed was given.
+    """
 
     name: str
     what: str
@@ -239,13 +272,17 @@ class Tier(NamedTuple):
 class Round(NamedTuple):
     """One round of a multi-turn workload.
 
-    number: from 1. held_tokens: all clients' contexts at its end, which an unlimited cache would
-    hold. reusable_tokens: tokens of the round's prompts that were seen in earlier rounds. hits:
-    (tier, least, most), the part of ``reusable_tokens`` (0 to 1) that this tier and all nearer ones
-    still serve. evicting: names of tiers that have evicted for certain by its end. may_evict: those
-    that have if they hold the least that they may hold. likely: (tier, the part to expect if
-    clients take turns at random). It has only tiers that are known exactly and evict the least
-    recently used."""
+    Attributes:
+        number: From 1.
+        held_tokens: All clients' contexts at its end, which an unlimited cache would hold.
+        reusable_tokens: Tokens of the round's prompts that were seen in earlier rounds.
+        hits: (tier, least, most), the part of ``reusable_tokens`` (0 to 1) that this tier and all
+            nearer ones still serve.
+        evicting: Names of tiers that have evicted for certain by its end.
+        may_evict: Those that have if they hold the least that they may hold.
+        likely: (tier, the part to expect if clients take turns at random). It has only tiers that
+            are known exactly and evict the least recently used.
+    """
 
     number: int
     held_tokens: int
@@ -269,12 +306,17 @@ class Keys(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """What one server's tiers hold. tiers: nearest to the GPU first. rounds: of the workload, ()
-    without.
+    """What one server's tiers hold.
 
-    bytes_per_token: of one copy of the cache, the shards of all ranks together, as the store keeps
-    it. keys: None without a store. prefetch: how many tokens of L3 one cache may have under
-    prefetch at a time; None without L2 or L3."""
+    Attributes:
+        tiers: Nearest to the GPU first.
+        rounds: Of the workload, () without.
+        bytes_per_token: Of one copy of the cache, the shards of all ranks together, as the store
+            keeps it.
+        keys: None without a store.
+        prefetch: How many tokens of L3 one cache may have under prefetch at a time; None without L2
+            or L3.
+    """
 
     tiers: tuple[Tier, ...]
     bytes_per_token: int | Unknown

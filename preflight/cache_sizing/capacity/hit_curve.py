@@ -35,8 +35,13 @@ _MARK = 7  # the radius of a tier's mark
 
 
 class _Mark(NamedTuple):
-    """A tier of the launch on the plot. letter: its sign. across: its size, as a place from 0 to 1
-    on the axis. rate: hits of one cache of that size, 0 to 1."""
+    """A tier of the launch on the plot.
+
+    Attributes:
+        letter: Its sign.
+        across: Its size, as a place from 0 to 1 on the axis.
+        rate: Hits of one cache of that size, 0 to 1.
+    """
 
     letter: str
     name: str
@@ -45,8 +50,13 @@ class _Mark(NamedTuple):
 
 
 class _Plot(NamedTuple):
-    """The hit curve with its axes. least, most: blocks at the left and right end. top: the rate at
-    the upper end. marks: the launch's tiers."""
+    """The hit curve with its axes.
+
+    Attributes:
+        least, most: Blocks at the left and right end.
+        top: The rate at the upper end.
+        marks: The launch's tiers.
+    """
 
     answer: TraceAnswer
     least: int
@@ -74,7 +84,8 @@ class _Plot(NamedTuple):
 
 def _plot(capacity: CapacityAnswer, answer: TraceAnswer) -> _Plot | None:
     """Return the plot of the curve with the tiers' marks; None if nothing hits, or only one size is
-    known."""
+    known.
+    """
     sizes = [size for size, _ in answer.best]
     ceiling = answer.curve.ceiling
     if not ceiling or len(sizes) < 2:
@@ -101,8 +112,13 @@ def _short(tokens: int) -> str:
 def plot_text(
     capacity: CapacityAnswer, answer: TraceAnswer, paint: Paint, width: int, plain: bool
 ) -> str:
-    """Return the curve as text for a terminal; "" if there is nothing to draw. paint: colours a
-    mark, (text, colour). width: in columns. plain: use ASCII characters only."""
+    """Return the curve as text for a terminal; "" if there is nothing to draw.
+
+    Args:
+        paint: Colours a mark, (text, colour).
+        width: In columns.
+        plain: Use ASCII characters only.
+    """
     plot = _plot(capacity, answer)
     if plot is None:
         return ""
@@ -161,8 +177,11 @@ def _height_at(points: Sequence[tuple[float, float]], across: float) -> float:
 def plot_figure(
     capacity: CapacityAnswer, answer: TraceAnswer, *style: Html, **attributes: str
 ) -> Html:
-    """Return the curve as an SVG element; empty if there is nothing to draw. style, attributes:
-    elements and attributes to add to the SVG."""
+    """Return the curve as an SVG element; empty if there is nothing to draw.
+
+    Args:
+        style, attributes: Elements and attributes to add to the SVG.
+    """
     plot = _plot(capacity, answer)
     if plot is None:
         return Html("")
@@ -224,7 +243,8 @@ svg { font-family: system-ui, sans-serif; background: #fff; --text: #1f2328; --l
 
 def trace_parts(capacity: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
     """Return the parts of a page about a trace: its sentence, each server's tiers, then the curve
-    with its table and notes."""
+    with its table and notes.
+    """
     parts = [element("p", trace_head(answer))]
     for server, replay in zip(capacity.servers, answer.servers, strict=True):
         parts.append(element("h2", server.subject))
@@ -247,7 +267,10 @@ def trace_parts(capacity: CapacityAnswer, answer: TraceAnswer) -> list[Html]:
 
 def say_picture(format_: str, capacity: CapacityAnswer, answer: TraceAnswer) -> None:
     """Print the answer to standard output: as ``html`` the page with all that the text says, as
-    ``svg`` only the curve. An empty curve is told on standard error."""
+    ``svg`` only the curve.
+
+    An empty curve is told on standard error.
+    """
     if format_ == "html":
         title = f"{answer.trace.name.rpartition('/')[2]}: hits by tier"
         body = join([element("h1", title), *trace_parts(capacity, answer)], "\n")

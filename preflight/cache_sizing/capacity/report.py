@@ -25,7 +25,11 @@ from preflight.cache_sizing.capacity.workload import MultiTurnWorkload
 
 
 def capacity_text(answer: CapacityAnswer, width: int, paint: Paint, ascii_only: bool) -> str:
-    """Return the whole answer without a final newline. ascii_only: no other characters."""
+    """Return the whole answer without a final newline.
+
+    Args:
+        ascii_only: No other characters.
+    """
     blocks = (_server_blocks(each, answer, width, paint, ascii_only) for each in answer.servers)
     parts = ["\n\n".join(filter(None, block)) for block in blocks]
     parts += [filled(note, width) for note in (*answer.notes, *answer.unread)]
@@ -36,7 +40,10 @@ def _server_blocks(
     server: ServerCapacity, answer: CapacityAnswer, width: int, paint: Paint, ascii_only: bool
 ) -> Iterator[str]:
     """Yield one server's blocks of text: head, tiers, formulas, then rounds with their curve,
-    conclusions, notes. A block may be empty; the rounds are left out without a workload."""
+    conclusions, notes.
+
+    A block may be empty; the rounds are left out without a workload.
+    """
     capacity = server.capacity
     size = server.capacity.bytes_per_token
     each = "" if isinstance(size, Unknown) else f", {format_bytes(size)} per token"
@@ -103,7 +110,10 @@ def summarize_rounds(
     server: ServerCapacity, workload: MultiTurnWorkload | Unknown | None
 ) -> Iterator[str]:
     """Yield a sentence for each tier of known size on when it starts to evict, then one or two on
-    what is lost. Nothing without rounds or workload."""
+    what is lost.
+
+    Nothing without rounds or workload.
+    """
     rounds, tiers = server.capacity.rounds, server.capacity.tiers
     if not rounds or not isinstance(workload, MultiTurnWorkload):
         return
@@ -122,8 +132,11 @@ def first_may_evict(rounds: tuple[Round, ...], name: str) -> int | None:
 
 
 def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
-    """Say in which round the tier starts, or may start, to evict, or that it never does. tokens:
-    those that the tier holds."""
+    """Say in which round the tier starts, or may start, to evict, or that it never does.
+
+    Args:
+        tokens: Those that the tier holds.
+    """
     lead = f"{tier.name} ({tier.what}), {tokens.text()} tokens"
     maybe, certain = first_may_evict(rounds, tier.name), first_evicting(rounds, tier.name)
     last = rounds[-1]
@@ -142,7 +155,8 @@ def _fate(tier: Tier, tokens: Bounds, rounds: tuple[Round, ...]) -> str:
 
 def _losses(rounds: tuple[Round, ...]) -> Iterator[str]:
     """Yield a sentence on the first and one on the last round in which not all reusable tokens are
-    certainly kept; a single sentence if all are kept."""
+    certainly kept; a single sentence if all are kept.
+    """
     lost = [each for each in rounds if each.hits and each.hits[-1][1] < 1 and each.reusable_tokens]
     if not lost:
         yield "no token that was seen before is computed again"
@@ -268,8 +282,11 @@ def letter_of(tier: str) -> str:
 
 
 class Hit(NamedTuple):
-    """Parts of a round's reusable tokens, 0 to 1. expected: the mean for a random order of clients,
-    or the least if no mean is known."""
+    """Parts of a round's reusable tokens, 0 to 1.
+
+    Attributes:
+        expected: The mean for a random order of clients, or the least if no mean is known.
+    """
 
     least: float
     expected: float
@@ -294,7 +311,10 @@ def _clamped(number: float) -> float:
 
 
 def whole_percent(part: float) -> int:
-    """Return a part (0 to 1) in per cent. It is 0 only for nothing, and 100 only for everything."""
+    """Return a part (0 to 1) in per cent.
+
+    It is 0 only for nothing, and 100 only for everything.
+    """
     whole = round(part * 100)
     return min(99, max(1, whole)) if 0 < part < 1 else whole
 
@@ -315,7 +335,11 @@ def evicting_text(each: Round) -> str:
 
 def curve_text(rounds: Sequence[Round], paint: Paint, width: int, plain: bool) -> str:
     """Return the plot of hits by round without a final newline; a sentence if there is nothing to
-    plot. plain: draw with ASCII characters only."""
+    plot.
+
+    Args:
+        plain: Draw with ASCII characters only.
+    """
     shown = reusing(rounds)
     if not shown:
         return textwrap.fill("Nothing is reused in these rounds: there is no curve to draw", width)
@@ -349,7 +373,11 @@ def _plot(
     rounds: Sequence[Round], tiers: Sequence[str], width: int, plain: bool
 ) -> list[list[tuple[str, int]]]:
     """Return the plot's rows of (character, index of the character's tier, or -1 for a blank), the
-    top row first. width: most columns."""
+    top row first.
+
+    Args:
+        width: Most columns.
+    """
     across, down = (1, 1) if plain else (2, 4)
     columns = _columns(rounds, width)
     size = columns[-1] + 1
@@ -384,8 +412,11 @@ def _columns(rounds: Sequence[Round], width: int) -> list[int]:
 
 
 def _axis(rounds: Sequence[Round], size: int) -> list[str]:
-    """Return the two lines below the plot: its lower edge, and as many round numbers as fit. size:
-    the width of the plot, in columns."""
+    """Return the two lines below the plot: its lower edge, and as many round numbers as fit.
+
+    Args:
+        size: The width of the plot, in columns.
+    """
     row = [" "] * (size + 8)
     free = 0
     for column, each in zip(_columns(rounds, size), rounds, strict=True):

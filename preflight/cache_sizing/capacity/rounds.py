@@ -32,11 +32,13 @@ from preflight.cache_sizing.traces.formats import Request
 class TierModel(NamedTuple):
     """A tier as the model of rounds sees it.
 
-    fills: the tier begins to evict once the contexts of all clients have more tokens than this.
-    keeps: the tokens that this tier and all nearer tiers hold together once this one evicts.
-    sticky: a client's next request comes to the same cache. ordered: it evicts the least recently
-    used, the end of a conversation first. late: what a round adds arrives here only in the next
-    round."""
+    Attributes:
+        fills: The tier begins to evict once the contexts of all clients have more tokens than this.
+        keeps: The tokens that this tier and all nearer tiers hold together once this one evicts.
+        sticky: A client's next request comes to the same cache.
+        ordered: It evicts the least recently used, the end of a conversation first.
+        late: What a round adds arrives here only in the next round.
+    """
 
     name: str
     fills: Bounds | Unknown
@@ -55,8 +57,11 @@ class Turn(NamedTuple):
 
 
 def rounds_requests(workload: MultiTurnWorkload, block_tokens: int, seed: int) -> Iterator[Request]:
-    """Yield the requests of a workload, round by round. In each round all clients ask once, in a
-    random order, the same for the same ``seed``. Clients share no blocks."""
+    """Yield the requests of a workload, round by round.
+
+    In each round all clients ask once, in a random order, the same for the same ``seed``. Clients
+    share no blocks.
+    """
     rng = Random(seed)
     order, asked = list(range(workload.clients)), 0
     tokens = [0] * workload.clients
@@ -79,7 +84,8 @@ def rounds(
     workload: MultiTurnWorkload, page_tokens: int, tiers: Sequence[TierModel]
 ) -> tuple[Round, ...]:
     """Return for each round the least and the most that ``tiers``, the nearest first, still serve
-    of what was seen before, and which tiers evict."""
+    of what was seen before, and which tiers evict.
+    """
     every = []
     for number in range(1, workload.rounds + 1):
         ends = (cached_tokens(workload, at, page_tokens) for at in (number - 1, number))
@@ -109,7 +115,11 @@ def rounds(
 
 def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
     """Return whether the tier has certainly evicted by the end of the round; with ``maybe``,
-    whether it may have. False for a tier of unknown size."""
+    whether it may have.
+
+    Returns:
+        False for a tier of unknown size.
+    """
     if isinstance(tier.fills, Unknown):
         return False
     if maybe:
@@ -120,7 +130,10 @@ def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
 
 def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
     """Return the part of the reusable tokens (0 to 1) that the tier and all nearer ones serve:
-    least, most, and the mean over random orders. The mean is None if it is not known."""
+    least, most, and the mean over random orders.
+
+    The mean is None if it is not known.
+    """
     reusable = turn.clients * turn.before
     if not reusable:
         return 1.0, 1.0, 1.0
@@ -152,8 +165,11 @@ def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
 
 
 def _before_full(turn: Turn, tier: TierModel) -> float:
-    """Return the reusable tokens of clients whose turn comes before the tier is full. 0 if that is
-    not known, and for a late tier."""
+    """Return the reusable tokens of clients whose turn comes before the tier is full.
+
+    Returns:
+        0 if that is not known, and for a late tier.
+    """
     step = turn.after - turn.before
     if isinstance(tier.fills, Unknown) or step <= 0 or tier.late:
         return 0.0
@@ -199,7 +215,11 @@ _ANY_TOKENS = Bounds(0, 10**18)
 
 
 class Tiers(NamedTuple):
-    """The tiers of a server. disk_gets_evicted: disks get only the pages that the store evicts."""
+    """The tiers of a server.
+
+    Attributes:
+        disk_gets_evicted: Disks get only the pages that the store evicts.
+    """
 
     gpu: Tier
     host: Tier | None
@@ -239,7 +259,11 @@ def _group_bounds(tier: Tier) -> Bounds | Unknown:
 
 def _l2_model(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> TierModel:
     """Return the model of L2: the write policy says whether L2 gets what L1 gets, or what L1
-    evicts. gpu: tokens that L1 holds."""
+    evicts.
+
+    Args:
+        gpu: Tokens that L1 holds.
+    """
     holds = _group_bounds(host)
     if isinstance(holds, Unknown):
         return TierModel("L2", holds, holds)
@@ -259,7 +283,11 @@ def _l2_model(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> Tier
 
 
 def _l3_model(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierModel:
-    """Return the model of the store's pool (L3). nearer: the model of the tier in front."""
+    """Return the model of the store's pool (L3).
+
+    Args:
+        nearer: The model of the tier in front.
+    """
     holds = tier.tokens
     if isinstance(holds, Unknown):
         return TierModel("L3", holds, holds, ordered=False)
@@ -274,7 +302,11 @@ def _l3_model(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierMode
 
 
 def _ssd_model(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
-    """Return the model of SSD, which fills later with evicted pages alone. nearer: that of L3."""
+    """Return the model of SSD, which fills later with evicted pages alone.
+
+    Args:
+        nearer: That of L3.
+    """
     holds = disk.tokens
     if isinstance(holds, Unknown):
         return TierModel("SSD", holds, holds, ordered=False)

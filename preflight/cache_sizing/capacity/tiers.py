@@ -70,8 +70,11 @@ _DCP = Unknown("decode context parallelism: how tokens spread over ranks is not 
 class PageObjects(NamedTuple):
     """Sizes in bytes of the store's objects for one page, of all writing ranks together.
 
-    whole: objects that every page has. beside: objects that only some pages may have: the keys of a
-    sliding window, or a draft's cache."""
+    Attributes:
+        whole: Objects that every page has.
+        beside: Objects that only some pages may have: the keys of a sliding window, or a draft's
+            cache.
+    """
 
     page_tokens: int
     whole: tuple[int, ...]
@@ -85,7 +88,8 @@ class PageObjects(NamedTuple):
 @or_unknown
 def page_objects(request: PoolRequest) -> PageObjects:
     """Return the sizes of the objects that the store keeps for one page; Unknown if the model is
-    not known, or no layer keeps every token."""
+    not known, or no layer keeps every token.
+    """
     geometry = model_of(request)
     whole: list[int] = []
     beside: list[int] = []
@@ -113,8 +117,12 @@ def model_of(request: PoolRequest) -> ModelGeometry:
 
 
 def _token_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
-    """Return the bytes of a token on one rank by pipeline stage. Raises UnknownFactError for an
-    unknown model, linear-attention layers, and decode context parallelism."""
+    """Return the bytes of a token on one rank by pipeline stage.
+
+    Raises:
+        UnknownFactError: For an unknown model, linear-attention layers, and decode context
+            parallelism.
+    """
     geometry = model_of(request)
     if request.dcp > 1:
         raise UnknownFactError(_DCP)
@@ -127,7 +135,11 @@ def _token_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
 @or_unknown
 def held_token_bytes(request: PoolRequest) -> Bounds:
     """Return the GPU bytes (L1) of one token, on all ranks of a group together: the least without
-    sliding-window layers, the most with all layers. Unknown if ``_token_rows`` raises."""
+    sliding-window layers, the most with all layers.
+
+    Returns:
+        Unknown if ``_token_rows`` raises.
+    """
     rows = _token_rows(request)
     row = sum(sum(row.parts) + row.index_per_layer * row.index_layers for row in rows)
     sliding = sum(row.sliding for row in rows)
@@ -169,7 +181,10 @@ _MOST_DEVICE_TOKENS = 1 << 40
 
 
 def gpu_tier(deployment: Deployment) -> Tier:
-    """Return the server's L1 tier. Bytes and tokens are Unknown if the GPU or model is unknown."""
+    """Return the server's L1 tier.
+
+    Bytes and tokens are Unknown if the GPU or model is unknown.
+    """
     request = deployment.request
     tokens = request if isinstance(request, Unknown) else ratio_tokens(deployment.sized, request)
     if isinstance(request, Unknown) or isinstance(tokens, Unknown):
@@ -220,8 +235,11 @@ def _layout(deployment: Deployment) -> str:
 
 @or_unknown
 def _l2_tokens(deployment: Deployment) -> Bounds:
-    """Return the tokens that L2 holds in one group of ranks, which share the same tokens. Unknown
-    if L2 is refused, or if the model, a draft or the pools are not known."""
+    """Return the tokens that L2 holds in one group of ranks, which share the same tokens.
+
+    Returns:
+        Unknown if L2 is refused, or if the model, a draft or the pools are not known.
+    """
     request, memory = known(deployment.request), deployment.memory
     if memory.refused is not None:
         raise UnknownFactError(memory.refused)
@@ -247,8 +265,10 @@ def _l2_tokens(deployment: Deployment) -> Bounds:
 
 
 def _sized_tokens(deployment: Deployment, request: PoolRequest) -> Bounds:
-    """Return the L2 tokens of one group for ``--hicache-size``. Least and most differ for sliding
-    windows if the GPU's size is not known exactly."""
+    """Return the L2 tokens of one group for ``--hicache-size``.
+
+    Least and most differ for sliding windows if the GPU's size is not known exactly.
+    """
     counts: list[int | None] = [None]
     if model_of(request).sliding is not None:
         device, page = ratio_tokens(deployment.sized, request), request.page_tokens
@@ -289,8 +309,15 @@ def pool_tier(
     store_segments: tuple[Segments, ...] | Unknown,
     eviction: Eviction | Unknown,
 ) -> Tier | None:
-    """Return the store's pool, L3: what it holds before its master evicts. None if the server has
-    no store. objects: of a page. store_segments: the segments of the pool."""
+    """Return the store's pool, L3: what it holds before its master evicts.
+
+    Args:
+        objects: Of a page.
+        store_segments: The segments of the pool.
+
+    Returns:
+        None if the server has no store.
+    """
     if deployment.server.store is None:
         return None
     try:
@@ -311,7 +338,11 @@ def pool_tier(
 
 def pages_held(objects: PageObjects, parts: tuple[Segments, ...], eviction: Eviction) -> int:
     """Return how many whole pages the pool takes before its master evicts, by its watermark or
-    because an object finds no place. parts: the pool's segments."""
+    because an object finds no place.
+
+    Args:
+        parts: The pool's segments.
+    """
     total = sum(part.bytes * part.number for part in parts)
     by_watermark = int(total * eviction.watermark) // sum(objects.whole)
     if len(set(objects.whole)) == 1:
@@ -359,8 +390,11 @@ def offload_tier(
 ) -> Tier | None:
     """Return the SSD tier; None if nothing is offloaded to disks.
 
-    counts: how many of each process run, by name. folders: offload folders by path. The tier's size
-    is Unknown if a process has no limit and its disk was not read."""
+    Args:
+        counts: How many of each process run, by name.
+        folders: Offload folders by path. The tier's size is Unknown if a process has no limit and
+            its disk was not read.
+    """
     limit, parts, unread = 0, [], None
     for process in processes:
         offload = offload_of(process)
@@ -402,7 +436,11 @@ NO_SEGMENT = (
 
 
 class Segments(NamedTuple):
-    """``number`` equal segments of ``bytes`` each. what: who contributes them, in words."""
+    """``number`` equal segments of ``bytes`` each.
+
+    Attributes:
+        what: Who contributes them, in words.
+    """
 
     what: str
     bytes: int
@@ -412,9 +450,13 @@ class Segments(NamedTuple):
 class Eviction(NamedTuple):
     """When the master evicts, and how much.
 
-    watermark: the master evicts once a larger part of the pool (0 to 1) is full. origin: where the
-    watermark comes from. ratio: the part of all objects that goes at once. lease_seconds: how long
-    an object that was asked for stays. cachelib: the master uses its other allocator."""
+    Attributes:
+        watermark: The master evicts once a larger part of the pool (0 to 1) is full.
+        origin: Where the watermark comes from.
+        ratio: The part of all objects that goes at once.
+        lease_seconds: How long an object that was asked for stays.
+        cachelib: The master uses its other allocator.
+    """
 
     watermark: float
     origin: str
@@ -424,15 +466,25 @@ class Eviction(NamedTuple):
 
 
 def _workers(consumer: Consumer, client: Client, inputs: LaunchInputs, number: int) -> int:
-    """Return how many workers of one host have a client. Raises UnknownFactError."""
+    """Return how many workers of one host have a client.
+
+    Raises:
+        UnknownFactError: If a fact that it needs is not known.
+    """
     alone = client.first_if_mla and known(inputs.geometry[number]).kind is AttentionKind.MLA
     return known(consumer.engines if alone else consumer.ranks)
 
 
 @or_unknown
 def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
-    """Return all segments of the cluster's store. Unknown if a process's segments are not known, or
-    no process contributes. Raises UsageError if the hosts are no multiple of a server's hosts."""
+    """Return all segments of the cluster's store.
+
+    Returns:
+        Unknown if a process's segments are not known, or no process contributes.
+
+    Raises:
+        UsageError: If the hosts are no multiple of a server's hosts.
+    """
     hosts = cluster_hosts(inputs, cluster)
     every: list[Segments] = []
     for process in inputs.processes:
@@ -466,9 +518,13 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
 
 @or_unknown
 def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, wanted: float | None) -> Eviction:
-    """Return when the launch's master evicts. wanted: the watermark to take; for None that of the
-    master's flag, else the default of the release ``mooncake``. Unknown for an unresolved flag;
-    raises UsageError for an invalid one."""
+    """Return when the launch's master evicts.
+
+    Args:
+        wanted: The watermark to take; for None that of the master's flag, else the default of the
+            release ``mooncake``. Unknown for an unresolved flag; raises UsageError for an invalid
+            one.
+    """
     release = mooncake_release(mooncake)
     watermark, ratio = release.eviction_watermark, release.eviction_ratio
     origin, lease = f"default of Mooncake {mooncake}", release.lease_seconds
@@ -492,7 +548,11 @@ def eviction(processes: tuple[LaunchProcess, ...], mooncake: str, wanted: float 
 
 def _duration_seconds(word: Word, name: str) -> float:
     """Return the seconds of a master's flag: ``10000`` (milliseconds), ``500ms``, ``10s``, ``5m``
-    or ``1h``. Raises UnknownFactError if it is unresolved, and UsageError for other texts."""
+    or ``1h``.
+
+    Raises:
+        UnknownFactError: If it is unresolved, and UsageError for other texts.
+    """
     if word.unresolved:
         raise UnknownFactError(why_unresolved(word))
     match = re.fullmatch(r"\s*([0-9]+)\s*(ms|s|m|h)?\s*", word.text, re.IGNORECASE)
@@ -504,8 +564,11 @@ def _duration_seconds(word: Word, name: str) -> float:
 
 
 def _part_of_flag(word: Word, name: str) -> float:
-    """Return a master's flag as a part of the pool, 0 to 1. Raises UnknownFactError if it is
-    unresolved, and UsageError for other texts."""
+    """Return a master's flag as a part of the pool, 0 to 1.
+
+    Raises:
+        UnknownFactError: If it is unresolved, and UsageError for other texts.
+    """
     if word.unresolved:
         raise UnknownFactError(why_unresolved(word))
     if (part := parse_part(word.text)) is None:

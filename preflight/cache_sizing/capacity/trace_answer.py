@@ -32,9 +32,13 @@ _FIRST_SIZE = 125
 class TraceRequest(NamedTuple):
     """What is asked about a trace.
 
-    routing: a ``Routing.how`` to use in place of the router's. prefill_tokens_per_second: to turn
-    tokens into seconds; None to leave these out. curve: show the hit curve. hit_rate: tell the
-    cache that reaches this rate, 0 to 1. marks: (name, tokens), more sizes to show on the curve."""
+    Attributes:
+        routing: A ``Routing.how`` to use in place of the router's.
+        prefill_tokens_per_second: To turn tokens into seconds; None to leave these out.
+        curve: Show the hit curve.
+        hit_rate: Tell the cache that reaches this rate, 0 to 1.
+        marks: (name, tokens), more sizes to show on the curve.
+    """
 
     routing: str | None = None
     prefill_tokens_per_second: float | None = None
@@ -45,7 +49,10 @@ class TraceRequest(NamedTuple):
 
 class ServerReplay(NamedTuple):
     """The result of one server's replay, with the least and the most that its tiers hold.
-    l1_with_l2: L1 is not known, and its hits are counted with those of L2."""
+
+    Attributes:
+        l1_with_l2: L1 is not known, and its hits are counted with those of L2.
+    """
 
     least: Flows
     most: Flows
@@ -57,10 +64,12 @@ class ServerReplay(NamedTuple):
 class TraceAnswer(NamedTuple):
     """A trace as a whole, and the result of each server, in the order of the capacity's servers.
 
-    block_tokens: what hits are counted by: the trace's blocks, or pages if these are larger.
-    span_seconds: from the first request to the last; None if no time is recorded. best: (size in
-    blocks, part of all accesses that the best possible cache of that size answers). The part is
-    None if only a sample of the blocks was followed."""
+    Attributes:
+        block_tokens: What hits are counted by: the trace's blocks, or pages if these are larger.
+        span_seconds: From the first request to the last; None if no time is recorded.
+        best: (size in blocks, part of all accesses that the best possible cache of that size
+            answers). The part is None if only a sample of the blocks was followed.
+    """
 
     trace: Trace
     block_tokens: int
@@ -90,9 +99,16 @@ def trace_answers(
     query: TraceRequest,
     tell: Callable[[str], None],
 ) -> tuple[TraceAnswer, ...]:
-    """Read a trace once, and replay it on the servers of each of ``capacities``. Return one answer
-    for each. tell: called with a line of progress. Raises UsageError for a bad record, or for
-    sticky routing if the trace names no conversations."""
+    """Read a trace once, and replay it on the servers of each of ``capacities``.
+
+    Return one answer for each.
+
+    Args:
+        tell: Called with a line of progress.
+
+    Raises:
+        UsageError: For a bad record, or for sticky routing if the trace names no conversations.
+    """
     page = page_of(capacities[0])
     merge = max(1, page // trace.block_tokens) if page % trace.block_tokens == 0 else 1
     block = trace.block_tokens * merge
@@ -142,8 +158,12 @@ def _server_replays(
     span: float | None,
     plans: Iterable[tuple[ReplayPlan | Unknown, tuple[Replay, ...]]],
 ) -> Iterator[ServerReplay | Unknown]:
-    """Yield the result of each server, or why it was not replayed. plans: each with its replays,
-    that of the least sizes first. span: seconds of the trace; None if no time is recorded."""
+    """Yield the result of each server, or why it was not replayed.
+
+    Args:
+        plans: Each with its replays, that of the least sizes first.
+        span: Seconds of the trace; None if no time is recorded.
+    """
     for plan, replays in plans:
         if isinstance(plan, Unknown):
             yield plan
@@ -167,9 +187,13 @@ def _tier_blocks(answer: CapacityAnswer, block: int) -> Iterator[int]:
 
 
 class ReplayPlan(NamedTuple):
-    """How one server is replayed. sizes: with the least that its tiers hold and with the most; a
-    single one if both are the same. l1_with_l2: L1 is not known, and its hits are counted with
-    those of L2."""
+    """How one server is replayed.
+
+    Attributes:
+        sizes: With the least that its tiers hold and with the most; a single one if both are the
+            same.
+        l1_with_l2: L1 is not known, and its hits are counted with those of L2.
+    """
 
     sizes: tuple[TierSizes, ...]
     rules: Rules
@@ -182,8 +206,11 @@ class ReplayPlan(NamedTuple):
 
 
 def replay_plans(answer: CapacityAnswer, query: TraceRequest) -> list[ReplayPlan | Unknown]:
-    """Return how each server is to be replayed, in order. Behind a router, the first of several
-    equal servers is replayed with the caches of all; the others are Unknown."""
+    """Return how each server is to be replayed, in order.
+
+    Behind a router, the first of several equal servers is replayed with the caches of all; the
+    others are Unknown.
+    """
     plans = [plan_of(server, answer.router, query) for server in answer.servers]
     if answer.router is None:
         return plans
@@ -207,8 +234,10 @@ def plan_of(
     server: ServerCapacity, router: Router | None, query: TraceRequest
 ) -> ReplayPlan | Unknown:
     """Return how a server is to be replayed; Unknown if the server reuses nothing, or if L1 and L2
-    are both unknown. An unknown L1 is taken as half of L2, and any other unknown tier is left out,
-    each with a note."""
+    are both unknown.
+
+    An unknown L1 is taken as half of L2, and any other unknown tier is left out, each with a note.
+    """
     deployment, tiers = server.deployment, server.tiers
     if not deployment.reuses:
         return Unknown("no request finds what an earlier one left: the radix cache is off")
@@ -261,7 +290,11 @@ def rules_of(release: SglangRelease, write_policy: str) -> Rules:
 
 
 def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -> Iterator[str]:
-    """Yield notes on what a replay assumes and leaves out. router: None with ``--routing``."""
+    """Yield notes on what a replay assumes and leaves out.
+
+    Args:
+        router: None with ``--routing``.
+    """
     rules, store = plan.rules, plan.rules.store
     if rules.caches > 1:
         why = f" ({router.origin})" if router else ""
@@ -302,8 +335,12 @@ def _threshold(server: ServerCapacity) -> int:
 
 
 def _trace_notes(trace: Trace, page: int, block: int, requests: int, tokens: int) -> Iterator[str]:
-    """Yield the trace's own notes, and a note if its blocks do not fit the pages. page, block: in
-    tokens. tokens: of all prompts."""
+    """Yield the trace's own notes, and a note if its blocks do not fit the pages.
+
+    Args:
+        page, block: In tokens.
+        tokens: Of all prompts.
+    """
     yield from trace.notes
     if block > page and tokens:
         more = 100 * requests * (block - page) / tokens

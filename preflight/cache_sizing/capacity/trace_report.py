@@ -20,8 +20,11 @@ Row = list[str]
 
 
 def trace_text(capacity: CapacityAnswer, answer: TraceAnswer, width: int, plot: str) -> str:
-    """Return the whole answer as text, without a final newline. plot: the drawn curve, shown if the
-    curve is asked for."""
+    """Return the whole answer as text, without a final newline.
+
+    Args:
+        plot: The drawn curve, shown if the curve is asked for.
+    """
     parts = [filled(trace_head(answer), width)]
     for server, replay in zip(capacity.servers, answer.servers, strict=True):
         if isinstance(replay, Unknown):
@@ -78,8 +81,11 @@ def _counts(least: int, most: int) -> str:
 def tier_rows(
     server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer
 ) -> tuple[Row, list[Row]]:
-    """Return (headings, rows) of what each tier answers. After the tiers come the rows "all", for
-    all tiers together, and "none", for what no tier answers."""
+    """Return (headings, rows) of what each tier answers.
+
+    After the tiers come the rows "all", for all tiers together, and "none", for what no tier
+    answers.
+    """
     speed = answer.query.prefill_tokens_per_second
     heads = ["tier", "hits", "tokens not computed", "tokens evicted"]
     rows = []
@@ -107,8 +113,11 @@ def tier_rows(
 
 
 def _sums(flows: Flows, name: str, l1_with_l2: bool) -> tuple[float, int, int]:
-    """Return (part of accesses that hit, tokens saved, blocks evicted) of a tier. l1_with_l2: hits
-    and saved tokens of "L2" include those of L1."""
+    """Return (part of accesses that hit, tokens saved, blocks evicted) of a tier.
+
+    Args:
+        l1_with_l2: Hits and saved tokens of "L2" include those of L1.
+    """
     names = ("L1", "L2") if l1_with_l2 and name == "L2" else (name,)
     saved = sum(flows.saved[each] for each in names)
     return sum(map(flows.rate, names)), saved, flows.evicted[name]
@@ -119,7 +128,10 @@ _MOVES = (("L1", "L2"), ("L2", "L1"), ("L2", "L3"), ("L3", "L2"), ("L3", "SSD"),
 
 def moves(server: ServerCapacity, replay: ServerReplay, answer: TraceAnswer) -> Iterator[str]:
     """Yield a sentence for each two tiers between which bytes were moved, and one on requests
-    longer than L1. Nothing if the bytes of a token are not known."""
+    longer than L1.
+
+    Nothing if the bytes of a token are not known.
+    """
     size = server.capacity.bytes_per_token
     if isinstance(size, Unknown):
         return
@@ -147,8 +159,10 @@ def tier_sizes(capacity: CapacityAnswer, answer: TraceAnswer) -> list[tuple[str,
 
 
 def curve_rows(capacity: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list[Row]]:
-    """Return (headings, rows) of what one cache answers, by its size. The first column names the
-    tier or mark, if any, that has this size."""
+    """Return (headings, rows) of what one cache answers, by its size.
+
+    The first column names the tier or mark, if any, that has this size.
+    """
     size = capacity.servers[0].capacity.bytes_per_token
     known: dict[int, str] = {}
     for name, blocks in tier_sizes(capacity, answer):
@@ -168,7 +182,8 @@ def curve_rows(capacity: CapacityAnswer, answer: TraceAnswer) -> tuple[Row, list
 
 def curve_sentences(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[str]:
     """Yield sentences on the hit curve: its ceiling, its knee, the cache for the hit rate that was
-    asked about, and the sampling error if a sample was followed."""
+    asked about, and the sampling error if a sample was followed.
+    """
     curve, block = answer.curve, answer.block_tokens
     size = capacity.servers[0].capacity.bytes_per_token
 
@@ -198,8 +213,10 @@ def curve_sentences(capacity: CapacityAnswer, answer: TraceAnswer) -> Iterator[s
 
 
 def _sizing_flags(server: ServerCapacity, tokens: int) -> Iterator[str]:
-    """Yield flags with which L2 alone, or the pool alone, holds ``tokens``. Nothing for a tier that
-    is missing or of unknown size, and for L2 of several caches."""
+    """Yield flags with which L2 alone, or the pool alone, holds ``tokens``.
+
+    Nothing for a tier that is missing or of unknown size, and for L2 of several caches.
+    """
     host, store, size = server.tiers.host, server.tiers.store, server.capacity.bytes_per_token
     if host is not None and server.deployment.groups == 1:
         l2_tokens, taken = host.tokens, host.bytes

@@ -22,10 +22,15 @@ _MOST_TOKENS = 10**15
 class MultiTurnWorkload(NamedTuple):
     """Clients that each hold one conversation of several rounds.
 
-    first_tokens: of the first question. next_tokens: of each later one. output_tokens: of each
-    answer. origin: where the workload was written. random_order: clients take turns at random.
-    barrier: a round begins when the last has ended for all. shorter: the numbers are the most, and
-    real questions and rounds may be fewer and shorter."""
+    Attributes:
+        first_tokens: Of the first question.
+        next_tokens: Of each later one.
+        output_tokens: Of each answer.
+        origin: Where the workload was written.
+        random_order: Clients take turns at random.
+        barrier: A round begins when the last has ended for all.
+        shorter: The numbers are the most, and real questions and rounds may be fewer and shorter.
+    """
 
     clients: int
     rounds: int
@@ -66,9 +71,16 @@ _SWITCHES = tuple(
 def workload_of(
     options: WorkloadOptions, processes: Sequence[LaunchProcess]
 ) -> MultiTurnWorkload | Unknown | None:
-    """Return the workload of ``options.command``, else of the launch's last benchmark. Numbers in
-    ``options`` replace numbers of that workload, or make a workload if none exists. None if nothing
-    is given, or only a length. Raises UsageError for incomplete or invalid numbers."""
+    """Return the workload of ``options.command``, else of the launch's last benchmark.
+
+    Numbers in ``options`` replace numbers of that workload, or make a workload if none exists.
+
+    Returns:
+        None if nothing is given, or only a length.
+
+    Raises:
+        UsageError: For incomplete or invalid numbers.
+    """
     workload: MultiTurnWorkload | Unknown | None = None
     for process in processes if options.command is None else ():
         if process.kind is ProcessKind.BENCHMARK:
@@ -95,7 +107,11 @@ def workload_of(
 
 
 def _with_numbers(workload: MultiTurnWorkload, numbers: WorkloadOptions) -> MultiTurnWorkload:
-    """Return the workload with the given numbers. Raises UsageError for one out of bounds."""
+    """Return the workload with the given numbers.
+
+    Raises:
+        UsageError: For one out of bounds.
+    """
     length = numbers.request_length
     names = "clients", "rounds", "first_tokens", "next_tokens", "output_tokens"
     counts = numbers.clients, numbers.rounds, length, length, numbers.output_length
@@ -106,7 +122,11 @@ def _with_numbers(workload: MultiTurnWorkload, numbers: WorkloadOptions) -> Mult
 
 def read_command(text: str) -> MultiTurnWorkload:
     """Read a workload from ``python3 bench_multiturn.py --num-clients 80 ...``, or from its options
-    alone. Raises UsageError for another command line."""
+    alone.
+
+    Raises:
+        UsageError: For another command line.
+    """
     try:
         argv = shlex.split(text, comments=True)
     except ValueError as error:
@@ -123,7 +143,11 @@ def read_command(text: str) -> MultiTurnWorkload:
 
 def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
     """Return the workload of a benchmark that the launch starts; Unknown if one of its options is
-    unresolved. Raises UsageError for an invalid value."""
+    unresolved.
+
+    Raises:
+        UsageError: For an invalid value.
+    """
     before = ""
     for word in process.arguments:
         flags = before, word.text.partition("=")[0]
@@ -137,9 +161,13 @@ def _of_process(process: LaunchProcess) -> MultiTurnWorkload | Unknown:
 
 
 def _options(argv: Sequence[str], where: str) -> dict[str, str]:
-    """Return the benchmark's options by name, with its defaults. The last of equal options wins,
-    and options that do not change the workload are left out. Raises UsageError for a missing
-    value, or for the beginning of a name."""
+    """Return the benchmark's options by name, with its defaults.
+
+    The last of equal options wins, and options that do not change the workload are left out.
+
+    Raises:
+        UsageError: For a missing value, or for the beginning of a name.
+    """
     values, left = dict(_DEFAULTS), iter(argv)
     for word in left:
         flag, equals, value = word.removeprefix("--").partition("=")
@@ -160,8 +188,14 @@ def _options(argv: Sequence[str], where: str) -> dict[str, str]:
 
 
 def _workload(options: Mapping[str, str], where: str) -> MultiTurnWorkload:
-    """Return the workload of the benchmark's options. where: their origin, for messages. Raises
-    UsageError for an invalid value."""
+    """Return the workload of the benchmark's options.
+
+    Args:
+        where: Their origin, for messages.
+
+    Raises:
+        UsageError: For an invalid value.
+    """
 
     def number(name: str) -> int:
         """Return an option as an integer; raise UsageError if it is not a whole number."""

@@ -75,8 +75,11 @@ class Frontier(NamedTuple):
     """The largest divisions of the memory that a host takes, as points on a line from the least L2
     to the most.
 
-    points: ordered by L2, the least first. ranks: on this host, each with an L2 of that size.
-    share: this host's part (0 to 1) of the segment size that is set for all hosts."""
+    Attributes:
+        points: Ordered by L2, the least first.
+        ranks: On this host, each with an L2 of that size.
+        share: This host's part (0 to 1) of the segment size that is set for all hosts.
+    """
 
     points: tuple[SizeValues, ...]
     ranks: int
@@ -88,8 +91,11 @@ class Frontier(NamedTuple):
         return first // GIGABYTE, last // GIGABYTE
 
     def at(self, l2_bytes: int) -> SizeValues:
-        """Return the division with ``l2_bytes`` of L2 on each rank. Its segment lies on the line
-        between the two nearest points, rounded down to whole MiB, at least 1 MiB."""
+        """Return the division with ``l2_bytes`` of L2 on each rank.
+
+        Its segment lies on the line between the two nearest points, rounded down to whole MiB, at
+        least 1 MiB.
+        """
         points = self.points
         below = [points[0], *(each for each in points if (each.l2_bytes or 0) <= l2_bytes)][-1]
         above = next((each for each in points if (each.l2_bytes or 0) >= l2_bytes), points[-1])
@@ -106,9 +112,12 @@ class Frontier(NamedTuple):
     def goals(self, now: SizeValues) -> Iterator[tuple[str, SizeValues]]:
         """Yield (name, division) of other goals, to compare with the best division.
 
-        now: the sizes of the launch as written. ``balanced``: L2 and the segment take about the
-        same memory. ``l2``: the segment of ``now``. ``pool``: the L2 of ``now``. ``now``: both
-        sizes, which may not fit. A goal is left out if ``now`` lacks a size that the goal keeps."""
+        Args:
+            now: The sizes of the launch as written. ``balanced``: L2 and the segment take about the
+                same memory. ``l2``: the segment of ``now``. ``pool``: the L2 of ``now``.
+            now: Both sizes, which may not fit. A goal is left out if ``now`` lacks a size that the
+                goal keeps.
+        """
 
         def uneven(values: SizeValues) -> float:
             l2, segment = values.l2_bytes or 0, values.segment_bytes or 0
@@ -134,11 +143,14 @@ class Frontier(NamedTuple):
 class Division(NamedTuple):
     """One division of the memory with the cache hits that a replay of the workload gave.
 
-    about: ``best``, ``now``, or a goal's name; "" for a division that was only tried. rates: for
-    each replayed server (least, most). With rounds they are the part of the tokens seen before that
-    is still kept, with a trace the part of all accesses. tier_tokens: (tier, tokens that it holds,
-    of all servers). unique: tokens that are held at least once. evicts: (tier, first round in which
-    it may evict); None if it never does."""
+    Attributes:
+        about: ``best``, ``now``, or a goal's name; "" for a division that was only tried.
+        rates: For each replayed server (least, most). With rounds they are the part of the tokens
+            seen before that is still kept, with a trace the part of all accesses.
+        tier_tokens: (tier, tokens that it holds, of all servers).
+        unique: Tokens that are held at least once.
+        evicts: (tier, first round in which it may evict); None if it never does.
+    """
 
     about: str
     values: SizeValues
@@ -156,10 +168,15 @@ class Division(NamedTuple):
 class DivisionChoice(NamedTuple):
     """Why a division was chosen: the hits of each division that was tried.
 
-    tried: the chosen division first, then those with a name. workload: None for a trace. trace: its
-    path. ceiling: the part of the trace that a cache of any size could answer. next_gib: (size,
-    tokens of the trace that one GiB more would save), empty without a trace. capacity, replay: the
-    best division's tiers, and the trace replayed on them; None without a trace."""
+    Attributes:
+        tried: The chosen division first, then those with a name.
+        workload: None for a trace.
+        trace: Its path.
+        ceiling: The part of the trace that a cache of any size could answer.
+        next_gib: (size, tokens of the trace that one GiB more would save), empty without a trace.
+        capacity, replay: The best division's tiers, and the trace replayed on them; None without a
+            trace.
+    """
 
     tried: tuple[Division, ...]
     notes: tuple[str, ...] = ()
@@ -183,7 +200,10 @@ class DivisionChoice(NamedTuple):
 
 
 class Chooser:
-    """Orders divisions of a launch's memory by the cache hits of a replay. Call ``begin`` first."""
+    """Orders divisions of a launch's memory by the cache hits of a replay.
+
+    Call ``begin`` first.
+    """
 
     def __init__(
         self,
@@ -193,8 +213,13 @@ class Chooser:
         root: Root,
         tell: Tell,
     ) -> None:
-        """Replay nothing yet. basis: the workload or trace to replay. now: the sizes that the
-        launch has, which may not fit. tell: called with a line of progress."""
+        """Replay nothing yet.
+
+        Args:
+            basis: The workload or trace to replay.
+            now: The sizes that the launch has, which may not fit.
+            tell: Called with a line of progress.
+        """
         self._basis, self._now, self._tell = basis, now, tell
         self._options, self._root, self._count = options, root, 0
         self._tried: list[Division] = []
@@ -205,11 +230,18 @@ class Chooser:
 
     def begin(self, values: SizeValues, inputs: LaunchInputs, capped: bool = True) -> int:
         """Take the launch from which all divisions are computed, and return the least useful L2 of
-        a rank, in bytes. That is 1 GB, or more if SGLang demands an L2 larger than the GPU's cache.
+        a rank, in bytes.
 
-        values: the sizes that ``inputs`` were sized with. capped: never return more than the L2 of
-        ``values``. Raises UnknownFactError if L2, L3 or the workload is not known, and UsageError
-        for an impossible workload."""
+        That is 1 GB, or more if SGLang demands an L2 larger than the GPU's cache.
+
+        Args:
+            values: The sizes that ``inputs`` were sized with.
+            capped: Never return more than the L2 of ``values``.
+
+        Raises:
+            UnknownFactError: If L2, L3 or the workload is not known, and UsageError for an
+                impossible workload.
+        """
         request = CapacityRequest(Cluster(self._basis.hosts))
         self._values = values
         self._base = compute_capacity(inputs, self._options, self._root, request, {})
@@ -231,7 +263,9 @@ class Chooser:
 
     def capacity(self, values: SizeValues) -> CapacityAnswer:
         """Return the launch's tiers, with tokens scaled from the sizes of ``begin`` to ``values``.
-        Bytes are not changed."""
+
+        Bytes are not changed.
+        """
         base = self._values
         l2 = (values.l2_bytes or 0) / (base.l2_bytes or 1)
         segment = (values.segment_bytes or 0) / (base.segment_bytes or 1)
@@ -244,14 +278,18 @@ class Chooser:
 
     def kept(self, values: SizeValues, orders: int, clients: int, buffers: bool = False) -> float:
         """Return the least part (0 to 1) of the tokens seen before that a server still keeps.
-        orders, clients (``most_clients``), buffers: as ``replay_workload`` takes them."""
+        orders, clients (``most_clients``), buffers: as ``replay_workload`` takes them.
+        """
         return min(low for low, _ in self._rates(self.capacity(values), orders, clients, buffers))
 
     def _rates(
         self, capacity: CapacityAnswer, orders: int, clients: int, buffers: bool = False
     ) -> Rates:
-        """Return ``replay_workload`` of the tiers of ``capacity``. Without ``buffers``, the store
-        is left out if a conversation is longer than the prefetch budget of a server."""
+        """Return ``replay_workload`` of the tiers of ``capacity``.
+
+        Without ``buffers``, the store is left out if a conversation is longer than the prefetch
+        budget of a server.
+        """
         assert self.workload is not None
         if not buffers and not self._reads_l3(capacity):
             servers = capacity.servers
@@ -261,8 +299,10 @@ class Chooser:
 
     def order(self, frontier: Frontier) -> list[SizeValues]:
         """Replay the workload or the trace on divisions of the frontier and on its goals; return
-        their sizes, the best first. The launch's own sizes and the division with L2 as staging are
-        replayed, but not returned."""
+        their sizes, the best first.
+
+        The launch's own sizes and the division with L2 as staging are replayed, but not returned.
+        """
         if self._basis.trace is None:
             self._tried = self._tried_on_rounds(frontier)
             self._choice = DivisionChoice((), (), self.workload)
@@ -272,11 +312,14 @@ class Chooser:
 
     def _tried_on_rounds(self, frontier: Frontier) -> list[Division]:
         """Replay the rounds on a grid of divisions, then with more clients on the goals and around
-        the grid's best. Return the divisions that were replayed with more clients, the best first.
-        After them comes the grid without its best.
+        the grid's best.
+
+        Return the divisions that were replayed with more clients, the best first. After them comes
+        the grid without its best.
 
         Without a workload, SGLang's published one with more clients than any division holds becomes
-        ``self.workload``."""
+        ``self.workload``.
+        """
         grid = list(frontier.grid(GRID))
         if self.workload is None:  # the published one, with more clients than a division holds
             capacities = [self.capacity(values) for values in grid]
@@ -306,8 +349,11 @@ class Chooser:
         return sorted(best, key=self._sort_key, reverse=True) + tried[_RUNNERS_UP:]
 
     def staged_bytes(self, values: SizeValues) -> int:
-        """Return the L2 of a rank that stages ``_STAGED`` conversations, in bytes (whole GB). 0 if
-        a server only decodes, lacks buffer_only mode or has it on, or its L2 is not known."""
+        """Return the L2 of a rank that stages ``_STAGED`` conversations, in bytes (whole GB).
+
+        Returns:
+            0 if a server only decodes, lacks buffer_only mode or has it on, or its L2 is not known.
+        """
         assert self.workload is not None
         length, sizes = self.workload.context_tokens(self.workload.rounds), []
         for server in self.capacity(values).servers:
@@ -320,8 +366,10 @@ class Chooser:
         return -(-max(sizes) // GIGABYTE) * GIGABYTE
 
     def _buffered(self, frontier: Frontier) -> Iterator[Division]:
-        """Yield one division with L2 as staging alone. Nothing if ``staged_bytes`` is 0, or more
-        than the largest L2 of the frontier."""
+        """Yield one division with L2 as staging alone.
+
+        Nothing if ``staged_bytes`` is 0, or more than the largest L2 of the frontier.
+        """
         l2 = self.staged_bytes(frontier.points[0])
         if l2 and l2 <= (frontier.points[-1].l2_bytes or 0):
             values = frontier.at(max(frontier.points[0].l2_bytes or 0, l2))
@@ -331,7 +379,10 @@ class Chooser:
 
     def _tried_on_trace(self, frontier: Frontier) -> list[Division]:
         """Replay the trace on a grid of divisions and on the goals; return all these divisions, the
-        best first. Keeps the replay of the best, with its notes, for ``choice_of``."""
+        best first.
+
+        Keeps the replay of the best, with its notes, for ``choice_of``.
+        """
         every = [("", values) for values in frontier.grid(GRID)]
         every += frontier.goals(self._now)
         capacities = [self.capacity(values) for _, values in every]
@@ -361,13 +412,18 @@ class Chooser:
 
     def _sort_key(self, division: Division) -> tuple[bool, float, int, int]:
         """Return the key to sort divisions by, larger for a better one: whether the division may be
-        chosen, the part kept (to a thousandth), unique tokens, and the bytes of L2."""
+        chosen, the part kept (to a thousandth), unique tokens, and the bytes of L2.
+        """
         is_choice, l2_bytes = division.about not in _NOT_CHOSEN, division.values.l2_bytes or 0
         return is_choice, round(division.kept, 3), division.unique, l2_bytes
 
     def choice_of(self, values: SizeValues) -> DivisionChoice | None:
         """Return why ``values`` were chosen: the division of ``values``, then those with a name,
-        the best first. None if nothing was tried."""
+        the best first.
+
+        Returns:
+            None if nothing was tried.
+        """
         if not self._tried:
             return None
         alike = (each for each in self._tried if each.values.l2_bytes == values.l2_bytes)
@@ -378,7 +434,10 @@ class Chooser:
 
     def _next_gib(self, values: SizeValues) -> tuple[tuple[str, int], ...]:
         """Return (size, tokens of the trace that one more GiB would save) for L2 and the segment.
-        () without a trace, or if the trace came from stdin and cannot be read again."""
+
+        Returns:
+            () without a trace, or if the trace came from stdin and cannot be read again.
+        """
         if self._basis.trace in (None, "-"):
             return ()
         more, (l2, segment, _) = _MORE_GIB * GIB, values
@@ -392,7 +451,10 @@ class Chooser:
         self, capacities: Sequence[CapacityAnswer], marks: tuple[tuple[str, int], ...] = ()
     ) -> tuple[TraceAnswer, ...]:
         """Replay the trace once, on all of ``capacities``; return an answer for each, in order.
-        marks: (label, tokens) to mark on the curve."""
+
+        Args:
+            marks: (label, tokens) to mark on the curve.
+        """
         trace = open_trace(self._basis.trace or "", page_of(capacities[0]))
         routing = None if self._routing is None or capacities[0].router else "cache-aware"
         return trace_answers(capacities, trace, TraceRequest(routing, marks=marks), self._tell)
@@ -401,8 +463,11 @@ class Chooser:
         self, capacity: CapacityAnswer
     ) -> tuple[tuple[tuple[str, int], ...], int, tuple[tuple[str, int | None], ...]]:
         """Return three things: (tier, least tokens of all servers together), the tokens held at
-        least once, and (tier, first round in which it may evict, or None). The third is () for a
-        trace; if there are several servers, its rounds are those of the last server."""
+        least once, and (tier, first round in which it may evict, or None).
+
+        The third is () for a trace; if there are several servers, its rounds are those of the last
+        server.
+        """
         tokens: dict[str, int] = {}
         evicts: dict[str, int | None] = {}
         for server in capacity.servers:
@@ -416,8 +481,10 @@ class Chooser:
         return tuple(tokens.items()), _unique(capacity), tuple(evicts.items())
 
     def _reads_l3(self, capacity: CapacityAnswer) -> bool:
-        """Return whether L3 is read: a conversation fits the prefetch budget of every server. Also
-        True for a trace, and if a budget is not known."""
+        """Return whether L3 is read: a conversation fits the prefetch budget of every server.
+
+        Also True for a trace, and if a budget is not known.
+        """
         if self.workload is None:
             return True
         length = self.workload.context_tokens(self.workload.rounds)
@@ -446,8 +513,11 @@ def _scaled(tier: Tier | None, factor: float) -> Tier | None:
 
 
 def _unique(capacity: CapacityAnswer) -> int:
-    """Return how many different tokens L1, L2 and the store hold. All three keep the same tokens,
-    but with another policy than write_through L1 and L2 add up. SSD is left out."""
+    """Return how many different tokens L1, L2 and the store hold.
+
+    All three keep the same tokens, but with another policy than write_through L1 and L2 add up. SSD
+    is left out.
+    """
     in_servers, in_store = 0, 0
     for server in capacity.servers:
         tiers = server.tiers
@@ -469,12 +539,20 @@ def replay_workload(
     buffers: bool = False,
 ) -> Rates:
     """Replay a workload; return for each server (least, most) of the part of the tokens seen before
-    that it still keeps. A server that cannot be replayed is left out.
+    that it still keeps.
 
-    orders: how many orders of the clients are averaged. most_clients: of a workload with more, this
-    many are replayed, on tiers that are smaller in proportion. routing: a ``Routing.how``, used if
-    the launch has no router; None is round-robin. buffers: as if L2 were staging (buffer_only).
-    Raises UnknownFactError if no server can be replayed."""
+    A server that cannot be replayed is left out.
+
+    Args:
+        orders: How many orders of the clients are averaged.
+        most_clients: Of a workload with more, this many are replayed, on tiers that are smaller in
+            proportion.
+        routing: A ``Routing.how``, used if the launch has no router; None is round-robin.
+        buffers: As if L2 were staging (buffer_only).
+
+    Raises:
+        UnknownFactError: If no server can be replayed.
+    """
     page, whole = page_of(capacity), workload.context_tokens(workload.rounds)
     blocks = -(-_BLOCKS // workload.rounds) * workload.rounds
     block = max(page, whole // blocks // page * page)
@@ -508,7 +586,11 @@ def _requests(
     workload: MultiTurnWorkload, block: int, seed: int
 ) -> tuple[tuple[Request, ...], int]:
     """Return a workload's requests in blocks of ``block`` tokens, and how many of all their blocks
-    were seen in an earlier round. seed: for the random order of the clients."""
+    were seen in an earlier round.
+
+    Args:
+        seed: For the random order of the clients.
+    """
     requests, before = tuple(rounds_requests(workload, block, seed)), dict[int | None, int]()
     seen = 0
     for request in requests:
@@ -519,7 +601,12 @@ def _requests(
 
 def _kept_part(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) -> float:
     """Return the part (0 to 1) of the blocks seen before that hits; 1 if none was seen before.
-    plan: with one size of the tiers. block: tokens of a block. seed: of the clients' order."""
+
+    Args:
+        plan: With one size of the tiers.
+        block: Tokens of a block.
+        seed: Of the clients' order.
+    """
     (replay,) = plan.replays(block)
     requests, seen = _requests(workload, block, seed)
     for request in requests:
@@ -528,8 +615,11 @@ def _kept_part(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: 
 
 
 def _trace_rates(answer: TraceAnswer) -> Rates:
-    """Return the (least, most) hit rate of each server that is replayed. Raises UsageError if no
-    server is replayed."""
+    """Return the (least, most) hit rate of each server that is replayed.
+
+    Raises:
+        UsageError: If no server is replayed.
+    """
     if not answer.replayed and isinstance(answer.servers[0], Unknown):
         raise UsageError(f"--trace: {answer.servers[0].reason}")
     both = (sorted((1 - each.least.missed, 1 - each.most.missed)) for each in answer.replayed)

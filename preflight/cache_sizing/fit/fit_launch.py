@@ -74,14 +74,22 @@ DESCRIBED_NAME = "the host that is described"
 class FitResult(NamedTuple):
     """The answer of ``fit`` with what is shown or written beside it.
 
-    edited: the launch's files with the new sizes; None if ``command`` has them, or nothing fits.
-    written: paths that were written. command: the launch's new command line, if it was given as a
-    command, or the whole script of a first launch; else "". host_commands: what sets the pools and
-    limits of the host. assumptions: about a host that was described. state, machine: launch and
-    host that were asked about. hints: what would let more fit. first: a first launch, for --model.
-    ignored: (check, reason) that count for nothing; waivers_over: waivers that ended, so their
-    checks count again. unread: notes on parts of the launch that the numbers leave out. choice: why
-    the best division was chosen; None for another goal."""
+    Attributes:
+        edited: The launch's files with the new sizes; None if ``command`` has them, or nothing
+            fits.
+        written: Paths that were written.
+        command: The launch's new command line, if it was given as a command, or the whole script of
+            a first launch; else "".
+        host_commands: What sets the pools and limits of the host.
+        assumptions: About a host that was described.
+        state, machine: Launch and host that were asked about.
+        hints: What would let more fit.
+        first: A first launch, for --model.
+        ignored: (check, reason) that count for nothing; waivers_over: waivers that ended, so their
+            checks count again.
+        unread: Notes on parts of the launch that the numbers leave out.
+        choice: Why the best division was chosen; None for another goal.
+    """
 
     launch: str
     host: str
@@ -107,8 +115,12 @@ class FitResult(NamedTuple):
 class FirstLaunch(NamedTuple):
     """A launch that is not written yet: one server on all GPUs of a host, on regular pages.
 
-    ranks: one for each GPU. where: the GPUs in words. nics: RDMA devices; none for TCP. buffers: L2
-    is staging alone (buffer_only)."""
+    Attributes:
+        ranks: One for each GPU.
+        where: The GPUs in words.
+        nics: RDMA devices; none for TCP.
+        buffers: L2 is staging alone (buffer_only).
+    """
 
     model: str
     ranks: int
@@ -117,8 +129,13 @@ class FirstLaunch(NamedTuple):
     buffers: bool = False
 
     def script(self, name: str, l2_gb: int, segment_bytes: int) -> str:
-        """Return the text of the launch script. name: of the script's file. l2_gb: L2 of each rank,
-        in 10^9 bytes. segment_bytes: segments of all ranks together."""
+        """Return the text of the launch script.
+
+        Args:
+            name: Of the script's file.
+            l2_gb: L2 of each rank, in 10^9 bytes.
+            segment_bytes: Segments of all ranks together.
+        """
         nics = quote(",".join(self.nics)) if self.nics else ""
         ib_device = ' \\\n  --mooncake-ib-device "$MOONCAKE_DEVICE"' if nics else ""
         buffers = " \\\n  --hicache-host-memory-mode buffer_only" if self.buffers else ""
@@ -144,8 +161,14 @@ class FirstLaunch(NamedTuple):
 
 
 def first_launch(model: str, host: Host, buffers: bool = False) -> FirstLaunch:
-    """Return a launch of ``model`` on all GPUs of the host, for ``fit`` to begin with. Raises
-    UsageError if no GPU is known. buffers: L2 is staging alone (buffer_only)."""
+    """Return a launch of ``model`` on all GPUs of the host, for ``fit`` to begin with.
+
+    Args:
+        buffers: L2 is staging alone (buffer_only).
+
+    Raises:
+        UsageError: If no GPU is known.
+    """
     count = len(read_gpus(host.root, None).on_pci)
     if not count:
         raise UsageError("--model: how many GPUs there are is not known: give --gpus, as 8xH100")
@@ -158,7 +181,11 @@ def first_launch(model: str, host: Host, buffers: bool = False) -> FirstLaunch:
 
 def with_first_launch(result: FitResult, first: FirstLaunch, path: str) -> FitResult:
     """Return the result with the script of ``first``, in the sizes that fit, as its ``command`` (""
-    if nothing fits). path: of the script's file; "" if no file is written."""
+    if nothing fits).
+
+    Args:
+        path: Of the script's file; "" if no file is written.
+    """
     values = result.answer.values
     result = result._replace(first=True, launch=path or f"a first launch of {first.model}")
     if result.answer.fits is None:
@@ -171,8 +198,11 @@ def with_first_launch(result: FitResult, first: FirstLaunch, path: str) -> FitRe
 
 
 def write_first(path: str, script: str) -> tuple[str, ...]:
-    """Write a new, executable file with the script; return (path,). Raises UsageError if the file
-    exists or cannot be written."""
+    """Write a new, executable file with the script; return (path,).
+
+    Raises:
+        UsageError: If the file exists or cannot be written.
+    """
     try:
         with open(path, "x", encoding="utf-8") as file:
             file.write(script)
@@ -193,13 +223,23 @@ def fit_launch(
     basis: CompareBy | None = None,
 ) -> FitResult | Unknown:
     """Find the largest sizes of a launch that fit the host, and edit the launch to have them.
-    Writes no file. Unknown if the launch was not read in time.
 
-    goal: value of a ``Goal``; None for "best", or for the only size that the launch has. "best"
-    becomes "l2" if divisions cannot be compared, by ``basis``. keep_bytes: memory to stay
-    available. write: the caller will write the files. chosen: which checks to use. Raises
-    UsageError if the launch cannot be read, has no size for the goal, or, with ``write``, is no
-    file."""
+    Writes no file.
+
+    Args:
+        goal: Value of a ``Goal``; None for "best", or for the only size that the launch has. "best"
+            becomes "l2" if divisions cannot be compared, by ``basis``.
+        keep_bytes: Memory to stay available.
+        write: The caller will write the files.
+        chosen: Which checks to use.
+
+    Returns:
+        Unknown if the launch was not read in time.
+
+    Raises:
+        UsageError: If the launch cannot be read, has no size for the goal, or, with ``write``, is
+            no file.
+    """
     selection = selection_of(chosen)
     sized = size_within(launch_words, host, timeout_seconds)
     if isinstance(sized, Unknown):
@@ -284,10 +324,14 @@ def _without_limits(launch: WrittenLaunch) -> WrittenLaunch:
 
 
 def _for_description(answer: FitAnswer, machine: HostState, topics: frozenset[str]) -> FitAnswer:
-    """Return the answer for a host that was only described. Warnings and unknowns of host checks
-    are taken out of ``beside``, except findings with a need whose check reads one of ``topics``.
+    """Return the answer for a host that was only described.
 
-    topics: of devices that the description leaves out. Their checks become ``not_described``."""
+    Warnings and unknowns of host checks are taken out of ``beside``, except findings with a need
+    whose check reads one of ``topics``.
+
+    Args:
+        topics: Of devices that the description leaves out. Their checks become ``not_described``.
+    """
     asked = {check.id: topics.intersection(check.topics) for check, _ in machine.checks}
 
     def is_kept(each: Finding) -> bool:
@@ -314,7 +358,10 @@ def _edited(
     launch: LaunchWords, state: LaunchState, host: Host, answer: FitAnswer
 ) -> tuple[Edited | None, str]:
     """Return (the launch's files with the new sizes, ""), or for a command (None, its new command
-    line). If no edit and no line can be made, the first value has an advice for every size."""
+    line).
+
+    If no edit and no line can be made, the first value has an advice for every size.
+    """
     launch_words = launch.words
     changed = with_values(state.launch, answer.sizes, answer.values)
     if launch_words == (state.launch.name,):  # a file is called as it was given
@@ -331,7 +378,8 @@ def _host_commands(answer: FitAnswer, context: Context) -> Iterator[str]:
     """Yield commands to run on the host before the launch; nothing if no size fits.
 
     The commands grow the huge page pools, also for the next boot, and mend failures and warnings
-    that are the same for every size. A container's memory limit is yielded as a comment."""
+    that are the same for every size. A container's memory limit is yielded as a comment.
+    """
     if answer.fits is None:
         return
     settings = []
@@ -361,7 +409,10 @@ _MARK = b"\xef\xbb\xbf"
 
 def write_edits(edits: Sequence[Edit]) -> tuple[str, ...]:
     """Write each edited file, with the old text in a copy beside it (``COPY``); return the paths.
-    Raises UsageError if writing fails or, before any is written, if a file has changed since."""
+
+    Raises:
+        UsageError: If writing fails or, before any is written, if a file has changed since.
+    """
     path = why = ""
     try:
         for edit in edits:
@@ -391,11 +442,15 @@ def _write(edit: Edit) -> None:
 
 def launch_hosts(sizing: LaunchSizing, gpus: int) -> tuple[int, str]:
     """Return how many hosts like this one run the launch's servers with one shared store, at least
-    1, and a sentence for the user. The sentence is "" if nothing is to be told.
+    1, and a sentence for the user.
 
-    gpus: GPUs of this host; 0 if not known. Each copy of a server is counted as one host if two
-    copies do not fit the GPUs of a host. Otherwise it is not known how many copies share a host,
-    and all copies together are counted as one host."""
+    The sentence is "" if nothing is to be told.
+
+    Args:
+        gpus: GPUs of this host; 0 if not known. Each copy of a server is counted as one host if two
+            copies do not fit the GPUs of a host. Otherwise it is not known how many copies share a
+            host, and all copies together are counted as one host.
+    """
     taken = sizing.group
     if taken is not None and taken.group.in_turn:
         return 1, ""
@@ -442,7 +497,10 @@ _SWITCH = "MC_STORE_USE_HUGEPAGE"
 
 def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
     """Yield a sentence on each change that ``fit`` does not make and that lets larger sizes fit,
-    with the sizes. Nothing for the goal best, or if no size can be given."""
+    with the sizes.
+
+    Nothing for the goal best, or if no size can be given.
+    """
     if not answer.reason and answer.goal is not Goal.BEST:
         yield from _released_hint(state, host, answer)
         yield from _regular_hint(state, host, answer)
@@ -450,7 +508,10 @@ def hints(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[st
 
 def _regular_hint(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
     """Yield a hint if a larger L2 would pass SGLang's memory check with the pools on regular pages,
-    without ``MC_STORE_USE_HUGEPAGE``. Nothing unless the goal is L2 and that check limits L2."""
+    without ``MC_STORE_USE_HUGEPAGE``.
+
+    Nothing unless the goal is L2 and that check limits L2.
+    """
     stopped = [*answer.blocking, *(each for bound in answer.bounds for each in bound.findings)]
     gated = answer.goal is Goal.L2 and any(finding.check == GATE.id for finding in stopped)
     reading = state.launch.reading
@@ -472,7 +533,10 @@ def _regular_hint(state: LaunchState, host: HostState, answer: FitAnswer) -> Ite
 
 def _released_hint(state: LaunchState, host: HostState, answer: FitAnswer) -> Iterator[str]:
     """Yield a hint if larger sizes would fit once free huge pages that this launch does not take, 1
-    GiB or more, were given back. Nothing here lowers a pool, so the user has to."""
+    GiB or more, were given back.
+
+    Nothing here lowers a pool, so the user has to.
+    """
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
     if isinstance(hugetlb, Unknown) or isinstance(hugetlb.hugetlb.pools, Unknown):
         return
@@ -503,8 +567,11 @@ def _released_hint(state: LaunchState, host: HostState, answer: FitAnswer) -> It
 
 
 def _is_larger(larger: SizeValues, answer: FitAnswer) -> bool:
-    """Return whether ``larger`` has more L2 or segment than the answer and less of neither. True if
-    nothing fits in the answer."""
+    """Return whether ``larger`` has more L2 or segment than the answer and less of neither.
+
+    Returns:
+        True if nothing fits in the answer.
+    """
     if answer.fits is None:
         return True
     more = [(new or 0) - (old or 0) for new, old in zip(larger, answer.values, strict=True)][:2]
@@ -513,7 +580,10 @@ def _is_larger(larger: SizeValues, answer: FitAnswer) -> bool:
 
 def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib]:
     """Yield, for each size that ``goal`` is about, the cost of 1 GiB more on this host, and the
-    tokens that the GiB would hold. Nothing if the launch could not be sized."""
+    tokens that the GiB would hold.
+
+    Nothing if the launch could not be sized.
+    """
     shown = judgement.sizing.shown
     if shown is None:
         return
@@ -530,9 +600,14 @@ def shares(judgement: Judgement, goal: Goal, models: Models) -> Iterator[NextGib
 def _next_gib(
     size: str, mapped: list[Allocation], what: MemoryKind, times: int, tokens: int | None
 ) -> NextGib:
-    """Return the cost of 1 GiB more of ``size`` ("l2" or "segment"). mapped: all allocations. what:
-    the kind that tells the page size; if none lies outside the arena, the arena tells it. times:
-    how often the host has the size. tokens: how many 1 GiB holds; None if not known."""
+    """Return the cost of 1 GiB more of ``size`` ("l2" or "segment").
+
+    Args:
+        mapped: All allocations.
+        what: The kind that tells the page size; if none lies outside the arena, the arena tells it.
+        times: How often the host has the size.
+        tokens: How many 1 GiB holds; None if not known.
+    """
     of_size = [a for a in mapped if a.what == what and a.backing is not Backing.ARENA]
     of_size = of_size or [a for a in mapped if a.what == MemoryKind.ARENA]
     page = max((a.page_size_bytes for a in of_size if a.on_huge_pages), default=0)
@@ -542,8 +617,11 @@ def _next_gib(
 
 def _gib_tokens(judgement: Judgement, models: Models, *, of_one_rank: bool) -> int | None:
     """Return the tokens that 1 GiB more holds, for the first server with known pools: with
-    ``of_one_rank`` as L2 of each rank, else in the store. None if no pools are known, or if the
-    model is not known and the store is meant."""
+    ``of_one_rank`` as L2 of each rank, else in the store.
+
+    Returns:
+        None if no pools are known, or if the model is not known and the store is meant.
+    """
     for process in judgement.sizing.inputs.processes:
         memory = judgement.sizing.inputs.memory.get(process.number)
         if process.server is None or memory is None:

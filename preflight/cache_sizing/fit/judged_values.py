@@ -45,7 +45,10 @@ _CACHE = ("Inactive(file)", "Active(file)", "SReclaimable")
 
 
 class PlannedRoot(RecordingRoot):
-    """``inner`` with other texts, by path, in place of some files. Nothing is written to disk."""
+    """``inner`` with other texts, by path, in place of some files.
+
+    Nothing is written to disk.
+    """
 
     def __init__(self, inner: Root, texts: dict[str, str]) -> None:
         super().__init__(inner)
@@ -57,8 +60,13 @@ class PlannedRoot(RecordingRoot):
 
 def planned_root(root: Root, pools: Iterable[PoolTarget], default_page_bytes: int) -> Root:
     """Return ``root`` as it would read once the huge page pools are set to ``pools``: their counts
-    grow, and free memory shrinks. Pages bound to no node come from all nodes, as in Linux; no pool
-    is lowered. default_page_bytes: the page size of meminfo and ``vm.nr_hugepages``."""
+    grow, and free memory shrinks.
+
+    Pages bound to no node come from all nodes, as in Linux; no pool is lowered.
+
+    Args:
+        default_page_bytes: The page size of meminfo and ``vm.nr_hugepages``.
+    """
     grown = [target for target in pools if target.pages > (target.now_pages or 0)]
     if not grown:
         return root
@@ -99,7 +107,8 @@ def released_root(root: Root, pools: Iterable[Pool]) -> Root:
     """Return ``root`` as it would read if free huge pages were given back to their node's memory.
 
     Each node keeps as many free pages as the whole pool has promised (``reserved_pages``), for any
-    node may have to supply the promised pages."""
+    node may have to supply the promised pages.
+    """
     now = PlannedRoot(root, {})
     for huge_pool in pools:
         size, name = huge_pool.page_size_bytes, f"hugepages-{huge_pool.page_size_bytes // KIB}kB"
@@ -123,7 +132,9 @@ def released_root(root: Root, pools: Iterable[Pool]) -> Root:
 
 def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
     """Return two dicts, in bytes by NUMA node: free memory, and page cache that can be reclaimed.
-    If no node can be read, all available memory is taken as free on node 0."""
+
+    If no node can be read, all available memory is taken as free on node 0.
+    """
     free: dict[int, int] = {}
     cache: dict[int, int] = {}
     for numa_node, table in read_node_meminfo(root).items():
@@ -141,7 +152,9 @@ def _node_memory(root: Root) -> tuple[dict[int, int], dict[int, int]]:
 
 def _spread_evenly(pages: int, room: Mapping[int, int]) -> dict[int, int]:
     """Return pages by node: ``pages`` spread evenly over nodes, none beyond its ``room`` (pages).
-    Pages for which no node has room are spread evenly over all nodes."""
+
+    Pages for which no node has room are spread evenly over all nodes.
+    """
     shares = dict.fromkeys(room, 0)
     left, open_nodes = pages, [numa_node for numa_node in room if room[numa_node] > 0]
     while left and open_nodes:
@@ -180,8 +193,10 @@ def _take_node_memory(now: PlannedRoot, numa_node: int, size: int) -> None:
 
 
 def _change_rows(now: PlannedRoot, name: str, changes: Mapping[str, int]) -> None:
-    """Add ``changes`` to rows of the meminfo file ``name``: bytes for rows in kB, else pages. No
-    value falls below zero, and rows that the file does not have are ignored."""
+    """Add ``changes`` to rows of the meminfo file ``name``: bytes for rows in kB, else pages.
+
+    No value falls below zero, and rows that the file does not have are ignored.
+    """
     content = now.text(name)
     if isinstance(content, Unknown):
         return
@@ -221,8 +236,11 @@ _SET = (Kind.ULIMIT, Kind.SYSCTL, Kind.SHM_SIZE)
 
 
 def is_mended(finding: Finding) -> bool:
-    """Return whether a setting of the host or a container mends a finding for all sizes. False for
-    a finding that passes or is unknown, and for the checks ``ROOM``."""
+    """Return whether a setting of the host or a container mends a finding for all sizes.
+
+    Returns:
+        False for a finding that passes or is unknown, and for the checks ``ROOM``.
+    """
     if finding.status not in (Status.FAIL, Status.WARN) or finding.check in ROOM:
         return False
     if finding.settings and all(setting.kind in _SET for setting in finding.settings):
@@ -234,9 +252,13 @@ def is_mended(finding: Finding) -> bool:
 class HostState(NamedTuple):
     """A host as it is now, and how it is judged.
 
-    facts: all topics, read once. checks: those to judge with. keep_bytes: memory to stay available.
-    left_out: tells by a check's id that its findings do not count. trying: called at each
-    judgement, to show progress."""
+    Attributes:
+        facts: All topics, read once.
+        checks: Those to judge with.
+        keep_bytes: Memory to stay available.
+        left_out: Tells by a check's id that its findings do not count.
+        trying: Called at each judgement, to show progress.
+    """
 
     root: Root
     facts: Facts
@@ -257,9 +279,13 @@ class LaunchState(NamedTuple):
 class Judgement(NamedTuple):
     """What ``check`` would say of the launch with ``values``, once the plan is applied.
 
-    pools: the plan's targets. planned: the host with these pools; facts are read from it.
-    room_bytes: about how much memory is left beyond what is mapped, what is kept and what SGLang's
-    memory check asks for; negative if too little. It only guides the search, and judges nothing."""
+    Attributes:
+        pools: The plan's targets.
+        planned: The host with these pools; facts are read from it.
+        room_bytes: About how much memory is left beyond what is mapped, what is kept and what
+            SGLang's memory check asks for; negative if too little. It only guides the search, and
+            judges nothing.
+    """
 
     values: SizeValues
     sizing: LaunchSizing
@@ -287,9 +313,13 @@ class Goal(Enum):
 
 class CompareBy(NamedTuple):
     """The requests that are replayed to compare divisions: of a workload, or of the trace with this
-    path. With neither, of the launch's benchmark, or else of SGLang's published one.
+    path.
 
-    hosts: how many share the store; None to leave that to the launch."""
+    With neither, of the launch's benchmark, or else of SGLang's published one.
+
+    Attributes:
+        hosts: How many share the store; None to leave that to the launch.
+    """
 
     workload: WorkloadOptions = WorkloadOptions()
     trace: str | None = None
@@ -298,7 +328,8 @@ class CompareBy(NamedTuple):
 
 class SizeBound(NamedTuple):
     """Why ``size`` ("l2" or "segment") cannot be ``value_bytes``, one step larger: the findings
-    that stop this value, the worst first."""
+    that stop this value, the worst first.
+    """
 
     size: str
     value_bytes: int
@@ -308,8 +339,12 @@ class SizeBound(NamedTuple):
 class NextGib(NamedTuple):
     """What 1 GiB more of one size costs and buys, if the host had room for it.
 
-    size: "l2" or "segment". host_bytes: memory of this host. pages: number of huge pages, each of
-    ``page_bytes``; 0 on regular pages. tokens: None if the model's geometry is not known."""
+    Attributes:
+        size: "l2" or "segment".
+        host_bytes: Memory of this host.
+        pages: Number of huge pages, each of ``page_bytes``; 0 on regular pages.
+        tokens: None if the model's geometry is not known.
+    """
 
     size: str
     host_bytes: int
@@ -321,14 +356,19 @@ class NextGib(NamedTuple):
 class FitAnswer(NamedTuple):
     """The sizes that fit, and how they were judged.
 
-    values: the sizes that fit. fits: their judgement; None if nothing fits. Then ``reason`` says
-    why no size can be given, or if it is "", ``blocking`` is what stops the sizes in ``values``.
-
-    sizes: where the launch sets its sizes. least: the judgement of the least sizes. unknown:
-    findings of gates that could not be judged at any size. bounds: what stops each size of the
-    goal. beside: other findings of check, the worst first. shares: what 1 GiB more costs. gates:
-    the checks that sizes were held against. not_described: checks of devices that the description
-    of the host leaves out."""
+    Attributes:
+        values: The sizes that fit.
+        fits: Their judgement; None if nothing fits. Then ``reason`` says why no size can be given,
+            or if it is "", ``blocking`` is what stops the sizes in ``values``.
+        sizes: Where the launch sets its sizes.
+        least: The judgement of the least sizes.
+        unknown: Findings of gates that could not be judged at any size.
+        bounds: What stops each size of the goal.
+        beside: Other findings of check, the worst first.
+        shares: What 1 GiB more costs.
+        gates: The checks that sizes were held against.
+        not_described: Checks of devices that the description of the host leaves out.
+    """
 
     goal: Goal
     sizes: Knobs
@@ -363,9 +403,13 @@ def judged_values(
 ) -> Judgement:
     """Judge the launch with ``values`` on the host as it will be once the plan is applied.
 
-    ids: of the host's checks to judge by, beside the checks of the launch; None for all. With
-    ``ids``, values whose huge pages cannot be reserved are judged no further. Raises UsageError if
-    the launch has an invalid value."""
+    Args:
+        ids: Of the host's checks to judge by, beside the checks of the launch; None for all. With
+            ``ids``, values whose huge pages cannot be reserved are judged no further.
+
+    Raises:
+        UsageError: If the launch has an invalid value.
+    """
     host.trying()
     launch, sizing = sized_values(state, host, values)
     needs = launch_needs(sizing)
@@ -419,9 +463,11 @@ def facts_with_pools(planned: Root, needs: LaunchNeeds, before: Facts) -> Facts:
 
 
 def _judge_keep(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list[Finding], int]:
-    """Judge whether ``keep_bytes`` stay available once the launch is mapped. Return the finding in
-    a list, empty if ``keep_bytes`` is 0, and the bytes that stay (negative if too few, 0 if
-    unknown)."""
+    """Judge whether ``keep_bytes`` stay available once the launch is mapped.
+
+    Return the finding in a list, empty if ``keep_bytes`` is 0, and the bytes that stay (negative if
+    too few, 0 if unknown).
+    """
     memory: MemoryFacts | Unknown = facts.topic("memory")
     try:
         available, taken = known(known(memory).value("MemAvailable")), known(regular_bytes(needs))
@@ -441,7 +487,8 @@ def _judge_keep(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list
 
 def _pool_room(targets: Sequence[PoolTarget], hugetlb: HugetlbFacts | Unknown) -> int:
     """Return about how many bytes the huge page pools could still grow by beyond ``targets``,
-    evenly on all NUMA nodes; 1 << 62 if no target is bound to a node whose free memory is known."""
+    evenly on all NUMA nodes; 1 << 62 if no target is bound to a node whose free memory is known.
+    """
     free = {} if isinstance(hugetlb, Unknown) else hugetlb.node_free_bytes
     rooms = [
         free[numa_node] - (pages - (now or 0)) * page_bytes
@@ -453,7 +500,11 @@ def _pool_room(targets: Sequence[PoolTarget], hugetlb: HugetlbFacts | Unknown) -
 
 def _gate_room(sizing: LaunchSizing, facts: Facts) -> int:
     """Return about how many bytes are available beyond what SGLang's memory check asks for when the
-    last rank starts: the least over all servers. 0 if the host's available memory is unknown."""
+    last rank starts: the least over all servers.
+
+    Returns:
+        0 if the host's available memory is unknown.
+    """
     memory: MemoryFacts | Unknown = facts.topic("memory")
     available = memory if isinstance(memory, Unknown) else memory.value("MemAvailable")
     if isinstance(available, Unknown) or sizing.shown is None:
@@ -482,7 +533,8 @@ _NO_GATES = {"rdma.fork-safe", "l3-repeats-l2"}
 
 def sensitive_ids(first: Judgement, second: Judgement) -> frozenset[str]:
     """Return the ids of the gates: ``GATES``, and the checks whose findings differ between two
-    judgements of the launch with different sizes, except ``_NO_GATES``."""
+    judgements of the launch with different sizes, except ``_NO_GATES``.
+    """
     low, high = Counter(first.findings), Counter(second.findings)
     changed = (finding.check for finding in (low - high) + (high - low))
     return frozenset({*GATES, *changed} - _NO_GATES)

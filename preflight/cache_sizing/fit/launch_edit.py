@@ -36,8 +36,13 @@ from preflight.launches.source import Command, Origin, Reading, SourceError, Wor
 class LaunchTexts(NamedTuple):
     """The texts of a launch's file and of its env files, as they were read.
 
-    path: of the launch's file. texts: by path. env_files: paths as they were given. environment:
-    the caller's. is_local: the launch's host is this machine."""
+    Attributes:
+        path: Of the launch's file.
+        texts: By path.
+        env_files: Paths as they were given.
+        environment: The caller's.
+        is_local: The launch's host is this machine.
+    """
 
     path: str
     texts: Mapping[str, str]
@@ -46,8 +51,10 @@ class LaunchTexts(NamedTuple):
     is_local: bool = True
 
     def read(self, texts: Mapping[str, str]) -> Reading:
-        """Return the launch that ``texts``, edited or not, have in place of the files. Raises
-        SourceError."""
+        """Return the launch that ``texts``, edited or not, have in place of the files.
+
+        Raises SourceError.
+        """
         env_texts = [(name, texts[name]) for name in self.env_files]
         return read_text(texts[self.path], self.path, self.environment, env_texts)
 
@@ -61,8 +68,11 @@ class LaunchTexts(NamedTuple):
 def launch_texts(
     path: str, env_files: tuple[str, ...], environment: Mapping[str, str], is_local: bool = True
 ) -> LaunchTexts | None:
-    """Read the launch's file ``path`` and its env files. None if one of these files does not exist,
-    is too large or is not UTF-8."""
+    """Read the launch's file ``path`` and its env files.
+
+    Returns:
+        None if one of these files does not exist, is too large or is not UTF-8.
+    """
     texts: dict[str, str] = {}
     for name in (path, *env_files):
         if not os.path.isfile(name):
@@ -75,8 +85,13 @@ def launch_texts(
 
 
 def command_line(before: Reading, after: Reading) -> str:
-    """Return ``after`` as one shell command without secrets. Variables are written that differ from
-    ``before`` or come from the command line. "" unless ``after`` has exactly one command."""
+    """Return ``after`` as one shell command without secrets.
+
+    Variables are written that differ from ``before`` or come from the command line.
+
+    Returns:
+        "" unless ``after`` has exactly one command.
+    """
     if len(after.commands) != 1:
         return ""
     old, new = before.commands[0], after.commands[0]
@@ -100,7 +115,10 @@ def proposals(
     texts: Mapping[str, str], place: ValuePlace, text: str | None
 ) -> Iterator[tuple[str, str]]:
     """Yield candidates (path, edited text) that may set ``place`` to ``text``, or for None remove
-    the variable. Candidates nearest to the place's origin come first; each may be wrong."""
+    the variable.
+
+    Candidates nearest to the place's origin come first; each may be wrong.
+    """
     for path in sorted(texts, key=lambda path: path != (place.origin or Origin("")).source):
         line = place.origin.line if place.origin and place.origin.source == path else None
         content = texts[path]
@@ -112,7 +130,8 @@ def proposals(
 
 def _replaced(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
     """Yield ``content`` with the new value ``text`` in place of one occurrence of the old value,
-    once for each occurrence, the nearest to ``line`` first."""
+    once for each occurrence, the nearest to ``line`` first.
+    """
     new, old = text, place.old
     if place.form == "json":
         # The value within a JSON text, whose quotes the file may write with backslashes.
@@ -139,7 +158,8 @@ def _places(content: str, old: str, line: int | None) -> list[tuple[int, int]]:
 
 def _removed(content: str, place: ValuePlace) -> Iterator[str]:
     """Yield candidates of ``content`` with one occurrence of the variable removed: a whole line, an
-    ``-e`` option, or a word."""
+    ``-e`` option, or a word.
+    """
     name = re.escape(place.name)
     quoted = rf"""["']?{name}\s*[=:]\s*(?:"[^"\n]*"|'[^'\n]*'|[^\s"']*)["']?"""
     patterns = (
@@ -158,8 +178,10 @@ def _removed(content: str, place: ValuePlace) -> Iterator[str]:
 
 def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iterator[str]:
     """Yield candidates of ``content`` with a new flag behind the word ``place.old``, or with a new
-    variable. The variable is written like a Mooncake variable of the file
-    (``MOONCAKE_MASTER``...)."""
+    variable.
+
+    The variable is written like a Mooncake variable of the file (``MOONCAKE_MASTER``...).
+    """
     if place.form == "new-flag":
         beside = place.old
         for start, end in _places(content, beside, line):
@@ -184,8 +206,10 @@ def _added(content: str, place: ValuePlace, text: str, line: int | None) -> Iter
 
 
 def _added_like(content: str, other: str, name: str, text: str) -> Iterator[str]:
-    """Yield candidate texts of a launch file with a new variable ``name`` of value ``text``. The
-    variable is written the way ``other`` is: on the line below, or beside it on the same line."""
+    """Yield candidate texts of a launch file with a new variable ``name`` of value ``text``.
+
+    The variable is written the way ``other`` is: on the line below, or beside it on the same line.
+    """
     for match in re.finditer(rf"(?m)^(?P<line>[^\n#]*\b{other}\b[^\n]*)\n?", content):
         whole = match["line"]
         value = re.search(rf"{other}(?P<between>[\"']?[ \t]*[=:][ \t]*)(?P<value>[^\n]*)", whole)
@@ -219,8 +243,12 @@ class Edit(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What to change by hand, and why no edit is made. text: the value to write; None to remove
-    ``name``. where: file and line, or the like."""
+    """What to change by hand, and why no edit is made.
+
+    Attributes:
+        text: The value to write; None to remove ``name``.
+        where: File and line, or the like.
+    """
 
     name: str
     text: str | None
@@ -229,7 +257,12 @@ class Advice(NamedTuple):
 
 
 class Edited(NamedTuple):
-    """A launch after editing. reading: of the edited files. advice: what could not be edited."""
+    """A launch after editing.
+
+    Attributes:
+        reading: Of the edited files.
+        advice: What could not be edited.
+    """
 
     edits: tuple[Edit, ...]
     advice: tuple[Advice, ...]
@@ -237,8 +270,10 @@ class Edited(NamedTuple):
 
 
 def edit_texts(source: LaunchTexts, sizes: Knobs, values: SizeValues) -> Edited:
-    """Edit the texts of a launch to have ``values``; write no file. A value that cannot be edited
-    for certain becomes an advice."""
+    """Edit the texts of a launch to have ``values``; write no file.
+
+    A value that cannot be edited for certain becomes an advice.
+    """
     texts = dict(source.texts)
     reading = source.read(texts)
     advice: list[Advice] = []
@@ -275,7 +310,8 @@ def by_hand(reading: Reading, sizes: Knobs, values: SizeValues) -> Edited:
 
 def _configuration(source: LaunchTexts, place: ValuePlace, text: str) -> Edit | str:
     """Return the edit that sets the segment size in the JSON file of ``place``; a str says why that
-    file cannot be edited."""
+    file cannot be edited.
+    """
     path = source.path_of(place.name)
     before = None if path is None else read_small_file(path)
     if path is None or before is None:
@@ -316,7 +352,11 @@ def _valid_edit(
     text: str | None,
 ) -> tuple[dict[str, str], Reading] | None:
     """Return the edited texts and their reading for the first candidate that sets ``text`` at
-    ``place`` and changes nothing else. None if none of the first ``_MOST_TRIES`` does."""
+    ``place`` and changes nothing else.
+
+    Returns:
+        None if none of the first ``_MOST_TRIES`` does.
+    """
     wanted = _wanted(reading, place, text)
     noted = {note.id for note in reading.notes}
     for tries, (path, after) in enumerate(proposals(texts, place, text)):
@@ -351,8 +391,11 @@ def meaning(command: Command) -> Meaning:
 
 
 def _is_wanted(after: Meaning, wanted: Meaning, place: ValuePlace, text: str | None) -> bool:
-    """Return whether a command ``after`` an edit means the same as ``wanted``. A new variable may
-    be added to other commands too, and wrapper words may hold the variable's assignment."""
+    """Return whether a command ``after`` an edit means the same as ``wanted``.
+
+    A new variable may be added to other commands too, and wrapper words may hold the variable's
+    assignment.
+    """
     added = after.environment.get(place.name)
     if place.form == "new-variable" and added is not None and added == (text, ()):
         # Programs beside those that read it may have it too.

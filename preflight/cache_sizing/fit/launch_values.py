@@ -30,13 +30,14 @@ _IN_JSON = regex(r'("global_segment_size"\s*:\s*)("(?:[^"\\]|\\.)*"|-?[0-9][0-9.
 class ValuePlace(NamedTuple):
     """One place in a launch where a value stands, or is to be added.
 
-    form: how it is written. ``flag``: the word after ``name``. ``joined``: ``--name=value`` in one
-    word. ``variable``: an environment variable. ``json``: a key within the word ``at``. ``file``: a
-    key of the JSON file ``name``. ``new-flag``: to be added after the word ``at``.
-    ``new-variable``: to be added.
-
-    commands: the indices of the commands that have this place. at: index of a word in the command,
-    -1 without one. old: the value as it stands now, "" if none; for ``new-flag`` the word ``at``.
+    Attributes:
+        form: How it is written. ``flag``: the word after ``name``. ``joined``: ``--name=value`` in
+            one word. ``variable``: an environment variable. ``json``: a key within the word ``at``.
+            ``file``: a key of the JSON file ``name``. ``new-flag``: to be added after the word
+            ``at``. ``new-variable``: to be added.
+        commands: The indices of the commands that have this place.
+        at: Index of a word in the command, -1 without one.
+        old: The value as it stands now, "" if none; for ``new-flag`` the word ``at``.
     """
 
     form: str
@@ -52,9 +53,14 @@ class ValuePlace(NamedTuple):
 
 
 class Knob(NamedTuple):
-    """One size of a launch that can be set. name: of its flag or variable. now_bytes: the largest
-    value at its places now; None if no value is written or known. step_bytes: the smallest change.
-    spell: returns bytes as the launch writes them."""
+    """One size of a launch that can be set.
+
+    Attributes:
+        name: Of its flag or variable.
+        now_bytes: The largest value at its places now; None if no value is written or known.
+        step_bytes: The smallest change.
+        spell: Returns bytes as the launch writes them.
+    """
 
     name: str
     places: tuple[ValuePlace, ...]
@@ -70,7 +76,9 @@ class Knob(NamedTuple):
 
 class Knobs(NamedTuple):
     """The sizes of a launch that can be set; None is a size that the launch does not have.
-    ``why_no_l2`` and ``why_no_segment`` say why, and are "" for a size that it has."""
+
+    ``why_no_l2`` and ``why_no_segment`` say why, and are "" for a size that it has.
+    """
 
     l2: Knob | None
     segment: Knob | None
@@ -80,8 +88,13 @@ class Knobs(NamedTuple):
 
 
 class SizeValues(NamedTuple):
-    """Sizes to set, in bytes; None leaves a size as it is written. l2_bytes: of each rank.
-    segment_bytes: as its flag or variable takes it. arena_bytes: 0 removes the arena."""
+    """Sizes to set, in bytes; None leaves a size as it is written.
+
+    Attributes:
+        l2_bytes: Of each rank.
+        segment_bytes: As its flag or variable takes it.
+        arena_bytes: 0 removes the arena.
+    """
 
     l2_bytes: int | None = None
     segment_bytes: int | None = None
@@ -108,7 +121,11 @@ def arena_text(size: int) -> str:
 
 
 def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
-    """Return the sizes of a launch that can be set, and where. processes: those of ``reading``."""
+    """Return the sizes of a launch that can be set, and where.
+
+    Args:
+        processes: Those of ``reading``.
+    """
     l2 = _l2_knob(processes)
     segment, why = _segment_knob(processes, reading)
     variables = [command.environment.get(ARENA) for command in reading.commands]
@@ -121,7 +138,8 @@ def knobs(reading: Reading, processes: Sequence[LaunchProcess]) -> Knobs:
 
 def _l2_knob(processes: Sequence[LaunchProcess]) -> Knob | None:
     """Return ``--hicache-size`` with its places in all servers that have an L2 pool; None if no
-    server has an L2 pool."""
+    server has an L2 pool.
+    """
     places, sizes, beside = [], [], "--enable-hierarchical-cache"
     for process in processes:
         if (server := process.server) is None:
@@ -137,8 +155,13 @@ def _l2_knob(processes: Sequence[LaunchProcess]) -> Knob | None:
 
 
 def _flag_place(command: Command, index: int, name: str, beside: str) -> ValuePlace:
-    """Return the place of the last flag ``name`` in a command. If the command lacks the flag,
-    return a new place behind the word ``beside``, or at the end. index: of the command."""
+    """Return the place of the last flag ``name`` in a command.
+
+    If the command lacks the flag, return a new place behind the word ``beside``, or at the end.
+
+    Args:
+        index: Of the command.
+    """
     texts = command.words
     for at in range(len(texts) - 1, -1, -1):
         text = texts[at].text
@@ -154,7 +177,9 @@ def _flag_place(command: Command, index: int, name: str, beside: str) -> ValuePl
 
 def _segment_knob(processes: Sequence[LaunchProcess], reading: Reading) -> tuple[Knob | None, str]:
     """Return (the segment size with its places in all processes that contribute to the store, "").
-    If no process contributes, return (None, the reason)."""
+
+    If no process contributes, return (None, the reason).
+    """
     places: list[ValuePlace] = []
     sizes: list[int] = []
     why = "no process of the launch attaches a Mooncake store"
@@ -185,7 +210,11 @@ def _segment_knob(processes: Sequence[LaunchProcess], reading: Reading) -> tuple
 
 def _segment_of(process: LaunchProcess) -> int | Unknown | None:
     """Return the segment bytes of one process as written: 0 if it contributes nothing, None if it
-    is no client of a store, or its store is standalone. Unknown if its settings do not tell."""
+    is no client of a store, or its store is standalone.
+
+    Returns:
+        Unknown if its settings do not tell.
+    """
     if process.server is not None:
         store = process.server.store
         if store is None or store.value("standalone_storage") is True:
@@ -200,7 +229,11 @@ def _segment_of(process: LaunchProcess) -> int | Unknown | None:
 
 def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> ValuePlace:
     """Return the place from which a process takes its segment size: a flag, JSON, a file or a
-    variable; a new place if the size is not written. index: of the process's command."""
+    variable; a new place if the size is not written.
+
+    Args:
+        index: Of the process's command.
+    """
     command = process.command
     if process.kind is ProcessKind.CLIENT:
         names = ("--global_segment_size", "-global_segment_size", "--global-segment-size")
@@ -230,7 +263,10 @@ def _segment_place(process: LaunchProcess, index: int, reading: Reading) -> Valu
 
 def _json_place(command: Command, index: int) -> ValuePlace:
     """Return the place of the segment size in the JSON of --hicache-storage-backend-extra-config,
-    or the file that the flag names with @. ``at`` is -1 for the file, or without a written size."""
+    or the file that the flag names with @.
+
+    ``at`` is -1 for the file, or without a written size.
+    """
     for at, word in enumerate(command.words):
         if match := _IN_JSON.search(word.text):
             return ValuePlace("json", KEY, (index,), at, match[2], word.origin)
@@ -241,7 +277,8 @@ def _json_place(command: Command, index: int) -> ValuePlace:
 
 def _variable_place(reading: Reading, index: int, name: str) -> ValuePlace:
     """Return the place of the variable ``name`` of the command ``index``, with all commands that
-    get it from the same line; a new place if the command lacks the variable."""
+    get it from the same line; a new place if the command lacks the variable.
+    """
     word = reading.commands[index].environment.get(name)
     if word is None:
         return ValuePlace("new-variable", name, (index,), -1, "", reading.commands[index].origin)
@@ -252,7 +289,10 @@ def _variable_place(reading: Reading, index: int, name: str) -> ValuePlace:
 
 def with_values(launch: WrittenLaunch, sizes: Knobs, values: SizeValues) -> WrittenLaunch:
     """Return the launch as if ``values`` were written at the places of ``sizes``, in its words, its
-    variables and the JSON files it reads. No file is changed."""
+    variables and the JSON files it reads.
+
+    No file is changed.
+    """
     commands = list(launch.reading.commands)
     files: dict[str, str] = {}
     for knob, text in changes(sizes, values):
@@ -282,8 +322,11 @@ def changes(sizes: Knobs, values: SizeValues) -> Iterator[tuple[Knob, str | None
 
 
 def with_text(command: Command, place: ValuePlace, text: str | None) -> Command:
-    """Return the command with ``text`` written at ``place``. None removes a variable; with None, or
-    at a place without a word (``at`` is -1), no word changes."""
+    """Return the command with ``text`` written at ``place``.
+
+    None removes a variable; with None, or at a place without a word (``at`` is -1), no word
+    changes.
+    """
     if place.form in ("variable", "new-variable"):
         environment = dict(command.environment)
         before = environment.get(place.name)

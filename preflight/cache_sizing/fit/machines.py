@@ -46,11 +46,16 @@ Json = dict[str, Any]
 class HostRow(NamedTuple):
     """One row of the table: how much memory hosts with one size of GPU need.
 
-    gpu_names: GPUs that have this size. gpus: of one host. memory_bytes: of one host; None if no
-    memory is enough. kept: the part (0 to 1) kept with that memory, with half and with twice as
-    much; None if the launch does not fit into half, or no memory is enough. values: L2 and segment
-    on one host. buffered_bytes: the memory that is enough with L2 as staging alone; None if that is
-    not less, or if the memory is fixed."""
+    Attributes:
+        gpu_names: GPUs that have this size.
+        gpus: Of one host.
+        memory_bytes: Of one host; None if no memory is enough.
+        kept: The part (0 to 1) kept with that memory, with half and with twice as much; None if the
+            launch does not fit into half, or no memory is enough.
+        values: L2 and segment on one host.
+        buffered_bytes: The memory that is enough with L2 as staging alone; None if that is not
+            less, or if the memory is fixed.
+    """
 
     gpu_names: tuple[str, ...]
     gpus: int
@@ -62,8 +67,13 @@ class HostRow(NamedTuple):
 
 
 class Machines(NamedTuple):
-    """The rows for all kinds of GPU. target: the part (0 to 1) to keep. left_out: by the reason,
-    the names of GPUs without a row. hosts: the only number that was tried; None if several were."""
+    """The rows for all kinds of GPU.
+
+    Attributes:
+        target: The part (0 to 1) to keep.
+        left_out: By the reason, the names of GPUs without a row.
+        hosts: The only number that was tried; None if several were.
+    """
 
     model: str
     target: float
@@ -91,9 +101,14 @@ class _HostKind:
     ) -> None:
         """Size a first launch once, to learn what it takes beside L2 and the segment.
 
-        argv: options of the launch. limit: seconds for reading. Raises UnknownFactError if the
-        launch cannot be sized or does not start, or if the GPUs are not known to hold one
-        conversation."""
+        Args:
+            argv: Options of the launch.
+            limit: Seconds for reading.
+
+        Raises:
+            UnknownFactError: If the launch cannot be sized or does not start, or if the GPUs are
+                not known to hold one conversation.
+        """
         host = open_host(description.root, limit)
         first = first_launch(model, host)
         l2_bytes, segment_bytes = _SIZED.l2_bytes or 0, _SIZED.segment_bytes or 0
@@ -129,8 +144,12 @@ class _HostKind:
         self._staging = self._chooser.staged_bytes(_SIZED)
 
     def values(self, memory_bytes: int, part: float) -> SizeValues | None:
-        """Return L2 and segment for a host with ``memory_bytes``; None if that is too little. part:
-        how much L2 gets (0 to 1) of the memory that the least L2 leaves free, or ``BUFFERED``."""
+        """Return L2 and segment for a host with ``memory_bytes``; None if that is too little.
+
+        Args:
+            part: How much L2 gets (0 to 1) of the memory that the least L2 leaves free, or
+                ``BUFFERED``.
+        """
         available = usable_bytes(memory_bytes, self._nodes)
         room = available - KEEP_BYTES - self._beside
         most = room - _LEAST_SEGMENT * self._ranks
@@ -149,8 +168,11 @@ class _HostKind:
         return -1.0 if values is None else self._chooser.kept(values, orders, clients)
 
     def buffered(self, target: float, most: int) -> int | None:
-        """Return the least memory, in bytes, that keeps ``target`` with L2 as staging alone. None
-        if a server has no buffer_only mode here, or if ``most`` bytes or more are needed."""
+        """Return the least memory, in bytes, that keeps ``target`` with L2 as staging alone.
+
+        Returns:
+            None if a server has no buffer_only mode here, or if ``most`` bytes or more are needed.
+        """
         if not self._staging:
             return None
         low, high = _MEMORY_STEP, most
@@ -167,16 +189,20 @@ class _HostKind:
         return -(-high // _MEMORY_STEP) * _MEMORY_STEP if high < most else None
 
     def best(self, memory_bytes: int, parts: Iterable[float]) -> tuple[float, float]:
-        """Return (the most that is kept, the one of ``parts`` for L2 that keeps the most). The
-        first value is -1 if the launch does not fit."""
+        """Return (the most that is kept, the one of ``parts`` for L2 that keeps the most).
+
+        The first value is -1 if the launch does not fit.
+        """
         return max((self.kept(self.values(memory_bytes, part)), part) for part in parts)
 
     def smallest(self, target: float, guess: int, part: float | None) -> tuple[int, float] | None:
         """Return the least memory, in bytes, that keeps ``target``, and L2's part (0 to 1); None if
         no memory does.
 
-        guess, part: bytes and part to begin with, such as the answer for a host with less GPU
-        memory, which needs as much or more. None for the part: several are tried."""
+        Args:
+            guess, part: Bytes and part to begin with, such as the answer for a host with less GPU
+                memory, which needs as much or more. None for the part: several are tried.
+        """
         low, high = _MEMORY_STEP, guess
         if part is None or self.best(high, (part,))[0] < target:
             kept, part = self.best(high, _PARTS[::2])
@@ -216,10 +242,18 @@ def machines(
 ) -> Machines | Unknown:
     """Return a row for each kind of GPU and number of hosts; Unknown if none has a row.
 
-    target: the part (0 to 1) of the workload to keep. description: of the hosts; if it gives a
-    memory, all rows have that memory, else the least is looked for. hosts: how many share a store;
-    None to try several numbers. launch_words: options of the launch. limit_seconds: for reading.
-    tell: called with a line of progress. Raises UsageError without a workload."""
+    Args:
+        target: The part (0 to 1) of the workload to keep.
+        description: Of the hosts; if it gives a memory, all rows have that memory, else the least
+            is looked for.
+        hosts: How many share a store; None to try several numbers.
+        launch_words: Options of the launch.
+        limit_seconds: For reading.
+        tell: Called with a line of progress.
+
+    Raises:
+        UsageError: Without a workload.
+    """
     workload = workload_of(workload_options, ())
     if not isinstance(workload, MultiTurnWorkload):
         raise UsageError("--keep 80% is of a workload: give --clients, --rounds, --request-length")
@@ -252,8 +286,14 @@ def _smallest(
     host: _HostKind, fixed: int | None, target: float, guess: tuple[int, float] | None
 ) -> tuple[int, float, float] | None:
     """Return (memory in bytes, L2's part, part kept): the least memory that keeps ``target``, or
-    the best for ``fixed`` bytes. None if no memory is enough, or the launch does not start with
-    ``fixed``. guess: memory and L2's part of another host."""
+    the best for ``fixed`` bytes.
+
+    Args:
+        guess: Memory and L2's part of another host.
+
+    Returns:
+        None if no memory is enough, or the launch does not start with ``fixed``.
+    """
     if fixed is not None:
         part = host.best(fixed, _PARTS)[1]
         if host.values(fixed, part) is None:
@@ -278,8 +318,13 @@ def _host_row(
     target: float,
     is_fixed: bool,
 ) -> HostRow:
-    """Return the row of one kind of GPU and ``count`` hosts. names: GPUs of the same size.
-    smallest: the answer of ``_smallest``. is_fixed: the user gave the memory."""
+    """Return the row of one kind of GPU and ``count`` hosts.
+
+    Args:
+        names: GPUs of the same size.
+        smallest: The answer of ``_smallest``.
+        is_fixed: The user gave the memory.
+    """
     if smallest is None:
         return HostRow(names, devices.number, count, None, (0.0, None, None), SizeValues())
     memory, part, kept = smallest
@@ -347,7 +392,11 @@ def _notes(answer: Machines) -> Iterator[str]:
 
 def _next_command(answer: Machines) -> str:
     """Return the ``fit`` command for the cheapest row that is enough: the one whose hosts have the
-    least memory together. "" if no row is enough."""
+    least memory together.
+
+    Returns:
+        "" if no row is enough.
+    """
     rows = [row for row in answer.rows if answer.enough(row)]
     if not rows:
         return ""

@@ -46,8 +46,13 @@ _NAMES = {"l2": "L2 on each rank", "segment": "segment"}
 
 
 def fit_text(result: FitResult, paint: Paint, width: int, plain: bool = False) -> str:
-    """Return the whole answer as text, without a final newline. paint: colours a word, (text,
-    colour). width: in columns. plain: draw with ASCII only."""
+    """Return the whole answer as text, without a final newline.
+
+    Args:
+        paint: Colours a word, (text, colour).
+        width: In columns.
+        plain: Draw with ASCII only.
+    """
     answer = result.answer
     lines: list[str] = []
     where = "this host" if result.host == "/" else result.host
@@ -116,7 +121,10 @@ def fit_text(result: FitResult, paint: Paint, width: int, plain: bool = False) -
 
 def _room_advice(answer: FitAnswer, ids: Collection[str]) -> str:
     """Return a sentence with the ways to make room on a host that is too small for the least sizes.
-    ids: of the checks that stop the least sizes."""
+
+    Args:
+        ids: Of the checks that stop the least sizes.
+    """
     ways = []
     segment = answer.sizes.segment
     if segment is not None and answer.values.segment_bytes is None:
@@ -130,8 +138,11 @@ def _room_advice(answer: FitAnswer, ids: Collection[str]) -> str:
 
 
 def _verdict(answer: FitAnswer, paint: Paint) -> str:
-    """Return the coloured verdict on sizes that fit. The verdict is FITS only if no check fails, no
-    gate is unknown, the launch needs no undescribed device, and nothing may end the server."""
+    """Return the coloured verdict on sizes that fit.
+
+    The verdict is FITS only if no check fails, no gate is unknown, the launch needs no undescribed
+    device, and nothing may end the server.
+    """
     failed = [finding for finding in answer.beside if finding.status is Status.FAIL]
     if failed and all(map(is_mended, failed)):
         return paint("FITS ONCE IT IS SET (see below)", "yellow")
@@ -148,7 +159,10 @@ def _verdict(answer: FitAnswer, paint: Paint) -> str:
 
 def size_rows(result: FitResult) -> list[tuple[str, str, str, str]]:
     """Return a row (name, value now, value that fits, that in bytes or a note) for each size and
-    each huge page pool. Only for a result with sizes that fit."""
+    each huge page pool.
+
+    Only for a result with sizes that fit.
+    """
     answer = result.answer
     rows: list[tuple[str, str, str, str]] = []
     sizes, values = answer.sizes, answer.values
@@ -185,7 +199,12 @@ def _size_row(
     knob: Knob | None, value: int | None, unit: str, note: str
 ) -> list[tuple[str, str, str, str]]:
     """Return the row (see ``size_rows``) of one size in a list; [] if the launch has no such size.
-    value: new bytes; None keeps the size. unit: written behind numbers. note: behind the bytes."""
+
+    Args:
+        value: New bytes; None keeps the size.
+        unit: Written behind numbers.
+        note: Behind the bytes.
+    """
     if knob is None:
         return []
     old = ", ".join(dict.fromkeys(place.old for place in knob.places if place.written))
@@ -224,7 +243,9 @@ def _share(share: NextGib) -> str:
 
 def _finding_paragraphs(findings: tuple[Finding, ...], width: int) -> list[str]:
     """Return the lines of findings; those with the same status and sentence share one paragraph.
-    The advice of a finding is added if the finding is unknown, or if a setting mends it."""
+
+    The advice of a finding is added if the finding is unknown, or if a setting mends it.
+    """
     by_sentence: dict[tuple[str, str], list[Finding]] = {}
     for each in findings:
         by_sentence.setdefault((each.status.value, each.text or each.have), []).append(each)
@@ -244,7 +265,10 @@ def _finding_paragraphs(findings: tuple[Finding, ...], width: int) -> list[str]:
 
 def _launch_lines(result: FitResult, width: int) -> Iterator[str]:
     """Yield lines with the launch in its new sizes: a script, a command or a diff, or the paths if
-    it was written. At the end are the changes to make by hand."""
+    it was written.
+
+    At the end are the changes to make by hand.
+    """
     if result.first:
         written = (f"written: {public(path)}" for path in result.written)
         yield from ("", *(written if result.written else result.command.splitlines()))
@@ -272,8 +296,10 @@ def by_hand_text(advice: Advice) -> str:
 
 
 def diff(edit: Edit) -> Iterator[str]:
-    """Yield the lines of a unified difference without secrets. If a secret was taken out, no lines
-    around a change are shown."""
+    """Yield the lines of a unified difference without secrets.
+
+    If a secret was taken out, no lines around a change are shown.
+    """
     import difflib
 
     before, after = clean_text(edit.before), clean_text(edit.after)
@@ -287,7 +313,11 @@ def _choice_lines(
     choice: DivisionChoice, first: bool, paint: Paint, width: int, plain: bool
 ) -> Iterator[str]:
     """Yield lines on why the division was chosen: the table, the trace's curve, what 1 GiB more
-    saves, and notes. first: the launch has no sizes yet."""
+    saves, and notes.
+
+    Args:
+        first: The launch has no sizes yet.
+    """
     yield from wrapped(choice.what, width, 0)
     heads, rows = division_table(choice, first)
     yield from fitted_table(rows, heads, width, right=range(1, len(heads))).splitlines()
@@ -301,8 +331,11 @@ def _choice_lines(
 
 
 def division_table(choice: DivisionChoice, first: bool) -> tuple[list[str], list[list[str]]]:
-    """Return (headings, rows) of the divisions that were tried. first: the launch has no sizes yet,
-    so the division ``now`` is left out."""
+    """Return (headings, rows) of the divisions that were tried.
+
+    Args:
+        first: The launch has no sizes yet, so the division ``now`` is left out.
+    """
     tiers = dict.fromkeys(name for division in choice.tried for name, _ in division.tier_tokens)
     shown = (each for each in choice.tried if not (first and each.about == "now"))
     rows = [_division(division, tiers) for division in shown]
@@ -314,7 +347,8 @@ def division_table(choice: DivisionChoice, first: bool) -> tuple[list[str], list
 
 def _division(division: Division, tiers: Iterable[str]) -> list[str]:
     """Return the table row of one division: goal, sizes, tokens of each tier, unique tokens, part
-    kept, and for each of ``tiers`` the round in which it is full (``-`` for never)."""
+    kept, and for each of ``tiers`` the round in which it is full (``-`` for never).
+    """
     from preflight.cache_sizing.capacity.report import share
 
     tokens, evicts = dict(division.tier_tokens), dict(division.evicts)
@@ -405,8 +439,12 @@ def _choice_object(choice: DivisionChoice) -> Json:
 
 
 def _size(knob: Knob | None, value: int | None, fits: bool) -> Json | None:
-    """Return the JSON object of one size; None if the launch has no such size. value: bytes to set;
-    None keeps the size, 0 removes it. fits: some sizes fit; else no new size is told."""
+    """Return the JSON object of one size; None if the launch has no such size.
+
+    Args:
+        value: Bytes to set; None keeps the size, 0 removes it.
+        fits: Some sizes fit; else no new size is told.
+    """
     if knob is None:
         return None
     written = [place.old for place in knob.places if place.written]
@@ -427,7 +465,8 @@ _TEXT_COLUMNS = 100
 
 def fit_page(result: FitResult) -> str:
     """Return the whole answer as an HTML document: tables and pictures, then the text of
-    ``fit_text``."""
+    ``fit_text``.
+    """
     from preflight.base.html_page import element, join, page, table
     from preflight.cache_sizing.capacity.hit_curve import trace_parts
     from preflight.command_inputs.host_source import Sized
@@ -466,7 +505,11 @@ def fit_page(result: FitResult) -> str:
 
 
 def _division_bars(division: Division, most: int) -> Html:
-    """Draw the tokens of each tier of one division as bars. most: tokens that fill the width."""
+    """Draw the tokens of each tier of one division as bars.
+
+    Args:
+        most: Tokens that fill the width.
+    """
     from preflight.base.html_page import element
     from preflight.report.pictures.figures import BAR_HEIGHT
 

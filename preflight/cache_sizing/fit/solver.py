@@ -47,8 +47,12 @@ def largest(
 
     All numbers above the answer must fail; smaller ones may fail too, as an L2 smaller than the
     GPU's cache does. From ``most`` the distance to ``least`` is halved until a number passes, then
-    the stretch above is searched by halves. too_small: may tell that a number fails for being too
-    small; it must be false for all numbers above the answer."""
+    the stretch above is searched by halves.
+
+    Args:
+        too_small: May tell that a number fails for being too small; it must be false for all
+            numbers above the answer.
+    """
     if least > most:
         return None
     high, low, looked = most + 1, most, False
@@ -65,7 +69,10 @@ def largest(
 
 
 def _last_passing(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Return the last number that holds, by halves. ``low`` holds, and ``high`` does not."""
+    """Return the last number that holds, by halves.
+
+    ``low`` holds, and ``high`` does not.
+    """
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
@@ -73,8 +80,10 @@ def _last_passing(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def largest_from(passes: Callable[[int], bool], low: int, most: int) -> int:
-    """Return the largest number up to ``most`` that passes. ``low`` must pass; the search is short
-    if the answer is little above ``low``."""
+    """Return the largest number up to ``most`` that passes.
+
+    ``low`` must pass; the search is short if the answer is little above ``low``.
+    """
     step, high = 1, most + 1
     while low + step < high:
         if not passes(low + step):
@@ -119,15 +128,20 @@ class Solver:
 
     def learn_gates(self, least: SizeValues, most: SizeValues) -> Judgement:
         """Learn the gates: ``GATES``, and the checks whose findings differ between the ``least``
-        and the ``most`` sizes. Warnings and unknowns of the least sizes will stop no sizes. Return
-        the judgement of the least sizes by every check."""
+        and the ``most`` sizes.
+
+        Warnings and unknowns of the least sizes will stop no sizes. Return the judgement of the
+        least sizes by every check.
+        """
         low = self.judge_fully(least)
         self._allow(low, sensitive_ids(low, self.judge_fully(most)))
         return low
 
     def take_gates(self, least: SizeValues, ids: frozenset[str]) -> None:
-        """Take the gates ``ids``, known from another host or launch. Warnings and unknowns of the
-        ``least`` sizes will stop no sizes."""
+        """Take the gates ``ids``, known from another host or launch.
+
+        Warnings and unknowns of the ``least`` sizes will stop no sizes.
+        """
         self.ids = ids
         self._allow(self.judge(least), ids)
 
@@ -137,8 +151,11 @@ class Solver:
         self._allowed = frozenset((each.check, each.subject, each.status) for each in gates)
 
     def stopping(self, judgement: Judgement) -> tuple[Finding, ...]:
-        """Return the findings of gates that keep sizes from passing, the worst first. Left out are
-        warnings and unknowns that the least sizes have too, and all that a setting mends."""
+        """Return the findings of gates that keep sizes from passing, the worst first.
+
+        Left out are warnings and unknowns that the least sizes have too, and all that a setting
+        mends.
+        """
         every = (finding for status in _WANTING for finding in judgement.of(self.ids, status))
         rest = (
             each for each in every if (each.check, each.subject, each.status) not in self._allowed
@@ -147,7 +164,11 @@ class Solver:
 
     def nearest(self) -> Judgement | None:
         """Return the remembered judgement that the fewest findings stop; if several are equal, the
-        judgement of the smallest sizes. None if nothing was judged."""
+        judgement of the smallest sizes.
+
+        Returns:
+            None if nothing was judged.
+        """
 
         def rank(judgement: Judgement) -> tuple[int, int]:
             values = judgement.values
@@ -158,13 +179,15 @@ class Solver:
 
     def beside(self, judgement: Judgement) -> tuple[Finding, ...]:
         """Return the findings that do not pass and stop no sizes, the worst first: those of checks
-        that are no gates, and those that a setting mends."""
+        that are no gates, and those that a setting mends.
+        """
         rest = [x for x in judgement.findings if x.check not in self.ids or is_mended(x)]
         return tuple(each for status in _WANTING for each in rest if each.status is status)
 
     def best(self, values: SizeValues) -> Judgement:
         """Return the judgement of ``values`` with an arena of just the bytes that are used; if that
-        does not pass, or the launch sets no arena, the judgement without one."""
+        does not pass, or the launch sets no arena, the judgement without one.
+        """
         with_arena = self.with_exact_arena(values)
         if with_arena is not None and self.passes(with_arena):
             return self.judge(with_arena)
@@ -175,7 +198,8 @@ class Solver:
 
     def with_exact_arena(self, values: SizeValues) -> SizeValues | None:
         """Return ``values`` with an arena that is used up to its last page; None if the launch sets
-        no arena, or would use nothing of one."""
+        no arena, or would use nothing of one.
+        """
         if self._state.sizes.arena is None:
             return None
         if values.segment_bytes not in self._arenas:
@@ -209,8 +233,11 @@ class Solver:
         """Return the largest number from ``least`` to ``most`` for which the sizes ``make(number)``
         fit; None if none was found.
 
-        step_bytes: memory of the host that one step of the number takes, to guess where to look
-        next; 0 if not known. near: a guess of the answer; 0 for none."""
+        Args:
+            step_bytes: Memory of the host that one step of the number takes, to guess where to look
+                next; 0 if not known.
+            near: A guess of the answer; 0 for none.
+        """
 
         def fits(number: int) -> bool:
             return self.fits(make(number))
@@ -240,7 +267,10 @@ class Solver:
 
     def _search_between(self, make: Callable[[int], SizeValues], low: int, high: int) -> int:
         """Return the last number that fits between ``low``, which does, and ``high``, which does
-        not. The memory left at both ends tells where to look."""
+        not.
+
+        The memory left at both ends tells where to look.
+        """
         poor = 0
         while high - low > 1:
             width, middle = high - low, (low + high) // 2
@@ -268,8 +298,14 @@ def solve(
     state: LaunchState, host: HostState, goal: Goal, chooser: Chooser | None = None
 ) -> FitAnswer:
     """Return the largest sizes for ``goal``, or with ``chooser`` the division that it ranks first
-    among those that fit. If no sizes fit, the answer says why. Raises UsageError for a goal whose
-    size the launch does not have, and with a chooser UnknownFactError as ``Chooser.begin``."""
+    among those that fit.
+
+    If no sizes fit, the answer says why.
+
+    Raises:
+        UsageError: For a goal whose size the launch does not have, and with a chooser
+            UnknownFactError as ``Chooser.begin``.
+    """
     _refuse_missing_size(state, goal)
     search = _Search(state, host, goal)
     solver, low = search.solver, search.learn_gates()
@@ -301,7 +337,11 @@ def largest_sizes(
     state: LaunchState, host: HostState, goal: Goal, gates: frozenset[str]
 ) -> SizeValues | None:
     """Return the largest sizes for ``goal`` that pass the checks ``gates``, learned before on
-    another host or launch. None if none do, or if no gate depends on the size."""
+    another host or launch.
+
+    Returns:
+        None if none do, or if no gate depends on the size.
+    """
     search = _Search(state, host, goal)
     search.solver.take_gates(search.least, gates)
     return search.largest()
@@ -367,7 +407,10 @@ class _Search:
 
     def _values(self, steps: int) -> SizeValues:
         """Return the sizes after ``steps`` steps of 1 GB of L2, or for the goal pool of 1 MiB of
-        segment. For goals of both sizes the segment takes as much of this host as L2."""
+        segment.
+
+        For goals of both sizes the segment takes as much of this host as L2.
+        """
         if self._goal is Goal.L2:
             return SizeValues(l2_bytes=steps * GIGABYTE)
         if self._goal is Goal.POOL:
@@ -377,8 +420,10 @@ class _Search:
         return SizeValues(l2_bytes=steps * GIGABYTE, segment_bytes=max(MIB, segment))
 
     def largest(self) -> SizeValues | None:
-        """Return the largest sizes for the goal; None if none fit. None too, with ``endless`` set,
-        if even impossible sizes pass."""
+        """Return the largest sizes for the goal; None if none fit.
+
+        None too, with ``endless`` set, if even impossible sizes pass.
+        """
         most = self._most(self._goal)
         step_bytes = self._step_bytes(self._goal)
         if self._goal is Goal.BALANCED:
@@ -395,8 +440,11 @@ class _Search:
 
     def choose(self, chooser: Chooser) -> SizeValues | None:
         """Return the division that the chooser ranks first among those that fit, with the largest
-        segment for its L2. None if none fits, or, with ``endless`` set, if even impossible sizes
-        pass."""
+        segment for its L2.
+
+        Returns:
+            None if none fits, or, with ``endless`` set, if even impossible sizes pass.
+        """
         least_segment = max(MIB, self._setting(self._ranks * _SMALL_SEGMENT))
 
         def with_l2(steps: int) -> SizeValues:
@@ -425,9 +473,13 @@ class _Search:
     def _add_points(
         self, points: dict[int, SizeValues], low: SizeValues, high: SizeValues, halvings: int
     ) -> None:
-        """Add the division in the middle of ``low`` and ``high`` to ``points``, by L2 size. If its
-        segment is far from the straight line between the two, do the same in both halves. halvings:
-        how often a stretch may be halved; 0 adds nothing."""
+        """Add the division in the middle of ``low`` and ``high`` to ``points``, by L2 size.
+
+        If its segment is far from the straight line between the two, do the same in both halves.
+
+        Args:
+            halvings: How often a stretch may be halved; 0 adds nothing.
+        """
         first, last = low.l2_bytes or 0, high.l2_bytes or 0
         middle = (first + last) // 2 // GIGABYTE * GIGABYTE
         if not halvings or not first < middle < last:
@@ -443,7 +495,11 @@ class _Search:
 
     def _fill(self, start: SizeValues, step: int, near: SizeValues | None = None) -> SizeValues:
         """Return ``start``, which fits, with the largest segment that fits too, in steps of
-        ``step`` bytes. near: a division that fits, from which a first guess is made."""
+        ``step`` bytes.
+
+        Args:
+            near: A division that fits, from which a first guess is made.
+        """
 
         def make(steps: int) -> SizeValues:
             return start._replace(segment_bytes=max(start.segment_bytes or 0, steps * step))
@@ -464,7 +520,11 @@ class _Search:
 
     def _grow(self, values: SizeValues, size: str, step_bytes: int, most: int) -> SizeValues:
         """Return ``values`` with as much of ``size`` ("l2" or "segment") as fits, at least as much
-        as ``values`` have. most: steps of ``step_bytes`` to try up to."""
+        as ``values`` have.
+
+        Args:
+            most: Steps of ``step_bytes`` to try up to.
+        """
 
         def make(steps: int) -> SizeValues:
             return values._replace(**{f"{size}_bytes": steps * step_bytes})
@@ -482,7 +542,8 @@ class _Search:
 
     def _setting(self, contributed_bytes: int) -> int:
         """Return the segment size to set so that this host contributes ``contributed_bytes``: ranks
-        on other hosts have shares of the setting too."""
+        on other hosts have shares of the setting too.
+        """
         if not self._of_one_tib:
             return contributed_bytes
         return contributed_bytes * (1024 * GIB) // self._of_one_tib

@@ -35,10 +35,14 @@ Runs = list[list[tuple[int, int]]]
 class Curve(NamedTuple):
     """Hits of one cache by its size: straight lines between the points.
 
-    sizes: in blocks, rising, from 0. hits: for each size, the accesses that such a cache answers.
-    accesses: blocks of all requests. distinct: number of different blocks; None if a sample was
-    followed. sampled: the part of all blocks (0 to 1) that was followed. error: the largest
-    standard error of a rate (0 to 1)."""
+    Attributes:
+        sizes: In blocks, rising, from 0.
+        hits: For each size, the accesses that such a cache answers.
+        accesses: Blocks of all requests.
+        distinct: Number of different blocks; None if a sample was followed.
+        sampled: The part of all blocks (0 to 1) that was followed.
+        error: The largest standard error of a rate (0 to 1).
+    """
 
     sizes: Sequence[int]
     hits: Sequence[float]
@@ -64,7 +68,8 @@ class Curve(NamedTuple):
 
     def size_for(self, rate: float) -> int | None:
         """Return the smallest cache, in blocks, with a hit rate of ``rate`` (0 to 1); None above
-        the ceiling."""
+        the ceiling.
+        """
         if rate > self.ceiling:
             return None
         wanted = min(rate * self.accesses, self.hits[-1])  # a rate is rounded
@@ -88,7 +93,11 @@ class _Stack:
     """Counts at which distance each access finds its block: how many blocks were used since."""
 
     def __init__(self, scale: int = 1) -> None:
-        """Begin with no request counted. scale: how many blocks each followed block represents."""
+        """Begin with no request counted.
+
+        Args:
+            scale: How many blocks each followed block represents.
+        """
         self.scale, self.accesses = scale, 0
         self.last: dict[int, int] = {}
         # A binary indexed tree over requests: the blocks that each was the last to touch.
@@ -97,8 +106,12 @@ class _Stack:
         self.steps: dict[int, float] = {}
 
     def take(self, blocks: Sequence[int], uses: Runs | None = None) -> None:
-        """Count one request. uses: a list for each earlier request, to which (this request, number
-        of blocks taken from the earlier one) is added; None to add nothing."""
+        """Count one request.
+
+        Args:
+            uses: A list for each earlier request, to which (this request, number of blocks taken
+                from the earlier one) is added; None to add nothing.
+        """
         last, tree, steps, scale = self.last, self.tree, self.steps, self.scale
         now, size, at, seen = len(tree) - 1, len(blocks), 0, len(self.last)
         touched_by = list(map(last.get, blocks))
@@ -127,7 +140,11 @@ class _Stack:
         self._append(size)
 
     def _append(self, count: int) -> None:
-        """Add a request to the tree. count: the blocks that this request was the last to touch."""
+        """Add a request to the tree.
+
+        Args:
+            count: The blocks that this request was the last to touch.
+        """
         index = len(self.tree)
         low, below = index & index - 1, index - 1
         while below > low:
@@ -137,7 +154,13 @@ class _Stack:
 
     def thinned(self, divisor: int, part: int, scale: int) -> _Stack:
         """Return a new stack that follows a sample of this stack's blocks: those whose name modulo
-        ``divisor`` is ``part``. No request is counted in it yet. scale: of the new stack."""
+        ``divisor`` is ``part``.
+
+        No request is counted in it yet.
+
+        Args:
+            scale: Of the new stack.
+        """
         thin = _Stack(scale)
         kept = {block: at for block, at in self.last.items() if block % divisor == part}
         touched: dict[int, int] = {}
@@ -154,10 +177,15 @@ class CurveCounter:
     """Takes requests one after the other; ``curve`` returns the hit curve so far.
 
     All blocks are followed up to ``most_blocks``, then a sample chosen by the blocks' names. The
-    sample is halved each time that it is too large again, so memory stays bounded."""
+    sample is halved each time that it is too large again, so memory stays bounded.
+    """
 
     def __init__(self, most_blocks: int = MOST_BLOCKS) -> None:
-        """Begin without requests. most_blocks: how many blocks may be followed."""
+        """Begin without requests.
+
+        Args:
+            most_blocks: How many blocks may be followed.
+        """
         self._most = max(2 * PARTS, most_blocks)
         self._stacks = [_Stack()]
         # Accesses by their distances (see ``_Stack.steps``): of the time when all blocks were
@@ -174,7 +202,11 @@ class CurveCounter:
         return None if self.uses is None else len(self._stacks[0].last)
 
     def take(self, blocks: Sequence[int]) -> None:
-        """Count one request. blocks: those of the prompt, from its first on."""
+        """Count one request.
+
+        Args:
+            blocks: Those of the prompt, from its first on.
+        """
         self.accesses += len(blocks)
         if self.uses is not None:
             self.uses.append([])
@@ -248,11 +280,15 @@ def _curve(steps: dict[int, float], accesses: int) -> Curve:
 
 
 def optimum(uses: Runs, size: int) -> int:
-    """Return the hits of the best possible cache of ``size`` blocks. uses: ``CurveCounter.uses``.
+    """Return the hits of the best possible cache of ``size`` blocks.
 
     The cache knows all later requests and keeps the blocks that are used soonest (L. A. Belady, A
     study of replacement algorithms, 1966). A block that is used later than all blocks in the cache
-    is not taken. Of the blocks that one request uses next, the last are dropped first."""
+    is not taken. Of the blocks that one request uses next, the last are dropped first.
+
+    Args:
+        uses: ``CurveCounter.uses``.
+    """
     hits, kept_blocks = 0, 0
     kept: dict[int, int] = {}
     latest: list[int] = []

@@ -29,8 +29,11 @@ _STEP = 1.02
 
 
 class Spread(NamedTuple):
-    """How a length in tokens is spread: about half are up to ``median``, 95% up to ``p95``. most:
-    the longest."""
+    """How a length in tokens is spread: about half are up to ``median``, 95% up to ``p95``.
+
+    Attributes:
+        most: The longest.
+    """
 
     mean: float
     median: int
@@ -39,8 +42,12 @@ class Spread(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A part of the trace, its requests in order. accesses: blocks of its requests. new: blocks
-    that no request before had."""
+    """A part of the trace, its requests in order.
+
+    Attributes:
+        accesses: Blocks of its requests.
+        new: Blocks that no request before had.
+    """
 
     requests: int
     accesses: int
@@ -50,9 +57,12 @@ class Window(NamedTuple):
 class TraceDescription(NamedTuple):
     """What a trace is like.
 
-    input, output: lengths of prompts and answers. span_seconds: None if no time is recorded.
-    conversations: None if none is named. windows: ten to twenty parts with as many requests each,
-    and the rest; fewer for a trace of few requests, () if only a sample of the blocks was followed.
+    Attributes:
+        input, output: Lengths of prompts and answers.
+        span_seconds: None if no time is recorded.
+        conversations: None if none is named.
+        windows: Ten to twenty parts with as many requests each, and the rest; fewer for a trace of
+            few requests, () if only a sample of the blocks was followed.
     """
 
     trace: Trace
@@ -93,8 +103,14 @@ class _LengthCounter:
 
 
 def describe_trace(trace: Trace, tell: Callable[[str], None]) -> TraceDescription:
-    """Read the whole trace, once, and describe it. tell: called with a line of progress. Raises
-    UsageError for a bad record."""
+    """Read the whole trace, once, and describe it.
+
+    Args:
+        tell: Called with a line of progress.
+
+    Raises:
+        UsageError: For a bad record.
+    """
     counter = CurveCounter()
     inputs, outputs = _LengthCounter(), _LengthCounter()
     sessions: set[int] = set()
@@ -130,8 +146,11 @@ def describe_trace(trace: Trace, tell: Callable[[str], None]) -> TraceDescriptio
 
 
 def mooncake_lines(trace: Trace, salt: bytes) -> Iterator[str]:
-    """Yield each request as a JSON line of Mooncake's format. Blocks and sessions are hashed with
-    ``salt``; if ``salt`` is secret, their names cannot be guessed."""
+    """Yield each request as a JSON line of Mooncake's format.
+
+    Blocks and sessions are hashed with ``salt``; if ``salt`` is secret, their names cannot be
+    guessed.
+    """
     for request in trace.requests:
         record: dict[str, Any] = {
             "timestamp": None if request.seconds is None else round(request.seconds * 1000),
@@ -199,8 +218,11 @@ def description_object(about: TraceDescription) -> dict[str, Any]:
 
 
 class Lengths(NamedTuple):
-    """Log-normal lengths in tokens: half are below ``median``. spread: the standard deviation of
-    the logarithm; 0 if all are the same."""
+    """Log-normal lengths in tokens: half are below ``median``.
+
+    Attributes:
+        spread: The standard deviation of the logarithm; 0 if all are the same.
+    """
 
     median: int
     spread: float = 0.0
@@ -214,12 +236,16 @@ class Lengths(NamedTuple):
 class Profile(NamedTuple):
     """One kind of generated traffic.
 
-    shared: tokens that all prompts begin with. turns: mean number of questions in a conversation.
-    question, answer: lengths of each. pause_seconds: mean time from a question to the next.
-    per_second: conversations that begin.
-
-    documents: how many exist; the n-th is chosen about 1/n as often as the first. document: length
-    of each. chosen: how many a conversation begins with."""
+    Attributes:
+        shared: Tokens that all prompts begin with.
+        turns: Mean number of questions in a conversation.
+        question, answer: Lengths of each.
+        pause_seconds: Mean time from a question to the next.
+        per_second: Conversations that begin.
+        documents: How many exist; the n-th is chosen about 1/n as often as the first.
+        document: Length of each.
+        chosen: How many a conversation begins with.
+    """
 
     about: str
     shared: int
@@ -271,7 +297,11 @@ def profile_trace(name: str, page_tokens: int, requests: int, seed: int) -> Trac
 
 
 def _profile_requests(profile: Profile, page: int, seed: int) -> Iterator[Request]:
-    """Yield the profile's requests in the order of time, without end. page: tokens of a page."""
+    """Yield the profile's requests in the order of time, without end.
+
+    Args:
+        page: Tokens of a page.
+    """
     rng = random.Random(seed)
     # (when, number of the conversation, its prompt so far, questions to come)
     waiting: list[tuple[float, int, _Talk, int]] = []

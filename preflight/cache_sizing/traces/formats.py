@@ -31,8 +31,11 @@ Record = Mapping[str, Any]
 
 
 def read_records(name: str) -> Iterator[tuple[int, Record]]:
-    """Read a trace file; yield (line number, record). It may hold JSON lines, one JSON list, a
-    table with commas, or a log, of which lines without token ids are skipped. Raises UsageError."""
+    """Read a trace file; yield (line number, record).
+
+    It may hold JSON lines, one JSON list, a table with commas, or a log, of which lines without
+    token ids are skipped. Raises UsageError.
+    """
     with closing(_open(name)) as file:
         lines = _lines(name, file)
         number, first = next(lines, (0, ""))
@@ -54,7 +57,11 @@ def read_records(name: str) -> Iterator[tuple[int, Record]]:
 
 
 def _open(name: str) -> TextIO:
-    """Open a trace, ``-`` for standard input. Raises UsageError if it cannot be opened in time."""
+    """Open a trace, ``-`` for standard input.
+
+    Raises:
+        UsageError: If it cannot be opened in time.
+    """
     if name == "-":
         return sys.stdin
     try:
@@ -65,7 +72,10 @@ def _open(name: str) -> TextIO:
 
 
 def _unpacked(name: str) -> TextIO:
-    """Open a file as text and unpack .gz and .xz; .zst raises UsageError. Raises OSError."""
+    """Open a file as text and unpack .gz and .xz; .zst raises UsageError.
+
+    Raises OSError.
+    """
     if module := {".gz": "gzip", ".xz": "lzma"}.get(name[-3:]):
         opened: TextIO = import_module(module).open(name, "rt", encoding="utf-8")
         return opened
@@ -92,7 +102,11 @@ def _object(name: str, number: int, read: Callable[[str], Any], text: str) -> Re
 
 def _listed(name: str, lines: Iterator[tuple[int, str]]) -> Iterator[tuple[int, Record]]:
     """Yield (line number, object) for each object of a JSON list, without reading the whole list
-    first. Raises UsageError for an item that is no object, and for text that is no JSON."""
+    first.
+
+    Raises:
+        UsageError: For an item that is no object, and for text that is no JSON.
+    """
     decoder, rest, number = json.JSONDecoder(), "", 0
     record: Any
     for number, text in lines:
@@ -120,8 +134,11 @@ _ENDED = "Finish: obj="
 
 
 def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
-    """Yield (number from 1, text) for each line that is not blank. Raises UsageError for a line
-    that is too long, and for text that cannot be read."""
+    """Yield (number from 1, text) for each line that is not blank.
+
+    Raises:
+        UsageError: For a line that is too long, and for text that cannot be read.
+    """
     number = 0
     try:
         while text := file.readline(_LONGEST_LINE):
@@ -141,7 +158,11 @@ def _lines(name: str, file: TextIO) -> Iterator[tuple[int, str]]:
 
 
 def _cells(heads: list[str], text: str) -> Record:
-    """Parse one line of a table as a record. Raises ValueError if a cell is missing or extra."""
+    """Parse one line of a table as a record.
+
+    Raises:
+        ValueError: If a cell is missing or extra.
+    """
     import csv
 
     cells = next(csv.reader([text]))
@@ -166,8 +187,14 @@ Earlier = dict[Any, Any]
 
 
 class Request(NamedTuple):
-    """One prompt as its blocks. A number in ``blocks`` names a block and all blocks before it; the
-    last block may be short. seconds: when it came. seconds, session: None if not recorded."""
+    """One prompt as its blocks.
+
+    A number in ``blocks`` names a block and all blocks before it; the last block may be short.
+
+    Attributes:
+        seconds: When it came.
+        seconds, session: None if not recorded.
+    """
 
     blocks: list[int]
     input_tokens: int
@@ -177,8 +204,12 @@ class Request(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """A trace that is open. requests: can be read once, and are parsed as they are read.
-    block_tokens: of each block but a request's last."""
+    """A trace that is open.
+
+    Attributes:
+        requests: Can be read once, and are parsed as they are read.
+        block_tokens: Of each block but a request's last.
+    """
 
     name: str
     format: str
@@ -190,9 +221,12 @@ class Trace(NamedTuple):
 class Format(NamedTuple):
     """One format of traces.
 
-    fields: a record that has all of these is of this format. block_tokens: the format's own block
-    size; 0 if tokens are recorded, and pages decide. read: turns (record, block size, what earlier
-    records left) into requests. note: for the user."""
+    Attributes:
+        fields: A record that has all of these is of this format.
+        block_tokens: The format's own block size; 0 if tokens are recorded, and pages decide.
+        read: Turns (record, block size, what earlier records left) into requests.
+        note: For the user.
+    """
 
     name: str
     fields: tuple[str, ...]
@@ -208,9 +242,14 @@ class LineError(ValueError):
 def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> Trace:
     """Open ``name`` (``-`` for standard input), and tell its format by its first record.
 
-    page_tokens: the launch's page, used as the block size if nothing else says one. block_tokens:
-    given by the user; None to take it from the trace. Raises UsageError without a record, or for an
-    unknown format; reading the requests does for a bad record."""
+    Args:
+        page_tokens: The launch's page, used as the block size if nothing else says one.
+        block_tokens: Given by the user; None to take it from the trace.
+
+    Raises:
+        UsageError: Without a record, or for an unknown format; reading the requests does for a bad
+            record.
+    """
     records = read_records(name)
     first = list(islice(records, _LOOKED_AT))
     if not first:
@@ -229,8 +268,14 @@ def open_trace(name: str, page_tokens: int, block_tokens: int | None = None) -> 
 def _requests(
     name: str, form: Format, size: int, records: Iterator[tuple[int, Record]]
 ) -> Iterator[Request]:
-    """Yield the requests of all records. size: tokens of a block. Raises UsageError with file and
-    line."""
+    """Yield the requests of all records.
+
+    Args:
+        size: Tokens of a block.
+
+    Raises:
+        UsageError: With file and line.
+    """
     earlier: Earlier = {}
     where = ""
     try:
@@ -245,8 +290,11 @@ def _requests(
 
 
 def _count(record: Record, field: str, least: int) -> int:
-    """Return a field as a number of tokens, 0 if missing. Raises LineError for anything but a whole
-    number from ``least`` up."""
+    """Return a field as a number of tokens, 0 if missing.
+
+    Raises:
+        LineError: For anything but a whole number from ``least`` up.
+    """
     value = record.get(field, 0)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MOST_TOKENS:
         raise LineError(
@@ -256,7 +304,10 @@ def _count(record: Record, field: str, least: int) -> int:
 
 
 def _seconds(record: Record, per_second: int) -> float | None:
-    """Return ``timestamp / per_second``, in seconds; None without one. Raises LineError."""
+    """Return ``timestamp / per_second``, in seconds; None without one.
+
+    Raises LineError.
+    """
     value = record.get("timestamp")
     if value is None:
         return None
@@ -275,7 +326,14 @@ def _list(record: Record, field: str) -> list[Any]:
 
 def chained(parts: list[Any], field: str) -> list[int]:
     """Return a number for each part that names the part and all parts before it, the same in every
-    run. field: for messages. Raises LineError if a part is neither a whole number nor a text."""
+    run.
+
+    Args:
+        field: For messages.
+
+    Raises:
+        LineError: If a part is neither a whole number nor a text.
+    """
     name, names = 0, []
     for part in parts:
         if type(part) is not int:
@@ -295,7 +353,11 @@ def chained(parts: list[Any], field: str) -> list[int]:
 
 def _block_tokens(form: Format, records: list[Record]) -> int:
     """Return the tokens of a block: as the records say, else the format's own if the lengths allow
-    it, else the most that they allow. 0 if tokens are recorded."""
+    it, else the most that they allow.
+
+    Returns:
+        0 if tokens are recorded.
+    """
     named = [size for each in records if isinstance(size := each.get("block_size"), int)]
     if named and 0 < named[0] <= _MOST_TOKENS:
         return named[0]
@@ -318,7 +380,10 @@ def _fits(length: int, count: int, size: int) -> bool:
 
 def _hashed(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     """Read a record of the Mooncake or Qwen-Bailian format, which names its blocks by ``hash_ids``,
-    as one request. A turn has the session of its parent in ``earlier``. Raises LineError."""
+    as one request.
+
+    A turn has the session of its parent in ``earlier``. Raises LineError.
+    """
     length = _count(record, "input_length", 1)
     hashes = _list(record, "hash_ids")
     unit = record.get("block_size")
@@ -346,7 +411,10 @@ def _session(record: Record) -> int | None:
 
 
 def _tokens(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Read token ids as one request, in pages of ``size`` tokens. Raises LineError."""
+    """Read token ids as one request, in pages of ``size`` tokens.
+
+    Raises LineError.
+    """
     field = next((name for name in _TOKEN_FIELDS if name in record), _TOKEN_FIELDS[0])
     tokens = _list(record, field)
     wrong = next((each for each in tokens if type(each) is not int), None if tokens else tokens)
@@ -360,7 +428,13 @@ def _tokens(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
 
 def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     """Read a record of SGLang's --log-requests-format json as one request; an event other than
-    "request.received" gives none. size: tokens of a page. Raises LineError."""
+    "request.received" gives none.
+
+    Raises LineError.
+
+    Args:
+        size: Tokens of a page.
+    """
     if record.get("event") != "request.received":
         return ()
     obj, came = record.get("obj"), record.get("timestamp")
@@ -382,7 +456,13 @@ def _logged_json(record: Record, size: int, earlier: Earlier) -> Iterable[Reques
 
 
 def _speaker_and_text(turn: Any, field: str) -> tuple[str, str]:
-    """Return a turn's speaker and text. field: of the turns, for messages. Raises LineError."""
+    """Return a turn's speaker and text.
+
+    Raises LineError.
+
+    Args:
+        field: Of the turns, for messages.
+    """
     if isinstance(turn, dict):
         who, what = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
         if isinstance(who, str) and isinstance(what, str):
@@ -394,8 +474,10 @@ def _speaker_and_text(turn: Any, field: str) -> tuple[str, str]:
 
 
 def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
-    """Read a conversation: one request for each answer, whose prompt is all text before. Without
-    answers it gives one request with all text; without text, none. Raises LineError."""
+    """Read a conversation: one request for each answer, whose prompt is all text before.
+
+    Without answers it gives one request with all text; without text, none. Raises LineError.
+    """
     field = "conversations" if "conversations" in record else "messages"
     turns = [_speaker_and_text(turn, field) for turn in _list(record, field)]
     earlier["talks"] = session = earlier.get("talks", 0) + 1
@@ -410,7 +492,11 @@ def _conversation(record: Record, size: int, earlier: Earlier) -> Iterable[Reque
 
 
 def _text_request(text: str, size: int, answer: int, session: int | None) -> Request:
-    """Return the request of a prompt's text, cut into pages by its letters. answer: in letters."""
+    """Return the request of a prompt's text, cut into pages by its letters.
+
+    Args:
+        answer: In letters.
+    """
     wide = size * LETTERS_PER_TOKEN
     pages = [text[at - wide : at] for at in range(wide, len(text) + 1, wide)]
     length = max(1, len(text) // LETTERS_PER_TOKEN)
@@ -419,7 +505,10 @@ def _text_request(text: str, size: int, answer: int, session: int | None) -> Req
 
 def _event(record: Record, size: int, earlier: Earlier) -> Iterable[Request]:
     """Read a KV event of vLLM or SGLang as one request: the stored blocks, behind their parents in
-    ``earlier``. An event that stores no block gives no request. Raises LineError."""
+    ``earlier``.
+
+    An event that stores no block gives no request. Raises LineError.
+    """
     if record.get("type") != "BlockStored":
         return ()
     unit, at = record.get("block_size"), record.get("parent_block_hash")

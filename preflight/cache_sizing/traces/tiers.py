@@ -49,8 +49,10 @@ BUFFERED_PART = 0.9
 class TierSizes(NamedTuple):
     """Tokens that each tier holds; None for a tier that does not exist.
 
-    l1, l2: of one cache; ``Rules.caches`` such caches stand side by side. store, disk: shared by
-    all caches; of the store its memory up to the watermark."""
+    Attributes:
+        l1, l2: Of one cache; ``Rules.caches`` such caches stand side by side.
+        store, disk: Shared by all caches; of the store its memory up to the watermark.
+    """
 
     l1: int
     l2: int | None = None
@@ -61,9 +63,12 @@ class TierSizes(NamedTuple):
 class StoreRules(NamedTuple):
     """When the store evicts; the defaults are Mooncake's (types.h).
 
-    watermark: the filled part of its memory (0 to 1) above which it does. ratio: the part of all
-    objects that goes at once. lease_seconds: how long an object that was asked for stays.
-    disk_gets_evicted: disks get only what leaves the memory, not all that is written to it."""
+    Attributes:
+        watermark: The filled part of its memory (0 to 1) above which it does.
+        ratio: The part of all objects that goes at once.
+        lease_seconds: How long an object that was asked for stays.
+        disk_gets_evicted: Disks get only what leaves the memory, not all that is written to it.
+    """
 
     watermark: float = 0.9
     ratio: float = 0.05
@@ -74,10 +79,12 @@ class StoreRules(NamedTuple):
 class Routing(NamedTuple):
     """How requests are routed to caches side by side.
 
-    how: round-robin (by the requests' order), cache-aware (to the cache that got most of the prompt
-    before), sticky (by the conversation) or random. cache_threshold: for cache-aware only. If no
-    more than this part of a prompt (0 to 1) was routed before, the cache that got the least takes
-    it."""
+    Attributes:
+        how: Round-robin (by the requests' order), cache-aware (to the cache that got most of the
+            prompt before), sticky (by the conversation) or random.
+        cache_threshold: For cache-aware only. If no more than this part of a prompt (0 to 1) was
+            routed before, the cache that got the least takes it.
+    """
 
     how: str = "round-robin"
     cache_threshold: float = 0.3
@@ -86,21 +93,22 @@ class Routing(NamedTuple):
 class Rules(NamedTuple):
     """How blocks move between tiers.
 
-    caches: how many stand side by side. prefetch_threshold: fewer tokens are not fetched from the
-    store. whole_nodes: what a request adds becomes one node, which L1 and L2 evict as a whole; else
-    every block is a node.
-
-    unified: SGLang's UnifiedRadixCache. HiRadixCache, which came before, makes room in L2 for a
-    whole copy, or in L1 for all that it loads, whatever is free; it also keeps copies of what L1
-    holds.
-
-    buffers: L2 is staging for the store (buffer_only), nine tenths of which may be under prefetch.
-    stores: what L2 gets goes to the store too. partial: if L2 has no room for all blocks that are
-    missing, fewer are asked for.
-
-    asks: when the store is asked for more. ``copied``: if L2 has the end of what was found, or
-    nothing was. ``loaded``: if L2 has the end of what L1 had. ``always``: in any case, but nothing
-    is found if only L1 has that end."""
+    Attributes:
+        caches: How many stand side by side.
+        prefetch_threshold: Fewer tokens are not fetched from the store.
+        whole_nodes: What a request adds becomes one node, which L1 and L2 evict as a whole; else
+            every block is a node.
+        unified: SGLang's UnifiedRadixCache. HiRadixCache, which came before, makes room in L2 for a
+            whole copy, or in L1 for all that it loads, whatever is free; it also keeps copies of
+            what L1 holds.
+        buffers: L2 is staging for the store (buffer_only), nine tenths of which may be under
+            prefetch.
+        stores: What L2 gets goes to the store too.
+        partial: If L2 has no room for all blocks that are missing, fewer are asked for.
+        asks: When the store is asked for more. ``copied``: if L2 has the end of what was found, or
+            nothing was. ``loaded``: if L2 has the end of what L1 had. ``always``: in any case, but
+            nothing is found if only L1 has that end.
+    """
 
     write_policy: str = "write_through"
     caches: int = 1
@@ -120,8 +128,12 @@ class Flows:
     """The sums of a replay, by tier: accesses that hit, tokens that need no computing, blocks
     evicted, and blocks moved from tier to tier, as ("L1", "L2").
 
-    too_long: requests that L1 cannot hold. asked: blocks that the store was asked for. saved:
-    tokens in whole pages, and never the last token of a prompt, which is always computed."""
+    Attributes:
+        too_long: Requests that L1 cannot hold.
+        asked: Blocks that the store was asked for.
+        saved: Tokens in whole pages, and never the last token of a prompt, which is always
+            computed.
+    """
 
     requests: int = 0
     accesses: int = 0
@@ -144,10 +156,17 @@ class Flows:
 
 
 class StorePool:
-    """A replay's store: its memory and its disks. ``now`` is a time in seconds that never falls."""
+    """A replay's store: its memory and its disks.
+
+    ``now`` is a time in seconds that never falls.
+    """
 
     def __init__(self, memory: int, disk: int | None, rules: StoreRules, flows: Flows) -> None:
-        """Begin empty. disk: blocks that the disks hold; None without disks."""
+        """Begin empty.
+
+        Args:
+            disk: Blocks that the disks hold; None without disks.
+        """
         # When each was written, where none asked for it since; when it was last asked for.
         self._written: OrderedDict[int, float] = OrderedDict()
         self._asked: OrderedDict[int, float] = OrderedDict()
@@ -162,8 +181,10 @@ class StorePool:
         return block in self._asked or block in self._written
 
     def find(self, blocks: Sequence[int], now: float) -> list[str]:
-        """Return the tier ("L3" or "SSD") of each block, up to the first that is missing. Blocks in
-        memory get a new lease."""
+        """Return the tier ("L3" or "SSD") of each block, up to the first that is missing.
+
+        Blocks in memory get a new lease.
+        """
         tiers: list[str] = []
         for block in blocks:
             if block in self:
@@ -177,7 +198,9 @@ class StorePool:
 
     def put(self, blocks: Iterable[int], now: float) -> None:
         """Write the blocks that the memory does not have; renew the leases of blocks that it has.
-        Evicts if the memory is then above its watermark."""
+
+        Evicts if the memory is then above its watermark.
+        """
         written, asked, new, count = self._written, self._asked, 0, len(self)
         writes_through = not self._rules.disk_gets_evicted
         for block in blocks:
@@ -230,7 +253,8 @@ class _Node:
     within.
 
     l1, l2: whether each tier holds the node. in_l1: how many children L1 holds. left: how many
-    requests left the node in L1. used: when it was last used, as a count that rises."""
+    requests left the node in L1. used: when it was last used, as a count that rises.
+    """
 
     __slots__ = ("blocks", "children", "in_l1", "l1", "l2", "left", "parent", "used")
 
@@ -250,8 +274,12 @@ class _Cache:
     def __init__(
         self, l1: int, l2: int | None, store: StorePool | None, rules: Rules, flows: Flows
     ) -> None:
-        """Begin empty. l1, l2: blocks that each tier holds; None for no L2. store: None for no
-        store."""
+        """Begin empty.
+
+        Args:
+            l1, l2: Blocks that each tier holds; None for no L2.
+            store: None for no store.
+        """
         self._root, self._uses, self._now = _Node((), None), 0, 0.0
         # Blocks, and how many of them are free.
         self._size, self._free1 = l1, l1
@@ -267,8 +295,10 @@ class _Cache:
         self._after = 2 if rules.write_policy == "write_through_selective" else 1
 
     def take(self, blocks: Sequence[int], block_tokens: int, now: float) -> list[str]:
-        """Serve one request: look its blocks up, fetch from the store, add what is new. Return the
-        tier of each block that was found, from the first block on."""
+        """Serve one request: look its blocks up, fetch from the store, add what is new.
+
+        Return the tier of each block that was found, from the first block on.
+        """
         self._now = now
         blocks = blocks[: self._size]  # what is longer than L1 does not run at all
         tiers = self._match(blocks)
@@ -302,8 +332,10 @@ class _Cache:
         return tiers
 
     def _match(self, blocks: Sequence[int]) -> list[str]:
-        """Return the tier of each block that L1 or L2 has, from the first on. A node that matches
-        in part is split; the nodes of the path are kept in ``_held``."""
+        """Return the tier of each block that L1 or L2 has, from the first on.
+
+        A node that matches in part is split; the nodes of the path are kept in ``_held``.
+        """
         part, tiers, at = self._root, list[str](), 0
         self._held = path = list[_Node]()
         while at < len(blocks) and (child := part.children.get(blocks[at])) is not None:
@@ -366,9 +398,13 @@ class _Cache:
     def _fetch(
         self, store: StorePool, wanted: Sequence[int], block_tokens: int, loaded: Sequence[_Node]
     ) -> list[str]:
-        """Prefetch ``wanted`` blocks from the store into L2. Return the tier of each block that is
-        fetched; [] if none is, or fewer than the threshold. loaded: nodes that this request moved
-        from L2 to L1."""
+        """Prefetch ``wanted`` blocks from the store into L2.
+
+        Return the tier of each block that is fetched; [] if none is, or fewer than the threshold.
+
+        Args:
+            loaded: Nodes that this request moved from L2 to L1.
+        """
         rules = self._rules
         least = max(1, -(-rules.prefetch_threshold // block_tokens))
         path = self._held
@@ -396,7 +432,9 @@ class _Cache:
 
     def _write_through(self) -> None:
         """Copy to L2 each node of the request that enough requests left in L1, its parents first.
-        With ``buffers`` the node goes only to the store."""
+
+        With ``buffers`` the node goes only to the store.
+        """
         room = True
         for at, part in enumerate(self._held):
             part.left += 1
@@ -424,8 +462,11 @@ class _Cache:
 
     def _make_room(self, wanted: int, whole: bool = False) -> bool:
         """Evict from L2 if fewer than ``wanted`` blocks are free; return whether ``wanted`` are
-        free then. Evicts until ``wanted`` are free; with ``whole``, or without unified rules, until
-        ``wanted`` more are free than before."""
+        free then.
+
+        Evicts until ``wanted`` are free; with ``whole``, or without unified rules, until ``wanted``
+        more are free than before.
+        """
         if self._free2 >= wanted:
             return True
         enough = wanted + self._free2 if whole or not self._rules.unified else wanted
@@ -441,8 +482,10 @@ class _Cache:
         return self._free2 >= wanted
 
     def _give_up_doubles(self, enough: int) -> None:
-        """Drop L2 copies of nodes that L1 holds too, until ``enough`` blocks are free. Leaves are
-        dropped last, for L1 evicts leaves next."""
+        """Drop L2 copies of nodes that L1 holds too, until ``enough`` blocks are free.
+
+        Leaves are dropped last, for L1 evicts leaves next.
+        """
         for leaves in (False, True):
             gone = []
             for part in self._doubles:
@@ -465,8 +508,10 @@ class _Cache:
         self._doubles.pop(part, None)
 
     def _evict(self, enough: int) -> None:
-        """Evict leaves of L1, the least recently used first, until ``enough`` blocks are free. With
-        ``write_back`` a leaf without a copy is written to L2 now."""
+        """Evict leaves of L1, the least recently used first, until ``enough`` blocks are free.
+
+        With ``write_back`` a leaf without a copy is written to L2 now.
+        """
         leaves, freed = self._leaves1, self._free1
         while self._free1 < enough and leaves:
             used, part = heappop(leaves)
@@ -493,8 +538,12 @@ class Replay:
     """Replays requests one after the other through all tiers; ``flows`` holds the sums so far."""
 
     def __init__(self, sizes: TierSizes, rules: Rules, block_tokens: int, page_tokens: int) -> None:
-        """Begin with empty caches. block_tokens: tokens of a request's block. page_tokens: tokens
-        of a page; only whole pages are saved."""
+        """Begin with empty caches.
+
+        Args:
+            block_tokens: Tokens of a request's block.
+            page_tokens: Tokens of a page; only whole pages are saved.
+        """
         self._block, self._page, self._rules, self._sizes = block_tokens, page_tokens, rules, sizes
         self.flows = Flows()
         l1, l2, memory, disk = (None if size is None else size // block_tokens for size in sizes)
@@ -510,7 +559,10 @@ class Replay:
 
     def take(self, request: Request) -> list[str]:
         """Serve one request; return the tier of each block that was found, from the first block on.
-        Raises UsageError if sticky routing gets a request without a conversation."""
+
+        Raises:
+            UsageError: If sticky routing gets a request without a conversation.
+        """
         flows = self.flows
         if self._rules.store.lease_seconds and request.seconds is not None:
             self._now = max(self._now, request.seconds)
@@ -532,8 +584,11 @@ class Replay:
         return tiers
 
     def _route(self, request: Request) -> int:
-        """Return the index of the cache that gets the request. Raises UsageError for sticky routing
-        if the trace names no conversation."""
+        """Return the index of the cache that gets the request.
+
+        Raises:
+            UsageError: For sticky routing if the trace names no conversation.
+        """
         count, (how, threshold) = len(self._caches), self._rules.routing
         if how == "random":
             return self._random.randrange(count)

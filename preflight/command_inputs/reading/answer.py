@@ -32,9 +32,12 @@ def reading_text(
 ) -> str:
     """Return the reading of a launch as text for a person, wrapped at ``width`` columns.
 
-    paint: puts a colour around a text. verbosity: 0 shows the settings that tell most, 1 also every
-    written setting and the notes, 2 also the defaults. Below 0 shows only the sentence about the
-    launch, and what was not read."""
+    Args:
+        paint: Puts a colour around a text.
+        verbosity: 0 shows the settings that tell most, 1 also every written setting and the notes,
+            2 also the defaults. Below 0 shows only the sentence about the launch, and what was not
+            read.
+    """
     lines = [*wrapped(clean(f"{reading.name}: {reading.sentence}"), width)]
     if verbosity >= 0:
         groups: dict[str, list[ProcessReading]] = {}
@@ -64,8 +67,11 @@ def reading_text(
 
 def _group_lines(processes: Sequence[ProcessReading], width: int, verbosity: int) -> Iterator[str]:
     """Yield a line for each process of a group, and below it all its settings if ``verbosity`` is
-    above 0. Processes that one line of the launch starts with the same main settings share a line.
-    All programs that are not known here share a last line."""
+    above 0.
+
+    Processes that one line of the launch starts with the same main settings share a line. All
+    programs that are not known here share a last line.
+    """
     others = [process for process in processes if process.program == "other"]
     alike: dict[tuple[object, ...], list[ProcessReading]] = {}
     for process in processes:
@@ -99,8 +105,11 @@ def _group_lines(processes: Sequence[ProcessReading], width: int, verbosity: int
 
 
 def _main_settings(members: Sequence[ProcessReading]) -> Iterator[str]:
-    """Yield the settings that tell most of a process, as "name value", then its ports. members:
-    processes that differ only in their ports; each port is shown as a range or a list."""
+    """Yield the settings that tell most of a process, as "name value", then its ports.
+
+    Args:
+        members: Processes that differ only in their ports; each port is shown as a range or a list.
+    """
     first = members[0]
     for name in _TELLING:
         value = first.settings.get(name)
@@ -124,7 +133,10 @@ def _main_settings(members: Sequence[ProcessReading]) -> Iterator[str]:
 
 def _all_settings(process: ProcessReading, width: int, defaults: bool) -> Iterator[str]:
     """Yield a line for each written setting, variable and release of a process, and for its image.
-    defaults: also settings that nobody wrote."""
+
+    Args:
+        defaults: Also settings that nobody wrote.
+    """
     settings = {**process.settings, **(process.defaults if defaults else {})}
     for title, values in (("", settings), ("environment ", process.environment)):
         for name, value in values.items():
@@ -146,7 +158,11 @@ def _value_text(value: Value) -> str:
 
 
 def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, Any]:
-    """Return a reading as launch-v1.schema.json says. defaults: also settings that nobody wrote."""
+    """Return a reading as launch-v1.schema.json says.
+
+    Args:
+        defaults: Also settings that nobody wrote.
+    """
     return {
         "processes": [_process(process, defaults) for process in reading.processes],
         "unread": [
@@ -158,7 +174,11 @@ def reading_object(reading: LaunchReading, defaults: bool = False) -> dict[str, 
 
 
 def _process(process: ProcessReading, defaults: bool) -> dict[str, Any]:
-    """Return one process as JSON. defaults: also settings that nobody wrote, if SGLang has them."""
+    """Return one process as JSON.
+
+    Args:
+        defaults: Also settings that nobody wrote, if SGLang has them.
+    """
     more = process.defaults.items() if defaults else ()
     here = {name: value for name, value in more if not value.origin.startswith("absent ")}
     return {

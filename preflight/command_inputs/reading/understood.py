@@ -44,11 +44,17 @@ class Value(NamedTuple):
 class ProcessReading(NamedTuple):
     """One process of a launch.
 
-    program: its name in JSON. title: its name for a person. number: how many are started, Unknown
-    if that is not seen. group: the host, pod or container that the process runs in, in words.
-    settings: those that were written (``written`` names them), and those that follow from these,
-    such as ports. defaults: the settings that nobody wrote. environment: the variables that the
-    program reads. model_config: the origin of the model's config.json, None if it was not read."""
+    Attributes:
+        program: Its name in JSON.
+        title: Its name for a person.
+        number: How many are started, Unknown if that is not seen.
+        group: The host, pod or container that the process runs in, in words.
+        settings: Those that were written (``written`` names them), and those that follow from
+            these, such as ports.
+        defaults: The settings that nobody wrote.
+        environment: The variables that the program reads.
+        model_config: The origin of the model's config.json, None if it was not read.
+    """
 
     program: str
     title: str
@@ -67,8 +73,12 @@ class ProcessReading(NamedTuple):
 
 
 class LaunchReading(NamedTuple):
-    """A launch as it was understood. sentence: all processes in brief. unread: what was not read,
-    and may matter."""
+    """A launch as it was understood.
+
+    Attributes:
+        sentence: All processes in brief.
+        unread: What was not read, and may matter.
+    """
 
     name: str
     sentence: str
@@ -103,7 +113,11 @@ _READ = regex(
 
 
 def read_whole(launch_words: LaunchWords, host: Host) -> LaunchReading:
-    """Read and understand a launch. Raises UsageError if it is no launch, or cannot be read."""
+    """Read and understand a launch.
+
+    Raises:
+        UsageError: If it is no launch, or cannot be read.
+    """
     from preflight.command_inputs.written_launch import size_written
 
     written = launch_of(launch_words, host)
@@ -127,8 +141,11 @@ def reading_of(sizing: LaunchSizing, name: str) -> LaunchReading:
 def _launch_reading(
     name: str, reading: Reading, processes: Sequence[LaunchProcess], shown: Mapping[str, Input]
 ) -> LaunchReading:
-    """Return the reading of a launch, in the launch's order. shown: inputs of the sizing by name;
-    {} for a launch that was not sized."""
+    """Return the reading of a launch, in the launch's order.
+
+    Args:
+        shown: Inputs of the sizing by name; {} for a launch that was not sized.
+    """
     groups = host_groups(processes)
     group_of = {number: group for group in groups for number in group.only_here}
     return LaunchReading(
@@ -156,8 +173,12 @@ def _files_not_read(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
 
 
 def _reading(process: LaunchProcess, shown: Mapping[str, Input], group: str) -> ProcessReading:
-    """Return one process as it was understood. shown: inputs of the sizing by name. group: the
-    place that it runs in, in words."""
+    """Return one process as it was understood.
+
+    Args:
+        shown: Inputs of the sizing by name.
+        group: The place that it runs in, in words.
+    """
     command = process.command
     settings = dict(_written_settings(process))
     environment = sorted(matching(command.environment, _READ))
@@ -206,8 +227,12 @@ def _value(name: str, word: Word) -> Value:
 
 
 def _locate(process: LaunchProcess, group: HostGroup | None, groups: Sequence[HostGroup]) -> str:
-    """Name the place that a process runs in. group: its host group of ``groups``, the launch's;
-    None if it may run on each of several hosts, or the launch has no groups."""
+    """Name the place that a process runs in.
+
+    Args:
+        group: Its host group of ``groups``, the launch's; None if it may run on each of several
+            hosts, or the launch has no groups.
+    """
     group = groups[0] if len(groups) == 1 else group
     host = "any of the hosts" if groups else "this host"
     if group is not None:
@@ -235,7 +260,8 @@ def _locate(process: LaunchProcess, group: HostGroup | None, groups: Sequence[Ho
 
 def _written_settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
     """Yield (name, value) of the settings that somebody wrote; of an SGLang server's store, every
-    setting with ``store.`` in front."""
+    setting with ``store.`` in front.
+    """
     server = process.server
     if server is not None:
         for name, setting in server.arguments.written.items():
@@ -258,7 +284,8 @@ def _written_settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
 
 def _derived_settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
     """Yield (name, value) of what follows from the written settings: a store client's memory,
-    transport and addresses, and the ports that are bound and published."""
+    transport and addresses, and the ports that are bound and published.
+    """
     store = process.store
     if store is not None and not isinstance(store.client, Unknown):
         client = store.client
@@ -276,7 +303,10 @@ def _derived_settings(process: LaunchProcess) -> Iterator[tuple[str, Value]]:
 
 
 class _Defaults(Mapping[str, Value]):
-    """The hundreds of settings of a server that nobody wrote. Each is made when it is asked for."""
+    """The hundreds of settings of a server that nobody wrote.
+
+    Each is made when it is asked for.
+    """
 
     def __init__(self, settings: Mapping[str, SettingValue]) -> None:
         self._settings = settings
@@ -304,7 +334,10 @@ def _clean_value(name: str, value: object, origin: str) -> Value:
 
 def _flags(program: str, argv: Sequence[Word]) -> Iterator[tuple[str, Value]]:
     """Yield (name, value) of each flag of a program whose flags are not listed here: ``--name
-    value``, ``--name=value``, or a switch, whose value is True. Secrets are removed."""
+    value``, ``--name=value``, or a switch, whose value is True.
+
+    Secrets are removed.
+    """
     shown = clean_words([program, *(word.text for word in argv)])[1:]
     left = deque(word._replace(text=text) for word, text in zip(argv, shown, strict=True))
     while left:
@@ -355,7 +388,10 @@ _NO_PLURAL = (ProcessKind.ETCD, ProcessKind.REDIS, ProcessKind.NATS)
 
 def uses_no_hicache_or_mooncake(processes: Sequence[LaunchProcess]) -> bool:
     """Tell whether a launch starts SGLang servers and no other known program, and certainly no
-    server uses HiCache or Mooncake. Benchmarks are passed over, as are unknown programs."""
+    server uses HiCache or Mooncake.
+
+    Benchmarks are passed over, as are unknown programs.
+    """
     started = [
         each for each in processes if each.kind not in (ProcessKind.OTHER, ProcessKind.BENCHMARK)
     ]
@@ -407,8 +443,11 @@ def _consumer_brief(consumer: Consumer) -> Iterator[str]:
 
 
 def _server_brief(server: SglangServer, without_dp: bool) -> Iterator[str]:
-    """Yield the settings that distinguish a server. without_dp: leave out dp, as each replica is
-    counted as a server."""
+    """Yield the settings that distinguish a server.
+
+    Args:
+        without_dp: Leave out dp, as each replica is counted as a server.
+    """
     model = server.value("model_path")
     name = model.rstrip("/").rpartition("/")[2] if isinstance(model, str) else "model not known"
     yield name or "no model named"

@@ -24,8 +24,11 @@ STORE_PATH = "MOONCAKE_CONFIG_PATH"
 class WorkerPool(NamedTuple):
     """Host memory that a consumer takes itself.
 
-    of_engine: one pool for all workers of an engine, counted in the first; otherwise each worker
-    has one. first_if_mla: with an MLA model, only the first has one, at most of that size."""
+    Attributes:
+        of_engine: One pool for all workers of an engine, counted in the first; otherwise each
+            worker has one.
+        first_if_mla: With an MLA model, only the first has one, at most of that size.
+    """
 
     memory: OwnPool
     of_engine: bool = False
@@ -33,7 +36,11 @@ class WorkerPool(NamedTuple):
 
     def bytes_of(self, first: bool, mla: bool, most: bool) -> int:
         """Return the bytes of this pool that one worker may have: the ``most``, or else the least.
-        first: the worker is the first of its engine. mla: the model has MLA."""
+
+        Args:
+            first: The worker is the first of its engine.
+            mla: The model has MLA.
+        """
         latent = mla and self.first_if_mla
         if not first and (self.of_engine or latent):
             return 0
@@ -42,8 +49,12 @@ class WorkerPool(NamedTuple):
 
 
 class Client(NamedTuple):
-    """A store client of every worker; ``first_if_mla`` as of ``WorkerPool``. family: the program
-    whose keys the client writes. keys: settings that these keys depend on, beside the engine's."""
+    """A store client of every worker; ``first_if_mla`` as of ``WorkerPool``.
+
+    Attributes:
+        family: The program whose keys the client writes.
+        keys: Settings that these keys depend on, beside the engine's.
+    """
 
     store: StoreProcess
     first_if_mla: bool = False
@@ -61,9 +72,13 @@ class NamedRelease(NamedTuple):
 class RefusedBy(NamedTuple):
     """An error with which ``release`` ends; another release may take the same words.
 
-    says: the error. since: the first of the releases read that ends so too, or "". every: all that
-    were read end so. taken_by: the last that takes the words, or "". uncounted: the memory that is
-    in no number if the release that runs takes the words."""
+    Attributes:
+        says: The error.
+        since: The first of the releases read that ends so too, or "".
+        every: All that were read end so.
+        taken_by: The last that takes the words, or "".
+        uncounted: The memory that is in no number if the release that runs takes the words.
+    """
 
     release: str
     says: str
@@ -76,23 +91,36 @@ class RefusedBy(NamedTuple):
 class Consumer(NamedTuple):
     """One process of a launch: its workers on this host, and the memory of each worker.
 
-    Its program. release: the release as which it was read; parts: other libraries inside it; named:
-    releases that the launch names, by product. connectors: by vLLM's names. settings: the values
-    that all of this follows from.
+    Its program.
 
-    Its place. engines: its data-parallel engines on this host, each of ``workers`` processes with a
-    GPU. hosts: the number of hosts of one engine; node: the number of this host among them, None
-    for one host or if nothing says so; leader: the first host's address, or "". executor: what
-    starts workers.
+    Its place.
 
-    Its needs. clients, pools: of each worker. transfer: the RDMA devices of a transfer engine
-    beside them, or None; transfer_protocol: its protocol, or "". registers_gpu: the GPU memory that
-    it registers, in words, or "". gpu_fraction: the share of each worker's GPU that has to be free;
-    gpu_fills: it takes all of that. ports: by name. sockets: files that it makes anew.
+    Its needs.
 
-    Its faults. refused: its errors in every release; refused_by: in some. misread, ignored: words
-    that are taken for something else, or not at all. uncounted: memory that is in no number.
-    may_use: why it may use Mooncake although nothing that was read does; None if it does not."""
+    Its faults.
+
+    Attributes:
+        release: The release as which it was read; parts: other libraries inside it; named: releases
+            that the launch names, by product.
+        connectors: By vLLM's names.
+        settings: The values that all of this follows from.
+        engines: Its data-parallel engines on this host, each of ``workers`` processes with a GPU.
+        hosts: The number of hosts of one engine; node: the number of this host among them, None for
+            one host or if nothing says so; leader: the first host's address, or "".
+        executor: What starts workers.
+        clients, pools: Of each worker.
+        transfer: The RDMA devices of a transfer engine beside them, or None; transfer_protocol: its
+            protocol, or "".
+        registers_gpu: The GPU memory that it registers, in words, or "".
+        gpu_fraction: The share of each worker's GPU that has to be free; gpu_fills: it takes all of
+            that.
+        ports: By name.
+        sockets: Files that it makes anew.
+        refused: Its errors in every release; refused_by: in some.
+        misread, ignored: Words that are taken for something else, or not at all.
+        uncounted: Memory that is in no number.
+        may_use: Why it may use Mooncake although nothing that was read does; None if it does not.
+    """
 
     release: str
     engines: int | Unknown = 1
@@ -123,7 +151,8 @@ class Consumer(NamedTuple):
 
     def doubt_of(self, refusal: RefusedBy) -> str | None:
         """Return why an error may not apply to the release that runs; "" if it surely applies, None
-        if it surely does not."""
+        if it surely does not.
+        """
         release = refusal.release
         product, _, read = release.partition(" ")
         named = self.named.get(product.lower())
@@ -161,7 +190,9 @@ class Consumer(NamedTuple):
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
         """Return a worker's pools with the ``most`` or the least bytes, without pools of 0 bytes.
-        If ``mla`` is not known, the bytes are the most or the least of both cases."""
+
+        If ``mla`` is not known, the bytes are the most or the least of both cases.
+        """
         kinds = (False, True) if isinstance(mla, Unknown) else (mla,)
         first, bound = self.is_first(rank), max if most else min
         sizes = [bound(p.bytes_of(first, each, most) for each in kinds) for p in self.pools]
@@ -199,7 +230,10 @@ class ConsumerParts:
         self.sockets, self.connectors = list[str](), list[str]()
 
     def add(self, part: Consumer) -> None:
-        """Add a part that another reader understood. A ``may_use`` of an earlier part stays."""
+        """Add a part that another reader understood.
+
+        A ``may_use`` of an earlier part stays.
+        """
         self.settings |= part.settings
         self.parts += [part.release] if part.release else []
         self.may_use = part.may_use if self.may_use is None else self.may_use
@@ -226,7 +260,8 @@ _LISTS = (
 
 def port_of(word: Word | None, default: int, name: str, whose: str) -> SettingValue:
     """Return the port that ``word``, the value of flag or variable ``name``, gives; ``default``,
-    the port of program ``whose``, if ``word`` is None."""
+    the port of program ``whose``, if ``word`` is None.
+    """
     if word is None:
         return SettingValue(default, Default(f"default of {whose}"))
     value = word_value(word)
@@ -235,8 +270,10 @@ def port_of(word: Word | None, default: int, name: str, whose: str) -> SettingVa
 
 
 def flags_of(arguments: Sequence[Word]) -> dict[str, list[Word]]:
-    """Return the values of each flag, in order, by its name without the leading dashes. Flags are
-    written ``--a b`` or ``--a=b``; a switch has the value "". _ in a name becomes -."""
+    """Return the values of each flag, in order, by its name without the leading dashes.
+
+    Flags are written ``--a b`` or ``--a=b``; a switch has the value "". _ in a name becomes -.
+    """
     flags: dict[str, list[Word]] = {}
     left = list(arguments)
     while left:
@@ -272,7 +309,10 @@ def chunked_pool(size: int) -> OwnPool:
 
 def attempt(read: Callable[[], _Read]) -> _Read | str:
     """Call ``read`` and return its value, or the error that a wrong value raises, in words:
-    ``ValueError: …``. Other errors, such as OSError, are raised."""
+    ``ValueError: …``.
+
+    Other errors, such as OSError, are raised.
+    """
     try:
         return read()
     except (

@@ -86,9 +86,14 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 def lmcache_values(
     file: str | None, environment: Mapping[str, str], warnings: list[str] | None = None
 ) -> dict[str, Any]:
-    """Return every setting as LMCache has it, by name. Its LMCACHE_... variables win over its YAML
-    file, whose text is ``file`` (None without one). warnings: a list to which LMCache's warnings of
-    lost values are added. Raises the errors with which LMCache ends."""
+    """Return every setting as LMCache has it, by name.
+
+    Its LMCACHE_... variables win over its YAML file, whose text is ``file`` (None without one).
+    Raises the errors with which LMCache ends.
+
+    Args:
+        warnings: A list to which LMCache's warnings of lost values are added.
+    """
     warnings = [] if warnings is None else warnings
     rows = lmcache_settings()
     of_file: dict[str, Any] = {}
@@ -129,8 +134,11 @@ def _known_settings(items: Any, warnings: list[str]) -> dict[str, Any]:
 
 
 def _convert(name: str, row: _Row, value: Any, warnings: list[str]) -> Any:
-    """Convert a value as LMCache does. None if that raises a ValueError, which adds a warning; any
-    other error is raised."""
+    """Convert a value as LMCache does.
+
+    Returns:
+        None if that raises a ValueError, which adds a warning; any other error is raised.
+    """
     if value is None:
         return None
     try:
@@ -154,7 +162,11 @@ def _unquote(text: str) -> str:
 
 def _validate(values: dict[str, Any]) -> None:
     """Check and complete the values, in place, as LMCache's ``_validate_config`` does, without its
-    checks of P2P. Raises ValueError with LMCache's words."""
+    checks of P2P.
+
+    Raises:
+        ValueError: With LMCache's words.
+    """
     if values["min_retrieve_tokens"] < 0:
         raise ValueError(f"min_retrieve_tokens must be >= 0, got {values['min_retrieve_tokens']}")
     if values["enable_controller"]:
@@ -171,8 +183,10 @@ def _validate(values: dict[str, Any]) -> None:
 
 
 def override(values: dict[str, Any], key: str, value: Any) -> None:
-    """Set ``key`` of LMCache's ``values`` to what the engine's JSON says as ``lmcache.<key>``. An
-    unknown key, or a value that LMCache cannot convert, changes nothing."""
+    """Set ``key`` of LMCache's ``values`` to what the engine's JSON says as ``lmcache.<key>``.
+
+    An unknown key, or a value that LMCache cannot convert, changes nothing.
+    """
     row = lmcache_settings().get(key)
     if row is None:
         return
@@ -241,8 +255,12 @@ _NO_PAGES = (
 
 
 def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``). raw: the
-    settings of extra_config or a file; a key with ``mooncake_`` in front wins over the bare key."""
+    """Return the settings that LMCache gives Mooncake's ``setup`` (``_build_setup_dict``).
+
+    Args:
+        raw: The settings of extra_config or a file; a key with ``mooncake_`` in front wins over the
+            bare key.
+    """
     bare, prefixed = {}, {}
     for key, value in ((str(key), value) for key, value in raw.items()):
         name = key.removeprefix("mooncake_")
@@ -257,9 +275,12 @@ def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
 def read_lmcache(
     environment: Mapping[str, Word], read_file: ReadFile, overrides: Mapping[str, Any]
 ) -> Consumer:
-    """Read what LMCache takes in each worker of an engine. overrides: ``lmcache.<key>`` of the
-    engine's JSON; other keys are passed over. If a file or variable is not known, or LMCache
-    refuses its settings, the memory is uncounted."""
+    """Read what LMCache takes in each worker of an engine.
+
+    Args:
+        overrides: ``lmcache.<key>`` of the engine's JSON; other keys are passed over. If a file or
+            variable is not known, or LMCache refuses its settings, the memory is uncounted.
+    """
     path = environment.get(FILE_VARIABLE)
     text = None if path is None else file_text(path, read_file)
     variables = (word for name, word in environment.items() if name.startswith("LMCACHE_"))
@@ -350,7 +371,8 @@ class _LMCacheReading(ConsumerParts):
 
     def _remotes(self) -> None:
         """Add the remote storage that the settings name: Mooncake's store as a client, other memory
-        as uncounted."""
+        as uncounted.
+        """
         for name in self.values["remote_storage_plugins"] or ():
             if str(name).split(".", 1)[0] == "mooncakestore":
                 self._store()
@@ -371,7 +393,10 @@ class _LMCacheReading(ConsumerParts):
 
     def _store(self) -> None:
         """Add the client of Mooncake's store, as the file of MOONCAKE_CONFIG_PATH, or else
-        extra_config, sets it up. If the setup fails, add the reason to ``misread``."""
+        extra_config, sets it up.
+
+        If the setup fails, add the reason to ``misread``.
+        """
         path = self.environment.get(STORE_PATH)
         where = "extra_config"
         raw: Any = self.values["extra_config"]
@@ -408,8 +433,10 @@ class _LMCacheReading(ConsumerParts):
 
 
 def _setup_of(setup: Mapping[str, str], parts: ConsumerParts) -> tuple[str, StoreProcess | None]:
-    """Return (error or "", store client or None) of a setup. Memory that no number has is added to
-    ``parts.uncounted``."""
+    """Return (error or "", store client or None) of a setup.
+
+    Memory that no number has is added to ``parts.uncounted``.
+    """
     if setup.get("enable_egm_store_pool", "false").lower() not in ("false", "0"):
         parts.uncounted.append("the EGM pool of its store")  # of Mooncake 0.3.14
     problem, client = setup_client(setup)
@@ -439,9 +466,14 @@ def setup_client(setup: Mapping[str, str]) -> tuple[str, StoreClient | None]:
 
 
 def read_lmcache_server(command: Sequence[Word], arguments: Sequence[Word]) -> Consumer:
-    """Read the memory of LMCache's own server. command: all its words. arguments: those behind its
-    program. ``lmcache server`` and ``lmcache.v1.multiprocess`` hold one pool for all engines of the
-    host; ``lmcache_server`` keeps all that its clients store, without a bound."""
+    """Read the memory of LMCache's own server.
+
+    Args:
+        command: All its words.
+        arguments: Those behind its program. ``lmcache server`` and ``lmcache.v1.multiprocess`` hold
+            one pool for all engines of the host; ``lmcache_server`` keeps all that its clients
+            store, without a bound.
+    """
     named = [word.text for word in command]
     http = named[:2] == ["lmcache", "server"] or "lmcache.v1.multiprocess.http_server" in named
     if not http and "lmcache.v1.multiprocess.server" not in named:
@@ -482,8 +514,12 @@ def read_lmcache_server(command: Sequence[Word], arguments: Sequence[Word]) -> C
 
 
 def _l1_pool(flags: Mapping[str, Word], text: str, parts: ConsumerParts) -> list[WorkerPool]:
-    """Return the pool of the server's first level (L1); [] if its size is refused. flags: the last
-    value of each, by name. text: of --l1-size-gb. Errors are added to ``parts``."""
+    """Return the pool of the server's first level (L1); [] if its size is refused.
+
+    Args:
+        flags: The last value of each, by name.
+        text: Of --l1-size-gb. Errors are added to ``parts``.
+    """
     size = attempt(lambda: int(float(text) * GIB))
     if isinstance(size, str):
         parts.refused.append(f"argument --l1-size-gb: invalid float value: {text!r}")

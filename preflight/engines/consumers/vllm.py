@@ -130,8 +130,11 @@ def _consumer(
     read_file: ReadFile,
     extra_names: Sequence[str] = (),
 ) -> Consumer:
-    """Read the engine's workers and connectors. extra_names: connectors that are named outside of
-    vLLM's own arguments."""
+    """Read the engine's workers and connectors.
+
+    Args:
+        extra_names: Connectors that are named outside of vLLM's own arguments.
+    """
     engines, workers, hosts = workers_of(arguments)
     connectors = _Connectors(arguments, environment, read_file, engines, workers)
     connectors.read()
@@ -168,9 +171,12 @@ def read_dynamo_vllm(
 ) -> Consumer:
     """Read ``python -m dynamo.vllm``: vLLM's own arguments, without its HTTP server.
 
-    release: Dynamo's, None if nothing says it. Read in ai-dynamo 1.6.1, where a prefill worker has
-    to be given a connector. ``--connector`` and DYN_CONNECTOR name connectors up to 0.9, and are
-    refused from 1.0.0 on (pull request 6450). Dynamo's KVBM is a connector of another module."""
+    Args:
+        release: Dynamo's, None if nothing says it. Read in ai-dynamo 1.6.1, where a prefill worker
+            has to be given a connector. ``--connector`` and DYN_CONNECTOR name connectors up to
+            0.9, and are refused from 1.0.0 on (pull request 6450). Dynamo's KVBM is a connector of
+            another module.
+    """
     arguments = vllm_arguments(argv)
     old = environment.get("DYN_CONNECTOR")
     named = _dynamos_connectors(argv) or ([] if old is None else old.text.split())
@@ -276,8 +282,10 @@ class _Connectors(ConsumerParts):
 
     def _offloading_size(self, config: dict[str, Any]) -> dict[str, Any]:
         """Return ``config`` with the connector that --kv-offloading-size puts in its place (vllm
-        config/vllm.py). Without that flag, or if its value is unknown or refused, ``config`` is
-        unchanged."""
+        config/vllm.py).
+
+        Without that flag, or if its value is unknown or refused, ``config`` is unchanged.
+        """
         setting = self.arguments.setting("kv-offloading-size")
         backend = self.arguments.setting("kv-offloading-backend", "native")
         if setting.value is None or not setting.given:
@@ -314,7 +322,11 @@ class _Connectors(ConsumerParts):
 
     def _connector(self, config: dict[str, Any], child: bool = False) -> None:
         """Read one connector by its name, or add the error with which vLLM refuses it; one that is
-        not known is added to ``uncounted``. child: of a MultiConnector."""
+        not known is added to ``uncounted``.
+
+        Args:
+            child: Of a MultiConnector.
+        """
         name, role = config.get("kv_connector"), config.get("kv_role")
         extra = config.get("kv_connector_extra_config") or {}
         wrong, since, taken_by = "", READ_FROM, ""
@@ -353,7 +365,11 @@ class _Connectors(ConsumerParts):
                 self.may_use = Unknown(f"whether {name} uses Mooncake is not known")
 
     def _multi(self, extra: dict[str, Any], _role: str) -> None:
-        """Read each child of a MultiConnector. extra: the connector's settings."""
+        """Read each child of a MultiConnector.
+
+        Args:
+            extra: The connector's settings.
+        """
         children = extra.get("connectors")
         if not isinstance(children, list) or not all(isinstance(each, dict) for each in children):
             says = "MultiConnector: AssertionError: its connectors are no list of objects"
@@ -363,7 +379,11 @@ class _Connectors(ConsumerParts):
             self._connector(each, child=True)
 
     def _store(self, extra: dict[str, Any], role: str) -> None:
-        """Read MooncakeStoreConnector: a client of the store. extra: the connector's settings."""
+        """Read MooncakeStoreConnector: a client of the store.
+
+        Args:
+            extra: The connector's settings.
+        """
         # Device memory alone: what of it there is, only a start tells.
         if role != "kv_consumer" or extra.get("enable_lookup", True) or extra.get(_SAVES):
             self.registers = "the KV cache on the GPU, whose size is known only once it runs"
@@ -382,7 +402,11 @@ class _Connectors(ConsumerParts):
 
     def _socket(self, name: str) -> None:
         """Add a socket of every data-parallel engine here, in vLLM's socket folder; nothing if the
-        folder or the engines are not known. name: the file's, without the engine's rank."""
+        folder or the engines are not known.
+
+        Args:
+            name: The file's, without the engine's rank.
+        """
         base, engines = self.environment.get("VLLM_RPC_BASE_PATH"), self.engines
         names = ("data-parallel-rank", "data-parallel-start-rank")
         values = [self.arguments.setting(name_of).value for name_of in names]
@@ -395,8 +419,11 @@ class _Connectors(ConsumerParts):
 
     def _store_config(self) -> tuple[StoreProcess, str]:
         """Return the client that the file of MOONCAKE_CONFIG_PATH sets up, and the tenant whose
-        keys it sees. If the file is missing, cannot be read or is refused by the connector, the
-        client's memory is Unknown and the tenant ""."""
+        keys it sees.
+
+        If the file is missing, cannot be read or is refused by the connector, the client's memory
+        is Unknown and the tenant "".
+        """
         path, what = self.environment.get(STORE_PATH), "what MooncakeStoreConnector takes"
         if path is None or not path.text:  # by every release with such a connector
             unset = Unknown(f"The environment variable '{STORE_PATH}' is not set.")
@@ -437,7 +464,11 @@ class _Connectors(ConsumerParts):
         return client, str(config["tenant_id"])
 
     def _transfer(self, extra: dict[str, Any], role: str) -> None:
-        """Read MooncakeConnector: a transfer engine. extra: the connector's settings."""
+        """Read MooncakeConnector: a transfer engine.
+
+        Args:
+            extra: The connector's settings.
+        """
         self.registers = "the KV cache on the GPU, whose size is known only once it runs"
         self.transfer_protocol = str(extra.get("mooncake_protocol", "rdma"))
         if self.transfer_protocol == "rdma":
@@ -450,7 +481,11 @@ class _Connectors(ConsumerParts):
             self.ports.append(("bootstrap port", port))
 
     def _offloading(self, extra: dict[str, Any], _role: str) -> None:
-        """Read OffloadingConnector: one pool of the engine. extra: the connector's settings."""
+        """Read OffloadingConnector: one pool of the engine.
+
+        Args:
+            extra: The connector's settings.
+        """
         asked = extra.get("cpu_bytes_to_use")
         size = attempt(lambda: int(asked or 0))
         if isinstance(size, str) or not asked:  # 0.12.0 and before have num_cpu_blocks
@@ -464,7 +499,11 @@ class _Connectors(ConsumerParts):
         self.pools.append(WorkerPool(shared_pool, of_engine=True))
 
     def _simple(self, extra: dict[str, Any], _role: str) -> None:
-        """Read SimpleCPUOffloadConnector: a pool a worker. extra: the connector's settings."""
+        """Read SimpleCPUOffloadConnector: a pool a worker.
+
+        Args:
+            extra: The connector's settings.
+        """
         if extra.get("kv_offload_backend", "cpu") != "cpu":
             self.uncounted.append("what SimpleCPUOffloadConnector holds for its disk")
             return
@@ -483,7 +522,11 @@ class _Connectors(ConsumerParts):
             self.pools.append(WorkerPool(OwnPool(size, 0) if fewer else chunked_pool(size)))
 
     def _lmcache(self, extra: dict[str, Any], _role: str) -> None:
-        """Read LMCache inside the workers. extra: the connector's settings."""
+        """Read LMCache inside the workers.
+
+        Args:
+            extra: The connector's settings.
+        """
         from preflight.engines.consumers.lmcache import read_lmcache
 
         self.add(read_lmcache(self.environment, self.read_file, extra))
@@ -525,8 +568,10 @@ _CONNECTORS: dict[str, Callable[[_Connectors, dict[str, Any], str], None]] = {
 
 def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
     """Read the pinned host pool of Dynamo's KVBM, one for each engine, and KVBM's ports.
+
     DYN_KVBM_CPU_CACHE_GB gives the pool's size in units of 10^9 bytes. If neither host nor disk has
-    a size, ``refused`` has KVBM's error."""
+    a size, ``refused`` has KVBM's error.
+    """
     sizes: dict[str, float] = {}
     parts = ConsumerParts()
     for tier in ("CPU", "DISK"):
@@ -560,7 +605,8 @@ def read_kvbm(environment: Mapping[str, Word]) -> Consumer:
 
 def store_config(text: str) -> dict[str, Any]:
     """Return the settings of a JSON file as vLLM's ``MooncakeStoreConfig.from_file`` reads them,
-    sizes in bytes; raises the errors that vLLM raises."""
+    sizes in bytes; raises the errors that vLLM raises.
+    """
     config = json.loads(text)
     config = {key: config.get(key, default) for key, default in _STORE_DEFAULTS.items()}
     for key in ("global_segment_size", "local_buffer_size"):

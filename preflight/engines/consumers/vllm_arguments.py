@@ -42,16 +42,22 @@ _FLAG = regex(r"-(?!\d+(\.\d*)?\Z)")  # and no negative number
 
 
 class VllmArguments(NamedTuple):
-    """vLLM's own flags by name, without dashes; of a flag that is written twice, the last. unread:
-    why some may be missing, or None."""
+    """vLLM's own flags by name, without dashes; of a flag that is written twice, the last.
+
+    Attributes:
+        unread: Why some may be missing, or None.
+    """
 
     flags: Mapping[str, Word]
     model: Word | None
     unread: Unknown | None = None
 
     def setting(self, name: str, default: Any = None) -> SettingValue:
-        """Return the value of a flag, with its place. A missing flag has ``default`` as its value,
-        or Unknown if the flag may be in what was not read."""
+        """Return the value of a flag, with its place.
+
+        A missing flag has ``default`` as its value, or Unknown if the flag may be in what was not
+        read.
+        """
         word = self.flags.get(name)
         if word is None:
             if self.unread is not None:
@@ -67,7 +73,10 @@ class VllmArguments(NamedTuple):
 
     def number(self, name: str, default: int | Unknown) -> int | Unknown:
         """Return the value of a flag as a positive number, else the default if it is missing.
-        Unknown for a text that is no such number, or that is not known."""
+
+        Returns:
+            Unknown for a text that is no such number, or that is not known.
+        """
         value = self.setting(name, default).value
         if isinstance(value, str):
             try:
@@ -80,7 +89,9 @@ class VllmArguments(NamedTuple):
 
 def vllm_arguments(argv: Sequence[Word]) -> VllmArguments:
     """Read ``--a b``, ``--a=b`` and switches, whose value is "true"; other words are passed over.
-    ``--config FILE`` and ``--a.b c`` are not read, which ``unread`` says."""
+
+    ``--config FILE`` and ``--a.b c`` are not read, which ``unread`` says.
+    """
     flags: dict[str, Word] = {}
     model = unread = None
     left = list(argv)
@@ -110,7 +121,9 @@ def vllm_arguments(argv: Sequence[Word]) -> VllmArguments:
 
 def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, int]:
     """Return three numbers: engines on this host, workers of each engine here, hosts of one engine.
-    If the workers cannot be counted, the first two are Unknown and the last is 1."""
+
+    If the workers cannot be counted, the first two are Unknown and the last is 1.
+    """
     names = "tensor-parallel pipeline-parallel prefill-context-parallel data-parallel".split()
     sizes = [arguments.number(name, 1) for name in (*(f"{size}-size" for size in names), "nnodes")]
     for value in sizes:
@@ -151,8 +164,11 @@ def host_rank_of(arguments: VllmArguments) -> tuple[int | None, str]:
     """Return this host's place among the hosts of a launch, and the first host's address.
 
     The place is --node-rank. If data-parallel engines are spread over hosts, it is the number of
-    this host's first engine (--data-parallel-start-rank). None for one host or if it is not known.
-    The address is "" if none is written."""
+    this host's first engine (--data-parallel-start-rank). The address is "" if none is written.
+
+    Returns:
+        None for one host or if it is not known.
+    """
     engines = arguments.number("data-parallel-size", 1)
     if arguments.number("nnodes", 1) != 1:
         name, address = "node-rank", "master-addr"
@@ -181,7 +197,10 @@ _HUMAN = regex(r"(\d+(?:\.\d+)?)([kmgt])", re.IGNORECASE | re.ASCII)
 
 def vllm_size_bytes(value: Any) -> int:
     """Return bytes as vLLM's ``_parse_size``: floats, and units from b to gb, powers of 1024.
-    Raises ValueError for any other text, and TypeError for a value that is no number or text."""
+
+    Raises:
+        ValueError: For any other text, and TypeError for a value that is no number or text.
+    """
     if isinstance(value, int):
         return value
     if not isinstance(value, str):
@@ -196,7 +215,11 @@ def vllm_size_bytes(value: Any) -> int:
 
 
 def human_readable_int(text: str) -> int:
-    """Return vLLM's number: 80m is 80 * 10^6, 80M is 80 * 2^20. Raises ValueError for no number."""
+    """Return vLLM's number: 80m is 80 * 10^6, 80M is 80 * 2^20.
+
+    Raises:
+        ValueError: For no number.
+    """
     text = text.strip()
     match = _HUMAN.fullmatch(text)
     if match is None:

@@ -43,13 +43,19 @@ class RegisteredPart(Enum):
 class Allocation(NamedTuple):
     """One mapping, or the share of one NUMA node.
 
-    bytes: as asked for, before rounding. pages: taken, of ``page_size_bytes`` each; 0 inside the
-    arena, which has pages itself, and 0 if not mapped. node: the NUMA node of the pages, or None.
-    error: the message of the process if the pages are missing. offset_bytes: the beginning within a
-    page; of plain memory, whose address is not known, the one that takes most pages. may_die: a bus
-    error may come instead of ``error``, if other processes take the pages meanwhile. split: the
-    number of the mapping that this share is part of, or 0. owner: the number of the host pool, or
-    of the store client, that it is for."""
+    Attributes:
+        bytes: As asked for, before rounding.
+        pages: Taken, of ``page_size_bytes`` each; 0 inside the arena, which has pages itself, and 0
+            if not mapped.
+        node: The NUMA node of the pages, or None.
+        error: The message of the process if the pages are missing.
+        offset_bytes: The beginning within a page; of plain memory, whose address is not known, the
+            one that takes most pages.
+        may_die: A bus error may come instead of ``error``, if other processes take the pages
+            meanwhile.
+        split: The number of the mapping that this share is part of, or 0.
+        owner: The number of the host pool, or of the store client, that it is for.
+    """
 
     what: MemoryKind
     bytes: int
@@ -90,16 +96,24 @@ class EndlessPools:
 
 
 class StockedPools:
-    """Pools with the number of free pages of each spot: a page size in all, or on some nodes. A
-    spot that is missing has none. killing: the page sizes of which the kernel grants more than it
-    has, so that a process dies when it touches them (``Stock.kills``)."""
+    """Pools with the number of free pages of each spot: a page size in all, or on some nodes.
+
+    A spot that is missing has none.
+
+    Args:
+        killing: The page sizes of which the kernel grants more than it has, so that a process dies
+            when it touches them (``Stock.kills``).
+    """
 
     def __init__(self, pages: Mapping[Spot, int], killing: Collection[int] = ()) -> None:
         self._left = dict(pages)
         self._killing = killing
 
     def grants(self, at: Spot, pages: int) -> bool:
-        """Tell whether the kernel allows a mapping, of a process bound at a spot. Takes nothing."""
+        """Tell whether the kernel allows a mapping, of a process bound at a spot.
+
+        Takes nothing.
+        """
         return self.kills(at.page_size_bytes) or self._has(at, pages)
 
     def kills(self, page_size_bytes: int) -> bool:
@@ -111,8 +125,10 @@ class StockedPools:
         return all(pages <= self._left.get(spot, 0) for spot in (at, size_in_all))
 
     def take(self, at: Spot, pages: int) -> bool:
-        """Take pages at a spot, and at every spot that contains it. If pages are missing, return
-        False and take no pages."""
+        """Take pages at a spot, and at every spot that contains it.
+
+        If pages are missing, return False and take no pages.
+        """
         if not self._has(at, pages):
             return False
         for spot in self._left:

@@ -77,8 +77,11 @@ class _Arena:
         self.cursor_bytes = 0
 
     def place(self, size: int, alignment: int) -> bool:
-        """Reserve ``size`` bytes of the arena; False if they do not fit. Start and size are both
-        rounded up to ``alignment``, as in Mooncake, and the padding counts as used."""
+        """Reserve ``size`` bytes of the arena; False if they do not fit.
+
+        Start and size are both rounded up to ``alignment``, as in Mooncake, and the padding counts
+        as used.
+        """
         # The offset is aligned as well as the size, and the padding counts.
         end = round_up(self.cursor_bytes, alignment) + round_up(size, alignment)
         if end > self._pool_bytes:
@@ -93,8 +96,11 @@ class ProcessRun:
     def __init__(
         self, process: MappedProcess, launch: Launch, pools: Pools, offload_folders: set[str]
     ) -> None:
-        """Begin a process that has mapped nothing yet. offload_folders: those that clients hold so
-        far, shared by all processes of a replay."""
+        """Begin a process that has mapped nothing yet.
+
+        Args:
+            offload_folders: Those that clients hold so far, shared by all processes of a replay.
+        """
         self.process = process
         self.arena: _Arena | None = None
         self.done: list[Allocation] = []
@@ -129,8 +135,11 @@ class ProcessRun:
                 yield mapped._replace(owner=number)
 
     def _host_pool(self, size: int, registered: bool) -> Iterator[Allocation]:
-        """Map one host pool with SGLang's own allocator, or Mooncake's. If SGLang's finds no huge
-        pages, yield that attempt first, and then the pool on regular pages."""
+        """Map one host pool with SGLang's own allocator, or Mooncake's.
+
+        If SGLang's finds no huge pages, yield that attempt first, and then the pool on regular
+        pages.
+        """
         what, allocator = MemoryKind.HOST_POOL, self.process.own_allocator
         if allocator is not None and allocator.hugepage_bytes is not None:
             page = allocator.hugepage_bytes
@@ -178,7 +187,8 @@ class ProcessRun:
 
     def _offload_buffer(self, client: StoreClient, size: int, registered: bool) -> Allocation:
         """Return the SSD offload buffer; failed if empty or too large, or if its folder is
-        taken."""
+        taken.
+        """
         mapped = _regular(MemoryKind.OFFLOAD_BUFFER, size, registered)
         if not 0 < size < ADDRESS_SPACE_BYTES:
             why = "SIGSEGV (exit code 139): Mooncake goes on without the memory that it asked for"
@@ -191,8 +201,10 @@ class ProcessRun:
 
     def _shared_memory(self, what: MemoryKind, size: int, registered: bool) -> Allocation:
         """Map a host pool, or the buffer of a client without a segment, as shared memory: on huge
-        pages if they are switched on, else on regular ones. Fails for size 0 or too few huge
-        pages."""
+        pages if they are switched on, else on regular ones.
+
+        Fails for size 0 or too few huge pages.
+        """
         if not size:
             error = "RuntimeError: Failed to map shared memory: Invalid argument"
             return _failed(_regular(what, size, registered), error)
@@ -206,8 +218,10 @@ class ProcessRun:
         return self._map(what, size, Backing.MEMFD_HUGETLB, registered, OnShortage.FAILS, error)
 
     def _hot_cache(self, registered: bool) -> Iterator[Allocation]:
-        """Yield the local hot cache, in whole blocks; nothing if it is off. If huge pages for the
-        cache are missing, the client goes on without a cache."""
+        """Yield the local hot cache, in whole blocks; nothing if it is off.
+
+        If huge pages for the cache are missing, the client goes on without a cache.
+        """
         cache = self.process.settings.hot_cache
         size = cache.bytes // cache.block_bytes * cache.block_bytes if cache else 0
         if cache is None or not size:
@@ -235,8 +249,10 @@ class ProcessRun:
         yield from self._map_directly(what, size, ARENA_ALIGNMENT_BYTES, registered, error)
 
     def _mapped_segment(self, client: StoreClient) -> Iterator[Allocation]:
-        """Yield the segment of a client: one mapping, or a share on each NUMA node. The arena may
-        come before it. Nothing for a size of 0."""
+        """Yield the segment of a client: one mapping, or a share on each NUMA node.
+
+        The arena may come before it. Nothing for a size of 0.
+        """
         what, size = MemoryKind.SEGMENT, client.segment_bytes
         registered = client.protocol is Protocol.RDMA
         nodes = self._segment_nodes(client)
@@ -259,8 +275,10 @@ class ProcessRun:
             yield _failed(_regular(what, size, registered), error)
 
     def _segment_nodes(self, client: StoreClient) -> tuple[int, ...]:
-        """Return the NUMA nodes over which the segment of a client is split. With fewer than two
-        nodes the segment is one mapping."""
+        """Return the NUMA nodes over which the segment of a client is split.
+
+        With fewer than two nodes the segment is one mapping.
+        """
         release = self._launch.release
         if client.protocol is not Protocol.RDMA or release.numa_segments is NumaSegments.NONE:
             return ()
@@ -273,8 +291,11 @@ class ProcessRun:
         self, what: MemoryKind, size: int, nodes: tuple[int, ...]
     ) -> Iterator[Allocation]:
         """Yield the share of a split segment on each of ``nodes``, up to the first that fails.
-        ``size``: bytes of the whole segment. With ``hca_segments`` each share is a mapping of whole
-        slabs; otherwise equal shares are parts of one mapping."""
+
+        Args:
+            size: Bytes of the whole segment. With ``hca_segments`` each share is a mapping of whole
+                slabs; otherwise equal shares are parts of one mapping.
+        """
         self._splits += 1
         if not self._hugepages or self._launch.release.numa_segments is NumaSegments.REGULAR:
             share = round_up(size, REGULAR_PAGE_BYTES * len(nodes)) // len(nodes)
@@ -312,8 +333,13 @@ class ProcessRun:
         self, what: MemoryKind, size: int, alignment: int, registered: bool, error: str
     ) -> Iterator[Allocation]:
         """Yield memory as ``allocate_buffer_mmap_memory`` takes it: from the arena if it fits, else
-        a mapping. The first call maps the arena, and yields that mapping first. error: the message
-        if the last mapping fails."""
+        a mapping.
+
+        The first call maps the arena, and yields that mapping first.
+
+        Args:
+            error: The message if the last mapping fails.
+        """
         yield from self._create_arena()
         if self.arena and self.arena.place(size, alignment):
             page, numa_node = self._page_bytes, self.process.node
@@ -323,8 +349,10 @@ class ProcessRun:
             yield self._map(what, size, Backing.HUGETLB, registered, OnShortage.FAILS, error)
 
     def _create_arena(self) -> Iterator[Allocation]:
-        """Map the arena of the process and yield the mapping, failed or not. Only the first call
-        tries; nothing is yielded if the arena is off."""
+        """Map the arena of the process and yield the mapping, failed or not.
+
+        Only the first call tries; nothing is yielded if the arena is off.
+        """
         settings, release = self.process.settings, self._launch.release
         size = settings.arena_bytes
         if self._arena_tried or size is None or settings.arena_disabled or not release.arena:
@@ -350,9 +378,13 @@ class ProcessRun:
         error: str,
         page_size_bytes: int = 0,
     ) -> Allocation:
-        """Take huge pages for a mapping, on the NUMA nodes to which the process is bound. If pages
-        are missing, the returned allocation has failed or fallen back, with ``error``.
-        page_size_bytes: 0 for the store's page size."""
+        """Take huge pages for a mapping, on the NUMA nodes to which the process is bound.
+
+        If pages are missing, the returned allocation has failed or fallen back, with ``error``.
+
+        Args:
+            page_size_bytes: 0 for the store's page size.
+        """
         page = page_size_bytes or self._page_bytes
         pages, numa_node = round_up(size, page) // page, self.process.node
         asked = Allocation(what, size, backing, page, pages, numa_node, registered, on_shortage)
@@ -370,7 +402,8 @@ _BLOCK_RECORD_BYTES, _LEAST_RECORDS_BYTES = 118, MIB
 
 def heap(process: MappedProcess) -> tuple[Allocation, ...]:
     """Return the heap of a process as allocations: the metadata of PD disaggregation, and the hot
-    cache's records of its blocks if these take 1 MiB or more."""
+    cache's records of its blocks if these take 1 MiB or more.
+    """
     allocations = []
     if process.metadata_bytes:
         registered = process.metadata_registered
@@ -405,8 +438,12 @@ def _failed(asked: Allocation, error: str) -> Allocation:
 
 
 class ProcessReplay(NamedTuple):
-    """What one process mapped, in order. ``arena_used_bytes``: how far its arena was filled.
-    ``heap``: plain memory beside the mappings, which no setting puts on huge pages."""
+    """What one process mapped, in order.
+
+    Attributes:
+        arena_used_bytes: How far its arena was filled.
+        heap: Plain memory beside the mappings, which no setting puts on huge pages.
+    """
 
     process: MappedProcess
     allocations: tuple[Allocation, ...]
@@ -420,12 +457,15 @@ class ProcessReplay(NamedTuple):
 
 
 def replay(launch: Launch, pools: Pools, turns: Iterable[int] = ()) -> tuple[ProcessReplay, ...]:
-    """Run every process of ``launch`` against ``pools``, until one fails or all are done. Return
-    the allocations of each process, in the order of the launch.
+    """Run every process of ``launch`` against ``pools``, until one fails or all are done.
 
-    ``turns``: indexes into ``launch.processes``, each for one allocation. After them, and by
-    default, every process maps its host pools, in order, and then each sets up its clients. Nothing
-    in SGLang enforces that order; ``checks.hugetlb.fit`` judges over every order."""
+    Return the allocations of each process, in the order of the launch.
+
+    Args:
+        turns: Indexes into ``launch.processes``, each for one allocation. After them, and by
+            default, every process maps its host pools, in order, and then each sets up its clients.
+            Nothing in SGLang enforces that order; ``checks.hugetlb.fit`` judges over every order.
+    """
     folders: set[str] = set()
     runs = [ProcessRun(process, launch, pools, folders) for process in launch.processes]
     steps = [run.steps() for run in runs]
@@ -452,8 +492,11 @@ def _run_to_the_end(runs: list[ProcessRun], steps: list[Iterator[Allocation]]) -
 
 
 def _advance(run: ProcessRun, steps: Iterator[Allocation]) -> bool:
-    """Carry out the next allocation of a process, and add it to ``run.done``. Return False if it
-    failed, which ends the launch; True otherwise, also if no allocation was left."""
+    """Carry out the next allocation of a process, and add it to ``run.done``.
+
+    Return False if it failed, which ends the launch; True otherwise, also if no allocation was
+    left.
+    """
     allocation = next(steps, None)
     if allocation is None:
         return True
@@ -470,8 +513,11 @@ def replay_endless(launch: Launch) -> tuple[ProcessReplay, ...]:
 def replay_stock(
     launch: Launch, stock: Mapping[Spot, Stock | Unknown]
 ) -> tuple[ProcessReplay, ...] | None:
-    """Replay a launch against the pools of a host, each with the fewest pages it may have. None if
-    one pool is Unknown."""
+    """Replay a launch against the pools of a host, each with the fewest pages it may have.
+
+    Returns:
+        None if one pool is Unknown.
+    """
     pages: dict[Spot, int] = {}
     killing = set()
     for spot, have in stock.items():
@@ -485,11 +531,13 @@ def replay_stock(
 
 @lru_cache(maxsize=2)
 def hugetlb_usages(launch: Launch) -> tuple[Usage, ...]:
-    """Return the HugeTLB pages of each process, for ``checks.hugetlb.fit``. A ``Usage`` has two
-    counts: if the process's arena is mapped, and if it cannot be mapped.
+    """Return the HugeTLB pages of each process, for ``checks.hugetlb.fit``.
+
+    A ``Usage`` has two counts: if the process's arena is mapped, and if it cannot be mapped.
 
     Host pools of SGLang's own allocator are a ``Usage`` of their own: they take free huge pages,
-    but fall back to regular pages, so nothing fails."""
+    but fall back to regular pages, so nothing fails.
+    """
     with_arenas = replay_endless(launch)
     without_arenas = replay_endless(launch.without_arenas())
     usages: list[Usage] = []
@@ -516,8 +564,13 @@ def _touched_if_arena_is_last(
     allocations: tuple[Allocation, ...], used_bytes: int, among: tuple[int, ...]
 ) -> dict[Spot, int]:
     """Return the huge pages that are touched if the arena is mapped last: all of earlier mappings,
-    and the used ones of the arena. {} if the arena is not last. MAP_POPULATE stops at a cgroup's
-    limit without an error (seen, 0.3.13.post1)."""
+    and the used ones of the arena.
+
+    MAP_POPULATE stops at a cgroup's limit without an error (seen, 0.3.13.post1).
+
+    Returns:
+        {} if the arena is not last.
+    """
     huge = [allocation for allocation in allocations if allocation.on_huge_pages]
     if not huge or huge[-1].what is not MemoryKind.ARENA:
         return {}
@@ -530,8 +583,11 @@ def _touched_if_arena_is_last(
 def _split_replaceable(
     allocations: Iterable[Allocation],
 ) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Return all allocations in two groups. The second are host pools that SGLang's own allocator
-    maps on huge pages, and can map on regular ones. The first are all other allocations."""
+    """Return all allocations in two groups.
+
+    The second are host pools that SGLang's own allocator maps on huge pages, and can map on regular
+    ones. The first are all other allocations.
+    """
     replaceable = MemoryKind.HOST_POOL, Backing.HUGETLB, OnShortage.FALLS_BACK
     every = [(each, (each.what, each.backing, each.on_shortage)) for each in allocations]
     must = tuple(each for each, kinds in every if kinds != replaceable)
@@ -554,8 +610,11 @@ def spot_of(allocation: Allocation, among: tuple[int, ...]) -> Spot:
 def pages_by_spot(
     allocations: Iterable[Allocation], among: tuple[int, ...] = ()
 ) -> dict[Spot, int]:
-    """Return the huge pages of allocations by page size and NUMA node. among: the nodes to which
-    the process is bound, if they are several and not all."""
+    """Return the huge pages of allocations by page size and NUMA node.
+
+    Args:
+        among: The nodes to which the process is bound, if they are several and not all.
+    """
     pages: dict[Spot, int] = {}
     for allocation in allocations:
         if allocation.on_huge_pages:
@@ -566,11 +625,15 @@ def pages_by_spot(
 
 def _headroom(process: ProcessReplay) -> dict[Spot, int]:
     """Return the pages on other nodes that a bound process must also see free on the node of its
-    binding. {} for an unbound process, and without a split segment.
+    binding.
 
     The process must see the whole segment free on that node first: the kernel grants a mapping on
     the pages of the nodes that the process's policy allows (mm/hugetlb.c, allowed_mems_nr). Each
-    share is then bound, and taken, elsewhere."""
+    share is then bound, and taken, elsewhere.
+
+    Returns:
+        {} for an unbound process, and without a split segment.
+    """
     numa_node = process.process.node
     headroom: dict[Spot, int] = {}
     shares = [share for share in process.allocations if share.on_shortage is OnShortage.BUS_ERROR]

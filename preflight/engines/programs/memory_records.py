@@ -34,8 +34,11 @@ DEFAULT_ARENA_BYTES = 8 * GIB
 
 class ArenaFlags(NamedTuple):
     """The arena by mooncake_client's flags ``--use_mmap_arena_allocator`` (``on``) and
-    ``--mmap_arena_pool_size``. A readable MC_MMAP_ARENA_POOL_SIZE wins over the flags, an
-    unreadable one leaves their size (utils.cpp; seen on 0.3.13.post1 and 0.3.14)."""
+    ``--mmap_arena_pool_size``.
+
+    A readable MC_MMAP_ARENA_POOL_SIZE wins over the flags, an unreadable one leaves their size
+    (utils.cpp; seen on 0.3.13.post1 and 0.3.14).
+    """
 
     on: bool = False
     pool_bytes: int = DEFAULT_ARENA_BYTES
@@ -58,10 +61,14 @@ class StoreSettings(NamedTuple):
 class StoreClient(NamedTuple):
     """One Mooncake store client: ``MooncakeDistributedStore.setup`` or ``mooncake_client``.
 
-    dummy: its segment lives in a ``mooncake_client`` process; it maps only a local buffer, as
-    shared memory. nic_nodes: the NUMA nodes of this client's NICs; None if they are the launch's.
-    offload_buffer_bytes: as Mooncake reads the number, even if it is 0 or less; None without
-    offload. offload_folder: tells if two clients offload to the same folder; "" if not known."""
+    Attributes:
+        dummy: Its segment lives in a ``mooncake_client`` process; it maps only a local buffer, as
+            shared memory.
+        nic_nodes: The NUMA nodes of this client's NICs; None if they are the launch's.
+        offload_buffer_bytes: As Mooncake reads the number, even if it is 0 or less; None without
+            offload.
+        offload_folder: Tells if two clients offload to the same folder; "" if not known.
+    """
 
     segment_bytes: int
     local_buffer_bytes: int
@@ -75,9 +82,11 @@ class StoreClient(NamedTuple):
 class OwnAllocator(NamedTuple):
     """SGLang's own allocator of host pools: an anonymous mapping for each tensor.
 
-    ``hugepage_bytes``: of SGLANG_HUGEPAGE_SIZE; None for regular pages. A tensor whose huge pages
-    are missing takes regular ones, with a line in the log
-    (mem_cache/storage/mmap/mmap_allocator.py, since 0.5.13)."""
+    Attributes:
+        hugepage_bytes: Of SGLANG_HUGEPAGE_SIZE; None for regular pages. A tensor whose huge pages
+            are missing takes regular ones, with a line in the log
+            (mem_cache/storage/mmap/mmap_allocator.py, since 0.5.13).
+    """
 
     hugepage_bytes: int | None = None
 
@@ -85,9 +94,13 @@ class OwnAllocator(NamedTuple):
 class OwnPool(NamedTuple):
     """Host memory that a program beside SGLang maps itself, whatever Mooncake's variables say.
 
-    least_bytes: the least use, if the model decides how much of ``bytes`` is used. registered: with
-    the NICs of its store. shared_memory: a file in /dev/shm. hugepage_bytes: of huge pages, without
-    which the program ends with ``error``; None for regular pages."""
+    Attributes:
+        least_bytes: The least use, if the model decides how much of ``bytes`` is used.
+        registered: With the NICs of its store.
+        shared_memory: A file in /dev/shm.
+        hugepage_bytes: Of huge pages, without which the program ends with ``error``; None for
+            regular pages.
+    """
 
     bytes: int
     least_bytes: int
@@ -100,12 +113,17 @@ class OwnPool(NamedTuple):
 class MappedProcess(NamedTuple):
     """One process, with its mappings in the order in which it asks for them.
 
-    id: of the process in the launch. node: the NUMA node of its memory (SGLang starts each rank
-    under ``numactl --membind`` with its GPU's node), or None. among: the NUMA nodes of its memory,
-    if several and not all. own_allocator: of the host pools; None if Mooncake's allocator maps
-    them, as shared memory. metadata_bytes: plain memory that prefill/decode transfer registers with
-    the NICs. split_pools: for each host pool, True if SGLang registers K and V as two halves; a
-    pool beyond the end is registered whole. own_pools: mapped before the clients."""
+    Attributes:
+        id: Of the process in the launch.
+        node: The NUMA node of its memory (SGLang starts each rank under ``numactl --membind`` with
+            its GPU's node), or None.
+        among: The NUMA nodes of its memory, if several and not all.
+        own_allocator: Of the host pools; None if Mooncake's allocator maps them, as shared memory.
+        metadata_bytes: Plain memory that prefill/decode transfer registers with the NICs.
+        split_pools: For each host pool, True if SGLang registers K and V as two halves; a pool
+            beyond the end is registered whole.
+        own_pools: Mapped before the clients.
+    """
 
     name: str
     settings: StoreSettings
@@ -124,8 +142,11 @@ class MappedProcess(NamedTuple):
 class Launch(NamedTuple):
     """All processes of one host, and the facts of the host that decide how they map memory.
 
-    nic_nodes: the NUMA nodes of the NICs in use, () if they have none; a client's ``nic_nodes``
-    replaces them. default_page_bytes: the kernel's default huge page size."""
+    Attributes:
+        nic_nodes: The NUMA nodes of the NICs in use, () if they have none; a client's ``nic_nodes``
+            replaces them.
+        default_page_bytes: The kernel's default huge page size.
+    """
 
     processes: tuple[MappedProcess, ...]
     release: MooncakeRelease

@@ -21,8 +21,11 @@ _BITS = {"int32": 31, "int64": 63, "uint32": 32, "uint64": 64}
 
 
 class Flag(NamedTuple):
-    """A flag: gflags' name of its type, and the first and last release with it ("" if open). empty,
-    blank: how the program ends if the value is "" or blanks, in words; "" if it goes on."""
+    """A flag: gflags' name of its type, and the first and last release with it ("" if open).
+
+    Attributes:
+        empty, blank: How the program ends if the value is "" or blanks, in words; "" if it goes on.
+    """
 
     type: str
     since: str = ""
@@ -34,9 +37,13 @@ class Flag(NamedTuple):
 class FlagRead(NamedTuple):
     """One flag of a command line, as gflags reads it.
 
-    value: None if a variable that is not set decides it. problem: the message with which the
-    program ends, or "". flag: None if the program has no such flag. passed_over: the word behind a
-    switch, such as ``false``, that gflags does not take for its value."""
+    Attributes:
+        value: None if a variable that is not set decides it.
+        problem: The message with which the program ends, or "".
+        flag: None if the program has no such flag.
+        passed_over: The word behind a switch, such as ``false``, that gflags does not take for its
+            value.
+    """
 
     name: str
     value: str | None
@@ -47,7 +54,11 @@ class FlagRead(NamedTuple):
 
 
 class FlagTable(NamedTuple):
-    """The flags by program and name. releases: those whose flags are known, the oldest first."""
+    """The flags by program and name.
+
+    Attributes:
+        releases: Those whose flags are known, the oldest first.
+    """
 
     releases: tuple[str, ...]
     programs: Mapping[str, Mapping[str, Flag]]
@@ -92,8 +103,10 @@ def flags_of(program: str) -> Mapping[str, Flag]:
 def read_flags(arguments: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterator[FlagRead]:
     """Yield every flag of a command line in order, up to ``--``; other words are passed over.
 
-    known: the program's flags by name; any other flag is yielded with a problem. A flag whose name
-    is not known because of a variable is left out."""
+    Args:
+        known: The program's flags by name; any other flag is yielded with a problem. A flag whose
+            name is not known because of a variable is left out.
+    """
     left = list(arguments)
     while left:
         word = left.pop(0)
@@ -130,8 +143,10 @@ def read_flags(arguments: tuple[Word, ...], known: Mapping[str, Flag]) -> Iterat
 def value_of(arguments: tuple[Word, ...], name: str) -> Word | None:
     """Return the last value that a command line gives the flag ``name``; None without the flag.
 
-    name: with underscores; the command line may have ``--a_b=value``, ``-a_b value`` or
-    ``--a-b value``. A word with empty text if no value follows the flag."""
+    Args:
+        name: With underscores; the command line may have ``--a_b=value``, ``-a_b value`` or ``--a-b
+            value``. A word with empty text if no value follows the flag.
+    """
     result = None
     for index, word in enumerate(arguments):
         flag, equals, value = word.text.lstrip("-").partition("=")
@@ -149,7 +164,10 @@ def value_of(arguments: tuple[Word, ...], name: str) -> Word | None:
 
 def is_on(arguments: tuple[Word, ...], program: str, name: str) -> bool | None:
     """Tell whether the switch ``name`` of ``program`` is on; False without the flag, None if its
-    last value is not known. ``--name false`` turns the switch on in gflags."""
+    last value is not known.
+
+    ``--name false`` turns the switch on in gflags.
+    """
     on: bool | None = False
     for flag in read_flags(arguments, flags_of(program)):
         if flag.name == name:
@@ -206,7 +224,8 @@ def with_config_file(
 
     The second value is None; if the file cannot be read, it is the reason, and the first value is
     ``arguments`` unchanged. A key that is no flag is skipped, as the master does: in Mooncake
-    0.3.13, by ``InitMasterConf`` (``mooncake-store/src/master.cpp``)."""
+    0.3.13, by ``InitMasterConf`` (``mooncake-store/src/master.cpp``).
+    """
     path = value_of(arguments, "config_path")
     if path is None or not path.text:
         return arguments, None

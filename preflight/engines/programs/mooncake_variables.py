@@ -37,11 +37,16 @@ class Reader(Enum):
 class Number(NamedTuple):
     """A variable that holds a number.
 
-    default: the effect without the variable, in words. least, most: the bounds of a number that is
-    taken, or None. values: the only numbers that are taken. beyond: the effect of any other number,
-    in words; "" if the default holds. refused: the error, if such a number ends the process.
-    nonzero: any number but 0 is taken. negative_wraps: -1 is read as 2^64 - 1. unless: a variable
-    that replaces this one if it is set."""
+    Attributes:
+        default: The effect without the variable, in words.
+        least, most: The bounds of a number that is taken, or None.
+        values: The only numbers that are taken.
+        beyond: The effect of any other number, in words; "" if the default holds.
+        refused: The error, if such a number ends the process.
+        nonzero: Any number but 0 is taken.
+        negative_wraps: -1 is read as 2^64 - 1.
+        unless: A variable that replaces this one if it is set.
+    """
 
     name: str
     reader: Reader
@@ -75,7 +80,8 @@ class Number(NamedTuple):
 
 class Switch(NamedTuple):
     """A variable that holds a truth value: words for on, words for off, and the effect of
-    others."""
+    others.
+    """
 
     name: str
     on: tuple[str, ...]
@@ -155,8 +161,12 @@ _MOST_DIGITS = 40
 
 
 class NumberRead(NamedTuple):
-    """The number that is read from a text. value: None if the code keeps its default. cut: True if
-    the text is more than a number, or has none."""
+    """The number that is read from a text.
+
+    Attributes:
+        value: None if the code keeps its default.
+        cut: True if the text is more than a number, or has none.
+    """
 
     value: int | None
     cut: bool

@@ -28,7 +28,14 @@ class ArgumentTable(NamedTuple):
 
 def argument_table(version: str | None = None) -> ArgumentTable:
     """Return the arguments of the newest known release up to ``version``, else of the oldest known
-    one. version: None for the newest known release. Raises ValueError if the text is no version."""
+    one.
+
+    Args:
+        version: None for the newest known release.
+
+    Raises:
+        ValueError: If the text is no version.
+    """
     known = _data()["versions"]
     if version is None:
         return _table(len(known) - 1, False)
@@ -62,7 +69,11 @@ def _data() -> dict[str, Any]:
 @cache
 def _table(index: int, exact: bool) -> ArgumentTable:
     """Build the table of the release at place ``index`` of ``versions``, with the flags and choices
-    that its rows leave out. exact: as in ``ArgumentTable``."""
+    that its rows leave out.
+
+    Args:
+        exact: As in ``ArgumentTable``.
+    """
     data = _data()
     rows = []
     for row in data["arguments"]:
@@ -101,7 +112,11 @@ def _json(text: str) -> Any:
 
 
 def _json_list(text: str) -> Any:
-    """Return any JSON value. Raises ArgumentTypeError, in SGLang's words, for any other text."""
+    """Return any JSON value.
+
+    Raises:
+        ArgumentTypeError: In SGLang's words, for any other text.
+    """
     try:
         return _json(text)
     except ValueError:
@@ -111,7 +126,11 @@ def _json_list(text: str) -> Any:
 
 
 def _cuda_graph_config(text: str) -> Any:
-    """Return a JSON object. Raises ArgumentTypeError, in SGLang's words, for any other text."""
+    """Return a JSON object.
+
+    Raises:
+        ArgumentTypeError: In SGLang's words, for any other text.
+    """
     try:
         value = _json(text)
     except ValueError as error:
@@ -123,8 +142,12 @@ def _cuda_graph_config(text: str) -> Any:
 
 
 def _lora(text: str) -> Any:
-    """Return the text of a path or ``name=path``, or a JSON object. Raises RefusedError, as SGLang
-    does, for a text in braces that is no JSON, or lacks lora_name or lora_path."""
+    """Return the text of a path or ``name=path``, or a JSON object.
+
+    Raises:
+        RefusedError: As SGLang does, for a text in braces that is no JSON, or lacks lora_name or
+            lora_path.
+    """
     text = text.strip()
     if not (text.startswith("{") and text.endswith("}")):
         return text
@@ -145,8 +168,10 @@ _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 
 def _human_int(text: str) -> int:
-    """Return a number as SGLang's ``human_readable_int``: 25.6k is 25600, 1Mi is 1048576. Raises
-    argparse.ArgumentTypeError, in SGLang's words, for any other text."""
+    """Return a number as SGLang's ``human_readable_int``: 25.6k is 25600, 1Mi is 1048576.
+
+    Raises argparse.ArgumentTypeError, in SGLang's words, for any other text.
+    """
     from decimal import Decimal
 
     match = _HUMAN.fullmatch(text.strip())

@@ -37,9 +37,11 @@ from preflight.launches.source import (
 class SettingValue(NamedTuple):
     """A value as the program reads it, and its origin.
 
-    value: Unknown if it depends on a variable that is not set. given: False for a default, or for
-    an argument that the release lacks. written_as: the flag or variable that sets the value; "" if
-    a file or nobody does."""
+    Attributes:
+        value: Unknown if it depends on a variable that is not set.
+        given: False for a default, or for an argument that the release lacks.
+        written_as: The flag or variable that sets the value; "" if a file or nobody does.
+    """
 
     value: Any
     origin: str
@@ -48,8 +50,10 @@ class SettingValue(NamedTuple):
 
 
 class ParsedArguments(NamedTuple):
-    """Every argument's setting by its name in SGLang, with the refused and the unknown words. A
-    name that only other releases have has the value None, and is not given."""
+    """Every argument's setting by its name in SGLang, with the refused and the unknown words.
+
+    A name that only other releases have has the value None, and is not given.
+    """
 
     settings: Mapping[str, SettingValue]
     error: str | None  # SGLang's own words, without "sglang serve: error: "
@@ -79,8 +83,13 @@ class _Parser(argparse.ArgumentParser):
 def parse_sglang_arguments(argv: Sequence[Word], version: str | None = None) -> ParsedArguments:
     """Read the words after ``sglang.launch_server``; a refusal is in ``error``.
 
-    version: of the SGLang that reads them; None takes the newest known release. A release without
-    a table is read as the newest known release before. Raises ValueError if it is no version."""
+    Args:
+        version: Of the SGLang that reads them; None takes the newest known release. A release
+            without a table is read as the newest known release before.
+
+    Raises:
+        ValueError: If it is no version.
+    """
     return _parse(tuple(argv), version)
 
 
@@ -219,7 +228,11 @@ def file_text(path: Word, read_file: ReadFile) -> str | Unknown:
 
 
 def port_value(text: str, what: str) -> int | Unknown:
-    """Return a port; Unknown if ``text`` is not a port. what: its name in the reason."""
+    """Return a port; Unknown if ``text`` is not a port.
+
+    Args:
+        what: Its name in the reason.
+    """
     text = text.strip()
     known = text.isdecimal() and len(text) <= 5
     return int(text) if known else Unknown(f"{what} {text!r} is not a port")
@@ -326,7 +339,8 @@ def _parse_flag_by_flag(
     """Parse one flag after another, so that one refused value does not hide the other findings.
 
     Return the settings of the flags that are taken, the words left over, and the first refused flag
-    with its values."""
+    with its values.
+    """
     namespace, unrecognized = argparse.Namespace(), []
     refused: list[_Text] = []
     start = 0
@@ -370,7 +384,11 @@ def _setting(stored: _Stored) -> SettingValue:
 
 def _converter(type_name: str) -> Any:
     """Return the function with which argparse converts an argument's text; a word with a variable
-    that is not set becomes Unknown. type_name: a key of CONVERTERS; any other is a plain text."""
+    that is not set becomes Unknown.
+
+    Args:
+        type_name: A key of CONVERTERS; any other is a plain text.
+    """
     convert, name = CONVERTERS.get(type_name, (str, type_name))
 
     def converted(text: str) -> Any:
@@ -394,8 +412,14 @@ def merged_words(
 ) -> tuple[Word, ...] | Unknown:
     """Return ``argv`` without ``--config FILE``, and with the file's settings as flags in front.
 
-    ``argv`` must have the flag. Unknown if the file's name or text is not known. Raises
-    RefusedError, with SGLang's words, if SGLang refuses the file."""
+    ``argv`` must have the flag.
+
+    Returns:
+        Unknown if the file's name or text is not known.
+
+    Raises:
+        RefusedError: With SGLang's words, if SGLang refuses the file.
+    """
     place, *others = [index for index, word in enumerate(argv) if word.text == _FLAG]
     if others:
         raise RefusedError("ValueError: Multiple config files specified! Only one allowed.")
@@ -413,7 +437,11 @@ def merged_words(
 
 def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
     """Return the mapping of a configuration file, {} for an empty one; Unknown if it cannot be
-    read. Raises RefusedError if SGLang ends with this file."""
+    read.
+
+    Raises:
+        RefusedError: If SGLang ends with this file.
+    """
     name, _, suffix = path.rpartition(".")
     if not name or suffix.lower() not in ("yaml", "yml"):
         shown = f".{suffix}" if name else ""
@@ -436,8 +464,13 @@ def _entries(path: str, read_file: ReadFile) -> Mapping[Any, Any] | Unknown:
 
 
 def _as_words(entries: Mapping[Any, Any], table: ArgumentTable) -> Iterator[str]:
-    """Yield the entries of a configuration file as flags and values, as SGLang makes them. An empty
-    list, or False for a switch, is left out. Raises RefusedError if SGLang refuses an entry."""
+    """Yield the entries of a configuration file as flags and values, as SGLang makes them.
+
+    An empty list, or False for a switch, is left out.
+
+    Raises:
+        RefusedError: If SGLang refuses an entry.
+    """
     kinds: dict[str, set[tuple[str, bool]]] = {}  # of each key: kind, and whether it stores True
     for row in table.rows:
         keys = {flag[2:].replace("-", "_") for flag in row["flags"] if flag.startswith("--")}

@@ -21,7 +21,10 @@ from preflight.engines.programs.sglang_arguments import ParsedArguments
 
 class Values:
     """The values of arguments as attributes; None for one that the release lacks, or that nobody
-    wrote and that has no default. Reading a value that is not known raises UnknownFactError."""
+    wrote and that has no default.
+
+    Reading a value that is not known raises UnknownFactError.
+    """
 
     def __init__(self, arguments: ParsedArguments) -> None:
         self._arguments = arguments
@@ -35,7 +38,8 @@ class Values:
     @property
     def attention_dp(self) -> int:
         """Data-parallel groups inside the tensor-parallel group, by --attn-dp-size or by --dp-size
-        with --enable-dp-attention."""
+        with --enable-dp-attention.
+        """
         if self.enable_dp_attention and self.attn_dp_size in (None, 1):
             return int(self.dp_size)
         return 1 if self.attn_dp_size is None else int(self.attn_dp_size)
@@ -162,8 +166,13 @@ _BROKEN: Mapping[str, Callable[[Values], Any]] = {
 
 
 class ValueRefusal(NamedTuple):
-    """A reason to refuse values. says: SGLang's message, with values in braces. since, until: the
-    first and last release that refuses, or "". broken: tells if values are refused."""
+    """A reason to refuse values.
+
+    Attributes:
+        says: SGLang's message, with values in braces.
+        since, until: The first and last release that refuses, or "".
+        broken: Tells if values are refused.
+    """
 
     says: str
     since: str
@@ -199,8 +208,10 @@ def every_release_refuses(arguments: ParsedArguments) -> bool:
 
 
 def _holds(row: ValueRefusal, values: Values) -> bool:
-    """Tell whether a row's condition holds; False if a value that it needs is unknown or missing. A
-    condition that divides by 0 holds, as SGLang then ends too."""
+    """Tell whether a row's condition holds; False if a value that it needs is unknown or missing.
+
+    A condition that divides by 0 holds, as SGLang then ends too.
+    """
     try:
         return bool(row.broken(values))
     except ZeroDivisionError:

@@ -30,8 +30,12 @@ class Source(Enum):
 
 
 class ConfigKey(NamedTuple):
-    """A key of the JSON, and the environment variable with the same meaning. default: the value if
-    it is not set. read: turns the variable's text into a value; a ValueError means the default."""
+    """A key of the JSON, and the environment variable with the same meaning.
+
+    Attributes:
+        default: The value if it is not set.
+        read: Turns the variable's text into a value; a ValueError means the default.
+    """
 
     variable: str
     default: Any
@@ -39,7 +43,11 @@ class ConfigKey(NamedTuple):
 
 
 def sglang_env_bool(text: str) -> bool:
-    """Return the boolean that SGLang's ``EnvBool`` reads. Raises ValueError for any other text."""
+    """Return the boolean that SGLang's ``EnvBool`` reads.
+
+    Raises:
+        ValueError: For any other text.
+    """
     value = text.lower()
     if value in ("true", "1", "yes", "y"):
         return True
@@ -49,7 +57,11 @@ def sglang_env_bool(text: str) -> bool:
 
 
 def sglang_env_int(text: str) -> int:
-    """Return the integer that SGLang's ``EnvInt`` reads. Raises ValueError for any other text."""
+    """Return the integer that SGLang's ``EnvInt`` reads.
+
+    Raises:
+        ValueError: For any other text.
+    """
     try:
         return int(text)
     except ValueError:
@@ -82,7 +94,11 @@ class StoreEdit(NamedTuple):
 
 
 class StoreConfig(NamedTuple):
-    """The settings of a store, and those not used. edit: mends ``error``; None if none is known."""
+    """The settings of a store, and those not used.
+
+    Attributes:
+        edit: Mends ``error``; None if none is known.
+    """
 
     source: Source | Unknown
     settings: Mapping[str, SettingValue]
@@ -106,9 +122,14 @@ def read_store_config(
 ) -> StoreConfig:
     """Return the configuration of the Mooncake store that SGLang would use, and SGLang's ``error``.
 
-    extra_config: the setting of the storage backend's or the linker's extra config. read_file:
-    returns a file's text, or Unknown. sglang_version: None for the newest known release. Raises
-    ValueError if that is no version."""
+    Args:
+        extra_config: The setting of the storage backend's or the linker's extra config.
+        read_file: Returns a file's text, or Unknown.
+        sglang_version: None for the newest known release.
+
+    Raises:
+        ValueError: If that is no version.
+    """
     reader = store_reader(sglang_version)
     extra, error = read_extra_config(extra_config, read_file)
     if error or isinstance(extra, Unknown):
@@ -149,8 +170,9 @@ def _segment_error(config: StoreConfig, reader: StoreReader) -> str | None:
 
 
 def segment_edit(config: StoreConfig, environment: Mapping[str, Word]) -> StoreEdit | None:
-    """Return the edit that writes the segment size in bytes, as every release reads it; None if
-    the setting holds no size, or a negative one."""
+    """Return the edit that writes the segment size in bytes, as every release reads it; None if the
+    setting holds no size, or a negative one.
+    """
     setting = config.settings["global_segment_size"]
     try:
         size = store_segment_bytes(setting.value)
@@ -187,8 +209,11 @@ def _from_json(
 ) -> StoreConfig:
     """Return the configuration of a JSON object, ``config``: of the extra config, or of a file.
 
-    where: the object's place, for origins. extra: the whole extra config. A variable that is not
-    read, and differs from the key's value, is in ``unused``."""
+    Args:
+        where: The object's place, for origins.
+        extra: The whole extra config. A variable that is not read, and differs from the key's
+            value, is in ``unused``.
+    """
     default = Default(f"default of SGLang: not in {source.value}")
     settings = {key: SettingValue(_default(key, reader), default) for key in KEYS}
     stated = KEYS.keys() & config.keys()
@@ -246,7 +271,9 @@ def _absent_setting(key: str) -> SettingValue:
 
 def _hostname(environment: Mapping[str, Word], reader: StoreReader) -> SettingValue | None:
     """Return the setting of the first variable that names this host; None if none is set.
-    Some releases skip an empty variable, unless it is MOONCAKE_LOCAL_HOSTNAME."""
+
+    Some releases skip an empty variable, unless it is MOONCAKE_LOCAL_HOSTNAME.
+    """
     for variable in reader.hostnames:
         word = environment.get(variable)
         empty = variable == "MOONCAKE_LOCAL_HOSTNAME" or not reader.hostname_first
@@ -265,7 +292,8 @@ def _from_file(
     """Return the configuration of the file that SGLANG_HICACHE_MOONCAKE_CONFIG_PATH names.
 
     A file that SGLang cannot load is an error of the configuration. For a file that cannot be read
-    here, the source and all settings are Unknown."""
+    here, the source and all settings are Unknown.
+    """
     unread = StoreConfig(Source.FILE, _unread_settings(Source.FILE), extra, (), (), None)
     failed = f"Failed to load config from {path.text}"
     if not path.text:
@@ -287,8 +315,13 @@ def _from_file(
 
 
 def _known_parts(text: PartlyKnown) -> dict[str, Any] | None:
-    """Return the settings of a file of which a part is not known. A value with an unknown part is
-    Unknown. None if the text is no JSON object, or the unknown part is in a key or in no value."""
+    """Return the settings of a file of which a part is not known.
+
+    A value with an unknown part is Unknown.
+
+    Returns:
+        None if the text is no JSON object, or the unknown part is in a key or in no value.
+    """
     config = json_object(text.text)
     if isinstance(config, str) or any("$" in key for key in config):
         return None
@@ -303,8 +336,12 @@ def _known_parts(text: PartlyKnown) -> dict[str, Any] | None:
 def _from_environment(
     extra: Mapping[str, Any], where: str, environment: Mapping[str, Word], reader: StoreReader
 ) -> StoreConfig:
-    """Return the configuration of the MOONCAKE_... variables. extra: the extra config, whose store
-    keys are not used. where: the place of ``extra``."""
+    """Return the configuration of the MOONCAKE_... variables.
+
+    Args:
+        extra: The extra config, whose store keys are not used.
+        where: The place of ``extra``.
+    """
     keys = [key for key in KEYS if key not in reader.absent]
     settings = {key: _absent_setting(key) for key in KEYS}
     settings |= {key: _from_variable(key, environment, reader) for key in keys}
@@ -380,8 +417,11 @@ def read_extra_config(
     setting: SettingValue, read_file: ReadFile
 ) -> tuple[dict[str, Any] | Unknown, str | None]:
     """Return the object of the extra config, and None or the message with which SGLang refuses it.
-    {} for an empty setting and for a refused one; Unknown if a variable or a file is not known, or
-    for a file in YAML or TOML."""
+
+    Returns:
+        {} for an empty setting and for a refused one; Unknown if a variable or a file is not known,
+        or for a file in YAML or TOML.
+    """
     text = setting.value
     if text is None or text == "":
         return {}, None
@@ -412,7 +452,11 @@ def read_extra_config(
 
 def wrong_type(extra: Mapping[str, Any], typed: Collection[str]) -> tuple[str, str] | None:
     """Return the first key whose value has the wrong type, and HiCache's message; None if all are
-    right. typed: the keys whose types this SGLang checks."""
+    right.
+
+    Args:
+        typed: The keys whose types this SGLang checks.
+    """
     for key, (kinds, wanted) in _HICACHE_TYPES.items():
         value = extra.get(key)
         if key in extra and key in typed and not isinstance(value, kinds):

@@ -37,10 +37,15 @@ _LEAST_NORMAL = 2.0**-1022
 
 
 def byte_size(text: str, negative_wraps: bool = False) -> int | None:
-    """Return a size in bytes, or None if the library rejects it. Units are powers of 1024.
+    """Return a size in bytes, or None if the library rejects it.
+
+    Units are powers of 1024.
 
     ``MiB`` and ``GiB`` are rejected; ``1.5gb``, ``1e9``, ``0x10`` and ``infinite`` are not.
-    negative_wraps: -5 is 2^64 - 5, as in releases with ``negative_sizes_wrap``."""
+
+    Args:
+        negative_wraps: -5 is 2^64 - 5, as in releases with ``negative_sizes_wrap``.
+    """
     stripped = text.strip(_BLANKS)
     if stripped == "infinite":
         return UINT64_MAX
@@ -58,8 +63,12 @@ def byte_size(text: str, negative_wraps: bool = False) -> int | None:
 def leading_digits(text: str) -> int | None:
     """Return the number that ``std::stoull`` reads: the leading digits (``4GB`` is 4).
 
-    None if the library warns and keeps its default: no digit first, zero, or a minus sign as the
-    first character. A minus sign behind a blank is not noticed: `` -4`` is 2^64 - 4."""
+    A minus sign behind a blank is not noticed: `` -4`` is 2^64 - 4.
+
+    Returns:
+        None if the library warns and keeps its default: no digit first, zero, or a minus sign as
+        the first character.
+    """
     match = re.match(r"[ \t\n\v\f\r]*([+-]?)(\d+)", text, re.ASCII)
     if match is None or text.startswith("-"):
         return None
@@ -70,8 +79,11 @@ def leading_digits(text: str) -> int | None:
 
 
 def boolean(text: str, common_reader: bool = True) -> bool | None:
-    """Return the boolean that ``TryParseBool`` reads; None for any other text. common_reader: False
-    for old releases, which do not know enable and disable."""
+    """Return the boolean that ``TryParseBool`` reads; None for any other text.
+
+    Args:
+        common_reader: False for old releases, which do not know enable and disable.
+    """
     word = text.strip(STRTOD_BLANKS if common_reader else _BLANKS).lower()
     if word in ("1", "true", "yes", "on") or (common_reader and word == "enable"):
         return True
@@ -111,7 +123,11 @@ _HCA_SEGMENTS = ("MC_STORE_HCA_AFFINITY", "MC_STORE_HCA_NUMA_SEGMENTS")
 
 
 class Note(NamedTuple):
-    """A sentence for the user on a value that Mooncake reads otherwise than written. id: stable."""
+    """A sentence for the user on a value that Mooncake reads otherwise than written.
+
+    Attributes:
+        id: stable.
+    """
 
     id: str
     text: str
@@ -121,7 +137,10 @@ def read_store_settings(
     environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags = NO_ARENA_FLAGS
 ) -> tuple[StoreSettings, tuple[Note, ...]]:
     """Return the settings that Mooncake reads of ``environment`` and ``flags``, and notes on values
-    that it reads otherwise than written. Never raises."""
+    that it reads otherwise than written.
+
+    Never raises.
+    """
     notes: list[Note] = []
     settings = StoreSettings(
         hugepages=_hugepages(environment, notes),
@@ -149,7 +168,10 @@ def _hugepage_bytes(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> int:
     """Return the page size of MC_STORE_HUGEPAGE_SIZE; 2 MiB if unset, or if this release maps no
-    huge pages. Adds a note if the value is not used."""
+    huge pages.
+
+    Adds a note if the value is not used.
+    """
     text = environment.get("MC_STORE_HUGEPAGE_SIZE")
     if text is None or not release.hugepages:
         return DEFAULT_HUGEPAGE_BYTES
@@ -166,8 +188,11 @@ def _arena_bytes(
     environment: Mapping[str, str], release: MooncakeRelease, flags: ArenaFlags, notes: list[Note]
 ) -> int | None:
     """Return the size of the arena, of MC_MMAP_ARENA_POOL_SIZE or else of ``flags``; None for no
-    arena. The size of ``flags`` also replaces a text that is 0 or no size. Adds a note on such a
-    text, and on a number below 1 MiB without a unit."""
+    arena.
+
+    The size of ``flags`` also replaces a text that is 0 or no size. Adds a note on such a text, and
+    on a number below 1 MiB without a unit.
+    """
     text = environment.get("MC_MMAP_ARENA_POOL_SIZE", "")
     if not text:
         return flags.pool_bytes if flags.on else None
@@ -200,7 +225,10 @@ def _hot_cache(
     environment: Mapping[str, str], release: MooncakeRelease, notes: list[Note]
 ) -> HotCache | None:
     """Return the local hot cache that the MC_STORE_LOCAL_HOT_... variables ask for; None if
-    Mooncake keeps no hot cache. Adds a note on a size that Mooncake reads in another way."""
+    Mooncake keeps no hot cache.
+
+    Adds a note on a size that Mooncake reads in another way.
+    """
     text = environment.get("MC_STORE_LOCAL_HOT_CACHE_SIZE")
     if text is None or not release.hot_cache:
         return None

@@ -44,10 +44,14 @@ _CLIENT_SWITCHES = ("enable_offload", "start_offload_rpc_server", "use_mmap_aren
 class StoreProcess(NamedTuple):
     """One store process; ``client`` is Unknown if it depends on a variable that is not set.
 
-    offload: to SSD. offload_path: the folder for that, empty if the process names none. port: of
-    the store service's HTTP server. file: the JSON file with the settings, or "". hostname: the
-    name under which the process registers, "" for the default. protocol: as written, or "" if only
-    ``client`` has it."""
+    Attributes:
+        offload: To SSD.
+        offload_path: The folder for that, empty if the process names none.
+        port: Of the store service's HTTP server.
+        file: The JSON file with the settings, or "".
+        hostname: The name under which the process registers, "" for the default.
+        protocol: As written, or "" if only ``client`` has it.
+    """
 
     client: StoreClient | Unknown
     refused: tuple[str, ...] = ()  # the program's own errors: it will not start
@@ -70,7 +74,10 @@ def read_store_service(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> StoreProcess:
     """Return a store service, set up by its arguments and its file, or without a file by its
-    environment. If the file cannot be read here, everything that depends on it is Unknown."""
+    environment.
+
+    If the file cannot be read here, everything that depends on it is Unknown.
+    """
     config = read_service_config(arguments, environment, read_file)
     if isinstance(config, Unknown):
         unread = StoreProcess(config, (), (), config, config, config, config, metadata=config)
@@ -100,8 +107,10 @@ def read_store_service(
 def read_mooncake_client(
     arguments: tuple[Word, ...], environment: Mapping[str, Word]
 ) -> StoreProcess:
-    """Return a mooncake_client by its flags. ``environment`` gives only the size of the buffer for
-    SSD offload."""
+    """Return a mooncake_client by its flags.
+
+    ``environment`` gives only the size of the buffer for SSD offload.
+    """
     misread: list[str] = []
     flags = read_flags(arguments, flags_of("mooncake_client"))
     refused = [flag.problem for flag in flags if flag.name in _CLIENT_SWITCHES and flag.problem]
@@ -158,8 +167,11 @@ def offload_buffer_bytes(
     """Return the bytes of MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES; the default if that is not set,
     not known or no number.
 
-    A result of 0 or less ends setup. mooncake: the release, None for the newest. Before 0.3.13,
-    20GB was 20 bytes."""
+    A result of 0 or less ends setup.
+
+    Args:
+        mooncake: The release, None for the newest. Before 0.3.13, 20GB was 20 bytes.
+    """
     word = environment.get("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES")
     if word is None or word.unresolved:
         return OFFLOAD_BUFFER_BYTES
@@ -170,7 +182,11 @@ def offload_buffer_bytes(
 
 def offload_folder(folder: str, environment: Mapping[str, Word]) -> str | Unknown:
     """Return the folder that Mooncake offloads to: ``folder``, the argument of ``setup``, else the
-    variable, else the default. Unknown if the variable's value is not known."""
+    variable, else the default.
+
+    Returns:
+        Unknown if the variable's value is not known.
+    """
     word = environment.get("MOONCAKE_OFFLOAD_FILE_STORAGE_PATH")
     if folder or word is None:
         return folder or OFFLOAD_PATH
@@ -186,7 +202,10 @@ def _client(
     environment: Mapping[str, Word],
 ) -> StoreClient | Unknown:
     """Return the memory of a store client; Unknown if ``segment`` or ``local`` (the bytes of the
-    segment and the local buffer) is Unknown. Any protocol but tcp is treated as RDMA."""
+    segment and the local buffer) is Unknown.
+
+    Any protocol but tcp is treated as RDMA.
+    """
     segment, local = known(segment), known(local)
     # So does any protocol but tcp: RDMA registers the most.
     transport = Protocol.TCP if protocol == "tcp" else Protocol.RDMA

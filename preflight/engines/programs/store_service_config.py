@@ -33,7 +33,11 @@ _SETUP = "setup ends with -600 (INVALID_PARAMS), and is tried again until --max-
 
 def sglang_segment_bytes(value: Any) -> int:
     """Return a size in bytes as SGLang's ``_parse_global_segment_size`` reads it: ``4gb`` is 4 GiB;
-    gb is the only unit. Raises ValueError for any other text."""
+    gb is the only unit.
+
+    Raises:
+        ValueError: For any other text.
+    """
     if isinstance(value, int):
         return int(value)  # a JSON true is 1
     if isinstance(value, str):
@@ -49,7 +53,11 @@ def sglang_segment_bytes(value: Any) -> int:
 
 def store_segment_bytes(value: Any) -> int:
     """Return a size in bytes as Mooncake's ``_parse_segment_size`` reads it since 0.3.12: also
-    floats, and units from b to tb (powers of 1024). Raises ValueError for any other text."""
+    floats, and units from b to tb (powers of 1024).
+
+    Raises:
+        ValueError: For any other text.
+    """
     if isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -67,7 +75,11 @@ def store_segment_bytes(value: Any) -> int:
 
 
 def store_bool(value: Any) -> bool:
-    """Read a boolean as Mooncake's ``_parse_bool``. Raises ValueError for any other text."""
+    """Read a boolean as Mooncake's ``_parse_bool``.
+
+    Raises:
+        ValueError: For any other text.
+    """
     if isinstance(value, int | float | None):
         return bool(value)
     text = str(value).strip().lower()
@@ -88,7 +100,11 @@ def json_object(text: str) -> dict[str, Any] | str:
 
 
 def python_int(value: Any) -> int:
-    """Return a value as ``int`` converts it. Raises ValueError for every refusal."""
+    """Return a value as ``int`` converts it.
+
+    Raises:
+        ValueError: For every refusal.
+    """
     try:
         return int(value)
     except (TypeError, OverflowError) as error:
@@ -105,9 +121,13 @@ class ServiceArguments(NamedTuple):
 
 
 class ServiceConfig(NamedTuple):
-    """The settings of a service by key; Unknown if not known or refused. refused: the errors with
-    which the service fails. misread: settings that it reads otherwise than written.
-    refused_by_older: further errors, of releases that know no unit but gb."""
+    """The settings of a service by key; Unknown if not known or refused.
+
+    Attributes:
+        refused: The errors with which the service fails.
+        misread: Settings that it reads otherwise than written.
+        refused_by_older: Further errors, of releases that know no unit but gb.
+    """
 
     values: Mapping[str, Any]
     refused: tuple[str, ...]
@@ -161,8 +181,11 @@ _REQUIRED = ("local_hostname", "metadata_server", "master_server_address")
 def read_service_config(
     arguments: tuple[Word, ...], environment: Mapping[str, Word], read_file: ReadFile
 ) -> ServiceConfig | Unknown:
-    """Return the settings of one service; Unknown if its file cannot be read here. If an error ends
-    the service before it has settings, all are Unknown, and ``refused`` is that error."""
+    """Return the settings of one service; Unknown if its file cannot be read here.
+
+    If an error ends the service before it has settings, all are Unknown, and ``refused`` is that
+    error.
+    """
     options = service_arguments(arguments)
     if options.error:
         return ServiceConfig(_unknown(options.error), (options.error,), (), (), options.port)
@@ -243,8 +266,10 @@ def _option(name: str) -> str | None:
 
 
 def _port(word: Word | None) -> tuple[int | Unknown, str | None]:
-    """Return (port, None); if the text is no number, Unknown and argparse's message. The port is
-    Unknown if it depends on a variable that is not set."""
+    """Return (port, None); if the text is no number, Unknown and argparse's message.
+
+    The port is Unknown if it depends on a variable that is not set.
+    """
     if word is None:
         return SERVICE_PORT, None
     if word.unresolved:
@@ -262,7 +287,8 @@ def _unknown(reason: str) -> dict[str, Any]:
 
 def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
     """Return the file's object; the text of an error with which the service ends; Unknown if the
-    file cannot be read here."""
+    file cannot be read here.
+    """
     text = file_text(path, read_file)
     if isinstance(text, Unknown):
         missing_file = isinstance(text, NoFile)
@@ -276,7 +302,10 @@ def _file(path: Word, read_file: ReadFile) -> dict[str, Any] | str | Unknown:
 
 def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
     """Return the settings that MOONCAKE_... variables give, by key, or the text of an error with
-    which the service ends. Values that are not known are Unknown."""
+    which the service ends.
+
+    Values that are not known are Unknown.
+    """
     config: dict[str, Any] = {}
     for key, entry in KEYS.items():
         word = environment.get(entry.variable)
@@ -289,8 +318,11 @@ def _environment(environment: Mapping[str, Word]) -> dict[str, Any] | str:
 
 
 def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) -> Any:
-    """Return a value as ``read`` converts it. If ``read`` refuses it, or a size is negative, the
-    error is added to ``refused`` and Unknown is returned."""
+    """Return a value as ``read`` converts it.
+
+    If ``read`` refuses it, or a size is negative, the error is added to ``refused`` and Unknown is
+    returned.
+    """
     if isinstance(value, Unknown):
         return value
     try:
@@ -306,8 +338,11 @@ def _read(value: Any, read: Callable[[Any], Any], key: str, refused: list[str]) 
 
 def _override(word: Word, key: str, text: str) -> tuple[Any, str]:
     """Return the value of one ``-D key=value`` as the C++ library reads it, and the problem with
-    it, or "". A value that is not known, or a size that is refused, is Unknown; a port that is
-    no number is -1."""
+    it, or "".
+
+    A value that is not known, or a size that is refused, is Unknown; a port that is no number is
+    -1.
+    """
     if word.unresolved:
         return why_unresolved(word), ""
     if key in _SIZES:

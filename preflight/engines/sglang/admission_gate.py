@@ -30,14 +30,21 @@ _KV_WORDS = (
 
 
 class FreeMemory(NamedTuple):
-    """The free memory that the gate reads. headroom_bytes: of the memory cgroup; None: no limit."""
+    """The free memory that the gate reads.
+
+    Attributes:
+        headroom_bytes: Of the memory cgroup; None: no limit.
+    """
 
     available_bytes: int
     headroom_bytes: int | Unknown | None = None
 
 
 def in_container(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
-    """Return the free memory as a container with this limit reads it. None, Unknown: no limit."""
+    """Return the free memory as a container with this limit reads it.
+
+    None, Unknown: no limit.
+    """
     if not isinstance(limit_bytes, int):
         return memory
     left = memory.headroom_bytes
@@ -46,8 +53,12 @@ def in_container(memory: FreeMemory, limit_bytes: object) -> FreeMemory:
 
 
 class GateAnswer(NamedTuple):
-    """The gate's answer for one pool of one rank. free_bytes: the memory that the pool is compared
-    with. message: the error that the server prints; None if the pool is admitted."""
+    """The gate's answer for one pool of one rank.
+
+    Attributes:
+        free_bytes: The memory that the pool is compared with.
+        message: The error that the server prints; None if the pool is admitted.
+    """
 
     kind: PoolKind
     requested_bytes: int
@@ -61,8 +72,13 @@ def ranks_per_host(tp: int, pp: int, nnodes: int) -> int:
 
 
 def free_bytes(memory: FreeMemory, ranks: int, release: SglangRelease) -> int:
-    """Return the memory that one pool is compared with; negative below SGLang's reserve. A headroom
-    that is Unknown is ignored: SGLang warns and goes by the host's memory. ranks: on the host."""
+    """Return the memory that one pool is compared with; negative below SGLang's reserve.
+
+    A headroom that is Unknown is ignored: SGLang warns and goes by the host's memory.
+
+    Args:
+        ranks: On the host.
+    """
     free = memory.available_bytes
     if release.cgroup_headroom and isinstance(memory.headroom_bytes, int):
         free = min(free, memory.headroom_bytes)
@@ -74,7 +90,13 @@ def least_free_bytes(
     pools: Sequence[HostPool], ranks: int, release: SglangRelease
 ) -> tuple[int, str] | None:
     """Return the least free memory with which the gate admits each pool, and its formula as text.
-    None if no pool is checked. ranks: how many share the host's memory."""
+
+    Args:
+        ranks: How many share the host's memory.
+
+    Returns:
+        None if no pool is checked.
+    """
     requested = [each.requested_bytes for each in pools if each.requested_bytes is not None]
     if not requested:
         return None
@@ -93,9 +115,11 @@ def auto_budget_bytes(
 def gate_booked(
     pools: Sequence[HostPool], budget_bytes: int, release: SglangRelease
 ) -> tuple[GateAnswer, ...]:
-    """Return the gate's answers for pools that SGLang has sized by the host's memory. Huge and
-    regular pages get the same answers. No memory is read anew: each pool that is admitted is taken
-    off the budget (``host_memory_budget_scope``)."""
+    """Return the gate's answers for pools that SGLang has sized by the host's memory.
+
+    Huge and regular pages get the same answers. No memory is read anew: each pool that is admitted
+    is taken off the budget (``host_memory_budget_scope``).
+    """
 
     def booked(each: HostPool) -> int:
         return each.requested_bytes or 0
@@ -116,7 +140,8 @@ def gate(
 
     Memory is read anew for each pool, when the rank's earlier pools are in place already:
     ``earlier_regular_bytes`` is what else has been taken since ``memory`` was read (the pools of
-    ranks that were faster). Pools on huge pages take nothing more from MemAvailable."""
+    ranks that were faster). Pools on huge pages take nothing more from MemAvailable.
+    """
 
     def free(taken: int) -> int:
         taken += earlier_regular_bytes
@@ -133,9 +158,13 @@ def _answers(
     free: Callable[[int], int],
     takes: Callable[[HostPool], int],
 ) -> tuple[GateAnswer, ...]:
-    """Return the gate's answer for each pool, in their order, up to the first refusal. free: called
-    with the bytes taken so far, returns the bytes that the next pool is compared with. takes: the
-    bytes that a pool takes."""
+    """Return the gate's answer for each pool, in their order, up to the first refusal.
+
+    Args:
+        free: Called with the bytes taken so far, returns the bytes that the next pool is compared
+            with.
+        takes: The bytes that a pool takes.
+    """
     answers, taken = [], 0
     for each in pools:
         if each.requested_bytes is not None:
@@ -157,8 +186,10 @@ def _refusal(what: PoolKind, requested_bytes: int, free_bytes: int, release: Sgl
 
 
 class FeasiblePages(NamedTuple):
-    """The huge page counts of one size that cover the need and pass the gate. ``most`` is None if
-    nothing bounds it from above; empty if ``most < least``."""
+    """The huge page counts of one size that cover the need and pass the gate.
+
+    ``most`` is None if nothing bounds it from above; empty if ``most < least``.
+    """
 
     page_size_bytes: int
     least: int
@@ -188,10 +219,14 @@ def feasible_hugepages(
 ) -> FeasiblePages:
     """Return the numbers of huge pages with which a server starts, all its pools on huge pages.
 
-    ranks_pools: the pools of each rank. ranks: how many share the host's memory. memory: as read
-    while ``current_pages`` of that size are reserved; each further page takes its size from
-    MemAvailable. least_pages: those that the whole host needs. The cgroup's headroom does not
-    change with the pool, for reserved pages are not charged to a memory cgroup."""
+    Args:
+        ranks_pools: The pools of each rank.
+        ranks: How many share the host's memory.
+        memory: As read while ``current_pages`` of that size are reserved; each further page takes
+            its size from MemAvailable.
+        least_pages: Those that the whole host needs. The cgroup's headroom does not change with the
+            pool, for reserved pages are not charged to a memory cgroup.
+    """
     asked = least_free_bytes([each for pools in ranks_pools for each in pools], ranks, release)
     if asked is None:
         return FeasiblePages(page_size_bytes, least_pages, None, "no pool is checked at start")

@@ -27,16 +27,20 @@ DEFAULT_SWA_RATIO = 0.8
 class PoolRequest(NamedTuple):
     """What decides the host pools of one rank.
 
-    page_tokens: the allocator's page (``--page-size`` after SGLang's own changes to it); under
-    decode context parallelism the widened one, ``dcp`` times the physical page. attention_dp:
-    data-parallel attention, which leaves ``tp // dp`` ranks to shard the heads. kv_item_bytes: one
-    element of the cache (fp8: 1); None takes the model's. size_gb: ``--hicache-size``; 0 or less is
-    unset. ratio: ``--hicache-ratio``, resolved. device_tokens: the L1 pool's tokens,
-    ``--max-total-tokens`` where that binds; None if unknown. packed_drafts: one-layer NEXTN/MTP
-    drafts that join the target's pool. draft: an EAGLE or STANDALONE draft model with a separate
-    pool, sharded as the target. draft_item_bytes: one element of its cache; None takes
-    ``kv_item_bytes``. raw_fp8_rows: an fp8 sparse-attention cache without per-block scales (trtllm,
-    tilelang)."""
+    Attributes:
+        page_tokens: The allocator's page (``--page-size`` after SGLang's own changes to it); under
+            decode context parallelism the widened one, ``dcp`` times the physical page.
+        attention_dp: Data-parallel attention, which leaves ``tp // dp`` ranks to shard the heads.
+        kv_item_bytes: One element of the cache (fp8: 1); None takes the model's.
+        size_gb: ``--hicache-size``; 0 or less is unset.
+        ratio: ``--hicache-ratio``, resolved.
+        device_tokens: The L1 pool's tokens, ``--max-total-tokens`` where that binds; None if
+            unknown.
+        packed_drafts: One-layer NEXTN/MTP drafts that join the target's pool.
+        draft: An EAGLE or STANDALONE draft model with a separate pool, sharded as the target.
+        draft_item_bytes: One element of its cache; None takes ``kv_item_bytes``.
+        raw_fp8_rows: An fp8 sparse-attention cache without per-block scales (trtllm, tilelang).
+    """
 
     geometry: ModelGeometry | Unknown
     release: SglangRelease
@@ -89,11 +93,15 @@ class PoolKind(Enum):
 class HostPool(NamedTuple):
     """One host pool.
 
-    tokens: its slots, in whole pages. bytes: the sum of its tensors. allocations_bytes: each tensor
-    as allocated, in order. requested_bytes: the size that SGLang's admission gate compares, for the
-    indexer one page less than allocated; None if no gate compares it. halves: the NICs register its
-    one tensor as two regions, K and V. page_objects: the store's objects for one page: two (K and
-    V), or one with latent attention."""
+    Attributes:
+        tokens: Its slots, in whole pages.
+        bytes: The sum of its tensors.
+        allocations_bytes: Each tensor as allocated, in order.
+        requested_bytes: The size that SGLang's admission gate compares, for the indexer one page
+            less than allocated; None if no gate compares it.
+        halves: The NICs register its one tensor as two regions, K and V.
+        page_objects: The store's objects for one page: two (K and V), or one with latent attention.
+    """
 
     kind: PoolKind
     tokens: int
@@ -109,7 +117,11 @@ class HostPool(NamedTuple):
         return sum(self.allocations_bytes)
 
     def object_bytes(self, page_tokens: int | None) -> int:
-        """Return the bytes of one object of the store. page_tokens: ``--page-size``; None for 1."""
+        """Return the bytes of one object of the store.
+
+        Args:
+            page_tokens: ``--page-size``; None for 1.
+        """
         return self.bytes // self.tokens * max(1, page_tokens or 1) // self.page_objects
 
 
@@ -134,8 +146,11 @@ class Refusal(Unknown):
 
 
 class HostBytes(NamedTuple):
-    """The bounds of pools that cannot be named one by one, with the reason. missing: the unknown
-    fact of the model, or None if that is not the reason."""
+    """The bounds of pools that cannot be named one by one, with the reason.
+
+    Attributes:
+        missing: The unknown fact of the model, or None if that is not the reason.
+    """
 
     least_bytes: int
     most_bytes: int | Unknown
@@ -183,9 +198,14 @@ class StageLayers(NamedTuple):
 class RowBytes(NamedTuple):
     """The bytes per token of one rank in one pipeline stage.
 
-    parts: the bytes in each tensor of the KV pool. sized: --hicache-size divided by these gives the
-    tokens. layers: of the stage. index_per_layer, index_layers: index keys of sparse attention.
-    sliding_parts: as ``parts``, of the window pool. linear: the states of one request."""
+    Attributes:
+        parts: The bytes in each tensor of the KV pool.
+        sized: --hicache-size divided by these gives the tokens.
+        layers: Of the stage.
+        index_per_layer, index_layers: Index keys of sparse attention.
+        sliding_parts: As ``parts``, of the window pool.
+        linear: The states of one request.
+    """
 
     parts: tuple[int, ...]
     sized: int
@@ -201,7 +221,11 @@ class RowBytes(NamedTuple):
 
 
 def stage_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
-    """Return one rank's bytes per token in each pipeline stage. Raises UnknownFactError."""
+    """Return one rank's bytes per token in each pipeline stage.
+
+    Raises:
+        UnknownFactError: If a fact that it needs is not known.
+    """
     geometry = known(request.geometry)
     return tuple(_row_bytes(request, geometry, stage) for stage in range(request.pp))
 
@@ -258,8 +282,13 @@ def _mha_parts(request: PoolRequest, heads: Heads, layers: int, item_bytes: int)
 
 
 def _latent_width(request: PoolRequest, geometry: ModelGeometry, item_bytes: int) -> int:
-    """Return the elements of one latent row, with the scales of fp8 rows. Every rank has the
-    whole row. Raises UnknownFactError in a release without a pool for such rows."""
+    """Return the elements of one latent row, with the scales of fp8 rows.
+
+    Every rank has the whole row.
+
+    Raises:
+        UnknownFactError: In a release without a pool for such rows.
+    """
     rank, rope = geometry.kv_lora_rank, geometry.qk_rope_head_dim
     if item_bytes > 1 or not geometry.index_layers or request.raw_fp8_rows:
         return rank + rope
@@ -279,8 +308,12 @@ def index_key_bytes(geometry: ModelGeometry) -> int:
 def _linear_bytes(
     request: PoolRequest, state: LinearState | Unknown | None, layers: int
 ) -> int | Unknown:
-    """Return the bytes of a request's linear states on one rank: window and temporal state. 0
-    without linear layers; Unknown if the state is unknown, or the ranks cannot share its heads."""
+    """Return the bytes of a request's linear states on one rank: window and temporal state.
+
+    Returns:
+        0 without linear layers; Unknown if the state is unknown, or the ranks cannot share its
+        heads.
+    """
     if not layers or state is None:
         return 0
     if isinstance(state, Unknown):

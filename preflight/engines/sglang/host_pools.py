@@ -40,7 +40,11 @@ LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 @or_unknown
 def host_pools(request: PoolRequest) -> HostPools | HostBytes:
     """Return the pools of one rank in ``request.stage``: exact, or bounds (for an unknown or a
-    hybrid model). Unknown if SGLang refuses them, or for a ratio without ``device_tokens``."""
+    hybrid model).
+
+    Returns:
+        Unknown if SGLang refuses them, or for a ratio without ``device_tokens``.
+    """
     geometry = request.geometry
     if isinstance(geometry, Unknown):
         return _without_geometry(request, geometry)
@@ -65,8 +69,11 @@ def _stop(why: str) -> NoReturn:
 
 
 def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
-    """Return bounds from ``--hicache-size``, for a model of unknown geometry (``why``). Raises
-    UnknownFactError without a size."""
+    """Return bounds from ``--hicache-size``, for a model of unknown geometry (``why``).
+
+    Raises:
+        UnknownFactError: Without a size.
+    """
     if request.size_gb <= 0:
         raise UnknownFactError(why)
     asked = request.size_gb * GIGABYTE
@@ -81,7 +88,8 @@ def _without_geometry(request: PoolRequest, why: Unknown) -> HostBytes:
 
 def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> None:
     """Raise UnknownFactError if SGLang refuses the pools of ``request``, or they are not computed
-    here. draft: begins the reason for a draft model's pools; "" for the target's."""
+    here. draft: begins the reason for a draft model's pools; "" for the target's.
+    """
     release, layout = request.release, request.layout
     heads = geometry.heads
     why = error = ""
@@ -112,7 +120,14 @@ def _refuse(request: PoolRequest, geometry: ModelGeometry, draft: str = "") -> N
 
 def _uniform_pools(request: PoolRequest, row: RowBytes, tokens: int) -> HostPools:
     """Return the host pools of a model with one kind of attention: its KV cache, index keys and
-    draft. tokens: what the KV pool is asked to hold. Raises UnknownFactError."""
+    draft.
+
+    Args:
+        tokens: What the KV pool is asked to hold.
+
+    Raises:
+        UnknownFactError: If a fact that it needs is not known.
+    """
     pages = page_count(request, tokens)
     if pages < 1:
         _stop("the pool is less than one page: SGLang stops, or allocates nothing")
@@ -148,8 +163,14 @@ def _index_pool(
 
 
 def _draft_pools(request: PoolRequest, draft: ModelGeometry, target_pages: int) -> list[HostPool]:
-    """Return the host pools of a draft model; [] in a release without them. target_pages: of the
-    target's KV pool. Raises UnknownFactError."""
+    """Return the host pools of a draft model; [] in a release without them.
+
+    Args:
+        target_pages: Of the target's KV pool.
+
+    Raises:
+        UnknownFactError: If a fact that it needs is not known.
+    """
     if request.release.draft is DraftPool.NONE:
         return []
     if draft.count(LayerKind.FULL) != len(draft.layers):
@@ -178,8 +199,12 @@ def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
 
 def _hybrid_pools(request: PoolRequest, rows: tuple[RowBytes, ...]) -> HostPools | HostBytes:
     """Return full-attention and sliding-window pools, exact once the device's tokens are known.
-    With linear attention, whose states depend on the request slots, return bounds. Raises
-    UnknownFactError."""
+
+    With linear attention, whose states depend on the request slots, return bounds.
+
+    Raises:
+        UnknownFactError: If a fact that it needs is not known.
+    """
     release, row = request.release, rows[request.stage]
     layers, kinds = row.layers, release.hybrid_size
     if kinds is HybridSize.NONE or (layers.sliding and not release.sliding_pools):
@@ -234,8 +259,12 @@ def _shared_pools(
 def _sized_sliding_pools(
     request: PoolRequest, rows: tuple[RowBytes, ...], shares: list[tuple[float, float]]
 ) -> HostPools:
-    """Return full and window pools by their bytes. shares: the bytes of (full, window) in each
-    stage. In a release whose stages have equal pools, all take the fewest tokens."""
+    """Return full and window pools by their bytes.
+
+    Args:
+        shares: The bytes of (full, window) in each stage. In a release whose stages have equal
+            pools, all take the fewest tokens.
+    """
     counts = [
         (int(full // row.sized), int(sliding // row.sliding))
         for row, (full, sliding) in zip(rows, shares, strict=True)
@@ -261,7 +290,11 @@ def _shared_bounds(request: PoolRequest, row: RowBytes) -> HostBytes:
 def _sliding_pools(
     request: PoolRequest, row: RowBytes, full_tokens: int, sliding_tokens: int
 ) -> HostPools:
-    """Return the pools of full and window layers. Raises UnknownFactError if SGLang refuses one."""
+    """Return the pools of full and window layers.
+
+    Raises:
+        UnknownFactError: If SGLang refuses one.
+    """
     window = RowBytes(row.sliding_parts, row.sliding, row.layers)
     pages = page_count(request, full_tokens), page_count(request, sliding_tokens)
     _refuse_below_device(request, pages[0], request.device_tokens)

@@ -78,7 +78,8 @@ def hashes_pairs(
 
     From 0.5.18 on models with linear attention hash single tokens, with a draft too
     (unified_tree_core.py). What decode offload writes is hashed from single tokens in each release
-    (decode_kvcache_offload_manager.py), and not meant here."""
+    (decode_kvcache_offload_manager.py), and not meant here.
+    """
     draft = server.value("speculative_algorithm")
     if isinstance(draft, Unknown) or str(draft).upper() not in EAGLE_DRAFTS:
         return draft if isinstance(draft, Unknown) else False
@@ -91,8 +92,11 @@ def hashes_pairs(
 
 @or_unknown
 def server_client(server: SglangServer, ranks: Ranks, release: SglangRelease) -> StoreClient | None:
-    """Return the store client of one rank; None without the Mooncake store. Unknown if a setting of
-    the store is unknown."""
+    """Return the store client of one rank; None without the Mooncake store.
+
+    Returns:
+        Unknown if a setting of the store is unknown.
+    """
     store = server.store
     if store is None:
         return None
@@ -121,7 +125,8 @@ def own_allocator(
 
     Mooncake has an allocator since 0.3.8.post1. With an older Mooncake, SGLang warns and takes
     SGLang's (``get_allocator_from_storage``, mem_cache/pool_host/common.py). SGLang asks for
-    Mooncake's since 0.5.7 (memory_pool_host.py), for decode offload since 0.5.17."""
+    Mooncake's since 0.5.7 (memory_pool_host.py), for decode offload since 0.5.17.
+    """
     offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
     alone = offloads and not server.hicache and not release.decode_offload_allocates
     asks = release.backend_allocates and not alone
@@ -143,8 +148,11 @@ def server_processes(
     allocator: OwnAllocator | None,
     metadata: Metadata,
 ) -> tuple[tuple[MappedProcess, ...], tuple[Note, ...]]:
-    """Return the ranks of process ``number``, without host pools, and notes. clients, numa_nodes:
-    of each rank; None for a rank without a store, or bound to no node."""
+    """Return the ranks of process ``number``, without host pools, and notes.
+
+    Args:
+        clients, numa_nodes: Of each rank; None for a rank without a store, or bound to no node.
+    """
     settings, notes = read_store_settings(plain_environment(server.environment), mooncake)
     if server.store is None:
         # Nothing of Mooncake's is mapped: the page size in question is that of SGLang's allocator.
@@ -177,9 +185,13 @@ def plain_environment(environment: Mapping[str, Word]) -> dict[str, str]:
 
 
 class Ranks(NamedTuple):
-    """The ranks of a server, a process each. ``replicas``: data-parallel copies of the server.
-    ``attention_dp``: groups of data-parallel attention. ``here``: ranks on this host, which is node
-    ``node_rank`` of ``nnodes``."""
+    """The ranks of a server, a process each.
+
+    Attributes:
+        replicas: Data-parallel copies of the server.
+        attention_dp: Groups of data-parallel attention.
+        here: Ranks on this host, which is node ``node_rank`` of ``nnodes``.
+    """
 
     tp: int
     pp: int
@@ -204,7 +216,9 @@ class Ranks(NamedTuple):
 
     def store_rank(self, index: int) -> int:
         """Return the rank within its attention group of this host's ``index``-th process.
-        Mooncake's store looks up a list of devices by it (mooncake_store.py)."""
+
+        Mooncake's store looks up a list of devices by it (mooncake_store.py).
+        """
         tp_rank = self._model_rank(index) % self.tp
         return tp_rank % max(1, self.tp // self.attention_dp)
 
@@ -252,8 +266,13 @@ _SLOTS_PER_REQUEST = 2
 
 class Metadata(NamedTuple):
     """The buffers of one rank through which prefill hands a request's metadata to decode, at most.
+
     Plain memory, registered with the NICs like the cache itself (``MetadataBuffers`` of
-    disaggregation/utils.py, alike in 0.5.9 to 0.5.23). notes: parts that are not known."""
+    disaggregation/utils.py, alike in 0.5.9 to 0.5.23).
+
+    Attributes:
+        notes: Parts that are not known.
+    """
 
     bytes: int = 0
     registered: bool = False
@@ -261,8 +280,10 @@ class Metadata(NamedTuple):
 
 
 def pd_metadata(server: SglangServer, ranks: Ranks, drafts: Drafts) -> Metadata:
-    """Return the largest buffers of one rank for prefill or decode. No bytes for other servers, nor
-    (then with a note) if ``--max-running-requests`` is unknown."""
+    """Return the largest buffers of one rank for prefill or decode.
+
+    No bytes for other servers, nor (then with a note) if ``--max-running-requests`` is unknown.
+    """
     if server.mode not in ("prefill", "decode"):
         return Metadata()
     notes, lead = [], f"the PD metadata of {server.command.origin} is"

@@ -61,8 +61,12 @@ _NOT_SERVED = {"minimax-m1": "MiniMaxM1ForCausalLM"}
 
 
 class WellKnownModel(NamedTuple):
-    """A model of the table. ``weights_bytes``: of a checkpoint under the published name; None if
-    not known. ``least_weights_bytes``: a lower bound, by the number format that the name tells."""
+    """A model of the table.
+
+    Attributes:
+        weights_bytes: Of a checkpoint under the published name; None if not known.
+        least_weights_bytes: A lower bound, by the number format that the name tells.
+    """
 
     name: str
     geometry: ModelGeometry
@@ -72,8 +76,10 @@ class WellKnownModel(NamedTuple):
 
 def well_known_model(model_path: str) -> WellKnownModel | Unknown:
     """Return the table's model that the last part of a ``--model-path`` names; Unknown without one.
+
     ``Qwen/Qwen3-8B``, ``/models/DeepSeek-R1/``, ``qwen3-235b-a22b-instruct-2507-fp8`` and the hub
-    cache's ``models--Qwen--Qwen3-8B/snapshots/...`` are found; a merely similar name is not."""
+    cache's ``models--Qwen--Qwen3-8B/snapshots/...`` are found; a merely similar name is not.
+    """
     table = _table()
     for family, architecture in _NOT_SERVED.items():
         if family in model_path.lower():
@@ -140,9 +146,13 @@ def _table() -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 class Model(NamedTuple):
-    """A model, as far as it is known. ``weights_bytes``: None if the table does not know them; then
-    they are no fewer than ``least_weights_bytes``. ``hidden_size`` and ``context_tokens``: None if
-    the config that was read does not say."""
+    """A model, as far as it is known.
+
+    Attributes:
+        weights_bytes: None if the table does not know them; then they are no fewer than
+            ``least_weights_bytes``.
+        hidden_size and context_tokens: None if the config that was read does not say.
+    """
 
     name: str
     geometry: ModelGeometry | Unknown
@@ -167,7 +177,11 @@ class Models:
         return self.at_path(path, "no --model-path")
 
     def at_path(self, path: object, missing: str) -> Model:
-        """Return the model at ``path``, read once. missing: the reason if ``path`` is no text."""
+        """Return the model at ``path``, read once.
+
+        Args:
+            missing: The reason if ``path`` is no text.
+        """
         if not isinstance(path, str):
             unknown = path if isinstance(path, Unknown) else Unknown(missing)
             return Model(missing, unknown)
@@ -190,7 +204,11 @@ class Models:
 
 def checkpoint_bytes(folder: str) -> int | Unknown:
     """Return the bytes of a local checkpoint's weights: the total that its index names, else the
-    size of its .safetensors and .bin files. Unknown without weights."""
+    size of its .safetensors and .bin files.
+
+    Returns:
+        Unknown without weights.
+    """
     index = os.path.join(folder, "model.safetensors.index.json")
     try:
         with open(index, encoding="utf-8") as file:
@@ -234,9 +252,13 @@ _SIDECARS = ("EAGLE3", "STANDALONE")
 class Drafts(NamedTuple):
     """A server's draft models, as the host pools see them.
 
-    algorithm: "" without speculative decoding. packed: the number of one-layer pools within the
-    target's. separate: the model with its pool; Unknown, with the draft's name, if the draft may
-    have one; None without. model: as read, for weights and hidden states."""
+    Attributes:
+        algorithm: "" without speculative decoding.
+        packed: The number of one-layer pools within the target's.
+        separate: The model with its pool; Unknown, with the draft's name, if the draft may have
+            one; None without.
+        model: As read, for weights and hidden states.
+    """
 
     algorithm: str = ""
     packed: int = 0
@@ -253,7 +275,11 @@ def server_drafts(
     server: SglangServer, target: Model, release: SglangRelease, models: Models
 ) -> Drafts:
     """Return the draft models of ``server`` as its host pools see them; empty without speculative
-    decoding. target: the server's own model."""
+    decoding.
+
+    Args:
+        target: The server's own model.
+    """
     algorithm = server.value("speculative_algorithm")
     if isinstance(algorithm, Unknown):
         return Drafts("unknown", separate=algorithm)
@@ -286,9 +312,14 @@ def server_drafts(
 def _head_drafts(
     server: SglangServer, name: str, model: Model, geometry: ModelGeometry, release: SglangRelease
 ) -> Drafts:
-    """Return the drafts of multi-token prediction, whose head is in the checkpoint. Since 0.5.18 a
-    one-layer pool for each runner is packed into the target's pool; before, the head has a separate
-    pool. name: the algorithm."""
+    """Return the drafts of multi-token prediction, whose head is in the checkpoint.
+
+    Since 0.5.18 a one-layer pool for each runner is packed into the target's pool; before, the head
+    has a separate pool.
+
+    Args:
+        name: The algorithm.
+    """
     if release.packed_drafts:
         runners = 1
         if server.value("enable_multi_layer_eagle") is True:

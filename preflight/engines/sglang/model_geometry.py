@@ -35,11 +35,15 @@ _KNOWN_TYPES = frozenset(
 class Architectures(NamedTuple):
     """``data/model_architectures.json``: architectures that SGLang treats in their own way.
 
-    sliding: a second, smaller pool for their sliding-window layers. sparse: their index_topk is
-    honoured (is_deepseek_dsa). attention_twice: one latent-attention block twice per layer (SGLang:
-    num_attention_layers = layers * 2). other_pools: their pools follow rules of their own, which
-    nothing here computes. other_hybrids: fields of hybrids whose layers are told apart in ways that
-    nothing here reads."""
+    Attributes:
+        sliding: A second, smaller pool for their sliding-window layers.
+        sparse: Their index_topk is honoured (is_deepseek_dsa).
+        attention_twice: One latent-attention block twice per layer (SGLang: num_attention_layers =
+            layers * 2).
+        other_pools: Their pools follow rules of their own, which nothing here computes.
+        other_hybrids: Fields of hybrids whose layers are told apart in ways that nothing here
+            reads.
+    """
 
     sliding: tuple[str, ...]
     sparse: tuple[str, ...]
@@ -87,15 +91,20 @@ class LinearState(NamedTuple):
 
 
 class ModelGeometry(NamedTuple):
-    """The shape of a model's KV cache. ``heads`` and ``sliding`` count for MHA alone,
-    ``kv_lora_rank`` and ``qk_rope_head_dim`` for MLA alone.
+    """The shape of a model's KV cache.
 
-    layers: the kind of each layer, in order. index_layers: the layers that keep index keys of their
-    own (sparse attention), in order; empty without an indexer. sliding: the heads of the
-    sliding-window layers; None without such layers. linear: the state of a linear-attention layer,
-    Unknown if its shape is not derivable. dtype_bytes: one element of the KV cache under
-    ``--kv-cache-dtype auto``. nextn_layers: the layers of a multi-token-prediction head that the
-    checkpoint carries."""
+    ``heads`` and ``sliding`` count for MHA alone, ``kv_lora_rank`` and ``qk_rope_head_dim`` for MLA
+    alone.
+
+    Attributes:
+        layers: The kind of each layer, in order.
+        index_layers: The layers that keep index keys of their own (sparse attention), in order;
+            empty without an indexer.
+        sliding: The heads of the sliding-window layers; None without such layers.
+        linear: The state of a linear-attention layer, Unknown if its shape is not derivable.
+        dtype_bytes: One element of the KV cache under ``--kv-cache-dtype auto``.
+        nextn_layers: The layers of a multi-token-prediction head that the checkpoint carries.
+    """
 
     name: str
     kind: AttentionKind
@@ -116,7 +125,9 @@ class ModelGeometry(NamedTuple):
 
 def geometry_from_config(config: Mapping[str, object], name: str) -> ModelGeometry | Unknown:
     """Return the geometry that SGLang would give the model ``name`` with this ``config.json``.
-    Never raises, whatever the JSON holds: Unknown says which field is missing or not understood."""
+
+    Never raises, whatever the JSON holds: Unknown says which field is missing or not understood.
+    """
     try:
         return _geometry(config, name)
     except ConfigError as refusal:
@@ -124,7 +135,11 @@ def geometry_from_config(config: Mapping[str, object], name: str) -> ModelGeomet
 
 
 def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
-    """Return the shape of a model's KV cache. Raises ConfigError for a wrong or missing field."""
+    """Return the shape of a model's KV cache.
+
+    Raises:
+        ConfigError: For a wrong or missing field.
+    """
     text = text_config(config)
     architectures = string_list(config, "architectures") or string_list(text, "architectures")
     if not architectures:
@@ -171,7 +186,9 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
 
 def text_config(config: Mapping[str, object]) -> Mapping[str, object]:
     """Return the language model's part of a config, or the whole config if it has no such part.
-    Fields that are left out have the defaults of the model type."""
+
+    Fields that are left out have the defaults of the model type.
+    """
     text = config
     for _ in range(2):  # thinker_config holds a text_config
         for key in _NESTED:
@@ -203,7 +220,10 @@ def _sliding_heads(text: Mapping[str, object]) -> Heads:
 
 
 def _head_dim(text: Mapping[str, object]) -> int:
-    """Return a head's width: as written, else hidden_size / attention heads. Raises ConfigError."""
+    """Return a head's width: as written, else hidden_size / attention heads.
+
+    Raises ConfigError.
+    """
     if text.get("head_dim") is not None:
         return positive(text, "head_dim")
     width = positive(text, "hidden_size") // positive(text, "num_attention_heads")
@@ -221,9 +241,12 @@ def _kv_heads(text: Mapping[str, object]) -> int:
 
 
 def _shares_index(text: Mapping[str, object], layer: int) -> bool:
-    """Return whether a layer uses another layer's index (dsa_layer_skips_topk). Raises ConfigError
-    for fields that are not understood, such as cli_factor, by which LongCat counts two blocks as
-    one layer."""
+    """Return whether a layer uses another layer's index (dsa_layer_skips_topk).
+
+    Raises:
+        ConfigError: For fields that are not understood, such as cli_factor, by which LongCat counts
+            two blocks as one layer.
+    """
     if text.get("indexer_types") is None and text.get("cli_factor") not in (None, 1):
         raise ConfigError("cli_factor: which layers keep index keys is not understood")
     for key, shared in (("indexer_types", "shared"), ("index_topk_pattern", "S")):
@@ -243,7 +266,11 @@ def _shares_index(text: Mapping[str, object], layer: int) -> bool:
 
 
 def _linear(text: Mapping[str, object], architectures: tuple[str, ...]) -> LinearState | Unknown:
-    """Return the linear layers' state; Unknown if not derivable. Raises ConfigError for a field."""
+    """Return the linear layers' state; Unknown if not derivable.
+
+    Raises:
+        ConfigError: For a field.
+    """
     # The one shape that SGLang's qwen3_next.py and its kin share (Mamba2StateShape.create).
     if text.get("linear_key_head_dim") is None:
         return Unknown(f"{architectures[0]}: the state of its linear layers is not derivable")
@@ -260,7 +287,10 @@ def _linear(text: Mapping[str, object], architectures: tuple[str, ...]) -> Linea
 
 
 def _dtype_bytes(config: Mapping[str, object]) -> int:
-    """Return 1 if the checkpoint asks for an fp8 KV cache, else 2. SGLang serves no float32."""
+    """Return 1 if the checkpoint asks for an fp8 KV cache, else 2.
+
+    SGLang serves no float32.
+    """
     quantization = config.get("quantization_config")
     if not isinstance(quantization, Mapping):
         return 2
@@ -279,8 +309,14 @@ class ConfigError(Exception):
 def layer_kinds(
     text: Mapping[str, object], architectures: tuple[str, ...]
 ) -> tuple[LayerKind, ...]:
-    """Return the kind of each attention layer, in order. text: the language model's part of a
-    config.json. Raises ConfigError for what is missing or not understood."""
+    """Return the kind of each attention layer, in order.
+
+    Args:
+        text: The language model's part of a config.json.
+
+    Raises:
+        ConfigError: For what is missing or not understood.
+    """
     table = _architectures()
     for architecture in architectures:
         if architecture.startswith(table.other_pools):
@@ -324,7 +360,10 @@ def _full_layers(count: int, other: LayerKind, full: Collection[object]) -> tupl
 def _sliding_layers(
     text: Mapping[str, object], architectures: tuple[str, ...], count: int
 ) -> tuple[LayerKind, ...]:
-    """Return the kind of each of ``count`` layers, some with a window. Raises ConfigError."""
+    """Return the kind of each of ``count`` layers, some with a window.
+
+    Raises ConfigError.
+    """
     if "Llama4ForConditionalGeneration" in architectures:
         return _full_layers(count, LayerKind.SLIDING, range(4, count + 1, 4))
     pattern = text.get("hybrid_layer_pattern")
@@ -339,7 +378,10 @@ def _sliding_layers(
 
 
 def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple[LayerKind, ...]:
-    """Return each layer's kind, full or ``other``, by ``types``. Raises ConfigError."""
+    """Return each layer's kind, full or ``other``, by ``types``.
+
+    Raises ConfigError.
+    """
     if len(types) < count:
         raise ConfigError(f"layer_types names {len(types)} of {count} layers")
     allowed = {"full_attention": LayerKind.FULL, f"{other.value}_attention": other}
@@ -350,7 +392,10 @@ def _typed_layers(types: tuple[str, ...], count: int, other: LayerKind) -> tuple
 
 
 def positive(text: Mapping[str, object], key: str, most: int = MOST_WIDTH) -> int:
-    """Return the config's field ``key``, a whole number from 1 to ``most``. Raises ConfigError."""
+    """Return the config's field ``key``, a whole number from 1 to ``most``.
+
+    Raises ConfigError.
+    """
     value = text.get(key)
     if value is None:
         raise ConfigError(f"has no {key}")

@@ -71,11 +71,16 @@ class Interval(NamedTuple):
 class DeviceRequest(NamedTuple):
     """What decides a rank's L1 pool, beside the request for its host pools.
 
-    gpu_bytes: the memory of the host's smallest GPU. mem_fraction: ``--mem-fraction-static``; None
-    takes SGLang's default. weights_bytes: the checkpoint's, of all ranks together.
-    max_total_tokens: ``--max-total-tokens``. role: "" for a plain server, "prefill" or "decode".
-    speculative: speculative decoding, which lowers the default fraction by what is not computed.
-    least_weights_bytes: a lower bound, if weights_bytes is not known."""
+    Attributes:
+        gpu_bytes: The memory of the host's smallest GPU.
+        mem_fraction: ``--mem-fraction-static``; None takes SGLang's default.
+        weights_bytes: The checkpoint's, of all ranks together.
+        max_total_tokens: ``--max-total-tokens``.
+        role: "" for a plain server, "prefill" or "decode".
+        speculative: Speculative decoding, which lowers the default fraction by what is not
+            computed.
+        least_weights_bytes: A lower bound, if weights_bytes is not known.
+    """
 
     pools: PoolRequest
     gpu_bytes: int | Unknown
@@ -92,8 +97,11 @@ class DeviceRequest(NamedTuple):
 @or_unknown
 def default_mem_fraction(request: DeviceRequest) -> float:
     """Return the default of ``--mem-fraction-static`` by the rules of 0.5.23, with graphs on;
-    Unknown for a release with other rules. Speculative decoding, DeepEP and a vision tower lower
-    the default further, which is not computed."""
+    Unknown for a release with other rules.
+
+    Speculative decoding, DeepEP and a vision tower lower the default further, which is not
+    computed.
+    """
     gpu_mib = known(request.gpu_bytes) / MIB
     pools = request.pools
     if not pools.release.mem_fraction_rules:
@@ -124,8 +132,10 @@ def default_mem_fraction(request: DeviceRequest) -> float:
 
 def device_tokens(request: DeviceRequest) -> Interval | Unknown:
     """Return the tokens of one rank's L1 pool: the least of all pipeline stages.
+
     ``max_total_tokens`` bounds the tokens from above. If the tokens that fit the GPU are not known,
-    both bounds are ``max_total_tokens``; Unknown if that is None too."""
+    both bounds are ``max_total_tokens``; Unknown if that is None too.
+    """
     page = request.pools.page_tokens
     asked = request.max_total_tokens
     profiled = _profiled(request)
@@ -158,7 +168,11 @@ def _profiled(request: DeviceRequest) -> Interval:
 def _budget(
     request: DeviceRequest, gpu_bytes: int, fraction: float | Unknown
 ) -> tuple[int, int, str]:
-    """Return the least and most bytes left for the KV cache, and why. fraction: of the GPU."""
+    """Return the least and most bytes left for the KV cache, and why.
+
+    Args:
+        fraction: Of the GPU.
+    """
     if isinstance(fraction, Unknown):
         return 0, gpu_bytes, f"at most the whole GPU, for {fraction.reason}"
     weights, ranks = request.weights_bytes, request.pools.tp * request.pools.pp
@@ -176,7 +190,11 @@ def _budget(
 
 def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> int:
     """Return the GPU bytes of one token on one rank: row, index keys, part of the sliding layers,
-    and the draft model's layers. Raises UnknownFactError for a model with linear layers."""
+    and the draft model's layers.
+
+    Raises:
+        UnknownFactError: For a model with linear layers.
+    """
     if row.layers.linear:
         why = "the device keeps linear states beside the tokens, of unknown number"
         raise UnknownFactError(Unknown(why))
@@ -190,9 +208,14 @@ def _cell_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes) -> i
 
 @or_unknown
 def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
-    """Return the GPU bytes of ``tokens`` tokens that a ratio of 1 mirrors on the host. The bytes
-    are those of the widest pipeline stage, whose ratio all stages take. Each pool of the GPU has a
-    page of padding (``mem_cache/hicache_auto_size.py``). Unknown for linear layers."""
+    """Return the GPU bytes of ``tokens`` tokens that a ratio of 1 mirrors on the host.
+
+    The bytes are those of the widest pipeline stage, whose ratio all stages take. Each pool of the
+    GPU has a page of padding (``mem_cache/hicache_auto_size.py``).
+
+    Returns:
+        Unknown for linear layers.
+    """
     geometry = known(pools.geometry)
     if pools.dcp > 1:
         raise UnknownFactError(BY_GPU_WITH_DCP)
@@ -204,7 +227,11 @@ def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
 
 
 def _copy_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes, tokens: int) -> int:
-    """Return the bytes that mirror ``tokens`` of one stage on the host. Raises UnknownFactError."""
+    """Return the bytes that mirror ``tokens`` of one stage on the host.
+
+    Raises:
+        UnknownFactError: If a fact that it needs is not known.
+    """
     if row.layers.linear:
         raise UnknownFactError(Unknown("linear states are mirrored too, of unknown number"))
     page = pools.page_tokens
@@ -221,9 +248,14 @@ def _copy_bytes(pools: PoolRequest, geometry: ModelGeometry, row: RowBytes, toke
 def decode_pool_ratio(
     release: SglangRelease, device_tokens: int, page_tokens: int, context_tokens: int | Unknown
 ) -> float | Unknown | None:
-    """Return the ratio of a decode server's pool for retracted requests. None in a release without
-    the pool. Only MHA and sliding-window models have the pool, and not with a prefix cache on the
-    decode server, offloading or priority preemption. Unknown if ``context_tokens`` is."""
+    """Return the ratio of a decode server's pool for retracted requests.
+
+    None in a release without the pool. Only MHA and sliding-window models have the pool, and not
+    with a prefix cache on the decode server, offloading or priority preemption.
+
+    Returns:
+        Unknown if ``context_tokens`` is.
+    """
     ratio = release.decode_ratio
     if ratio is None or not release.decode_fits_request:
         return ratio
@@ -258,9 +290,13 @@ _NO_GPU = Unknown(
 class Hardware(NamedTuple):
     """The facts beside a command line that a server's pools depend on.
 
-    gpu_bytes: the memory of the smallest GPU. host: the host's memory as SGLang reads it, for a
-    pool sized by that. context_tokens: of the model's config, or None. gpu: read only for models of
-    sparse attention. least_weights_bytes: a lower bound, if weights_bytes is not known."""
+    Attributes:
+        gpu_bytes: The memory of the smallest GPU.
+        host: The host's memory as SGLang reads it, for a pool sized by that.
+        context_tokens: Of the model's config, or None.
+        gpu: Read only for models of sparse attention.
+        least_weights_bytes: A lower bound, if weights_bytes is not known.
+    """
 
     geometry: ModelGeometry | Unknown
     gpu_bytes: int | Unknown
@@ -281,7 +317,11 @@ class Purpose(Enum):
 
 
 class SizedServer(NamedTuple):
-    """A server with everything that its pools depend on. purpose: of the pools in question."""
+    """A server with everything that its pools depend on.
+
+    Attributes:
+        purpose: Of the pools in question.
+    """
 
     server: SglangServer
     ranks: Ranks
@@ -348,11 +388,19 @@ def _refuse_sparse_dtype(sized: SizedServer, kv_type: str) -> None:
 
 
 def _cache_element(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
-    """Return (bytes of one cache element, whether fp8 rows have no scales). Bytes of None take the
-    model's. kv_type: ``--kv-cache-dtype``. Raises UnknownFactError if the GPU must be known.
+    """Return (bytes of one cache element, whether fp8 rows have no scales).
+
+    Bytes of None take the model's.
 
     For ``auto``, sparse attention takes fp8 on Blackwell and bfloat16 on every other GPU, whatever
-    the checkpoint says (_dsa_kv_cache_dtype_default, since 0.5.3)."""
+    the checkpoint says (_dsa_kv_cache_dtype_default, since 0.5.3).
+
+    Args:
+        kv_type: ``--kv-cache-dtype``.
+
+    Raises:
+        UnknownFactError: If the GPU must be known.
+    """
     geometry, gpu = sized.hardware.geometry, sized.hardware.gpu
     if isinstance(geometry, Unknown) or not geometry.index_layers:
         return _ITEM_BYTES[kv_type], False
@@ -363,8 +411,11 @@ def _cache_element(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
 
 
 def _rows_without_scales(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
-    """Return whether fp8 rows have no scales, as in calculate_mla_kv_cache_dim. Raises
-    UnknownFactError if the answer depends on a GPU that is not known."""
+    """Return whether fp8 rows have no scales, as in calculate_mla_kv_cache_dim.
+
+    Raises:
+        UnknownFactError: If the answer depends on a GPU that is not known.
+    """
     release = sized.release
     prefix = "nsa" if release.indexer_name == "NSA" else "dsa"
     backends = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]
@@ -407,7 +458,11 @@ def ratio_tokens(sized: SizedServer, request: PoolRequest) -> Interval:
 
 
 def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
-    """Return the request for the pool on the GPU. Raises UnknownFactError."""
+    """Return the request for the pool on the GPU.
+
+    Raises:
+        UnknownFactError: If a fact that it needs is not known.
+    """
     names = "mem_fraction_static max_total_tokens chunked_prefill_size max_running_requests".split()
     fraction, tokens, chunk, running = (known(sized.value(name)) for name in names)
     hardware, drafts = sized.hardware, sized.hardware.drafts
@@ -437,7 +492,11 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
 
 
 def default_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
-    """Return the bounds of SGLang's default ratio. tokens: of the pool on the GPU."""
+    """Return the bounds of SGLang's default ratio.
+
+    Args:
+        tokens: Of the pool on the GPU.
+    """
     if sized.purpose is Purpose.RETRACTION:
         return _retraction_ratio(sized, request, tokens)
     buffers = sized.value("hicache_host_memory_mode") == "buffer_only"
@@ -447,8 +506,11 @@ def default_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tupl
 
 
 def _retraction_ratio(sized: SizedServer, request: PoolRequest, tokens: int) -> tuple[float, float]:
-    """Return the bounds of the ratio of the pool for retracted requests. The pool holds at least
-    one request of the model's context, which is never longer than the GPU's pool of ``tokens``."""
+    """Return the bounds of the ratio of the pool for retracted requests.
+
+    The pool holds at least one request of the model's context, which is never longer than the GPU's
+    pool of ``tokens``.
+    """
     floor = sized.release.decode_ratio or 0.0
     most = max(floor, 1.0) if sized.release.decode_fits_request else floor
     context = sized.value("context_length")

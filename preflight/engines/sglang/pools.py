@@ -41,10 +41,14 @@ from preflight.engines.sglang.server import SglangServer
 class ServerMemory(NamedTuple):
     """The host pools of one rank, between two bounds that are equal if exact.
 
-    why: how the bounds come about. pools: one by one at the upper bound, if they can be named.
-    refused: why SGLang stops when it makes them, or None. budget_bytes: the memory that pools are
-    booked against, if SGLang sizes them. missing: the unknown fact without which the pools cannot
-    be named. least_by_stage, most_by_stage: of a rank of each pipeline stage, if they differ."""
+    Attributes:
+        why: How the bounds come about.
+        pools: One by one at the upper bound, if they can be named.
+        refused: Why SGLang stops when it makes them, or None.
+        budget_bytes: The memory that pools are booked against, if SGLang sizes them.
+        missing: The unknown fact without which the pools cannot be named.
+        least_by_stage, most_by_stage: Of a rank of each pipeline stage, if they differ.
+    """
 
     least_pools_bytes: tuple[int, ...]
     most_pools_bytes: tuple[int, ...] | Unknown
@@ -73,7 +77,8 @@ def server_memory(
     server: SglangServer, ranks: Ranks, hardware: Hardware, release: SglangRelease
 ) -> ServerMemory:
     """Return all host pools of one rank of ``server``, between two bounds; no pools if the server
-    keeps no KV cache on the host."""
+    keeps no KV cache on the host.
+    """
     sized = SizedServer(server, ranks, hardware, release)
     pools = [_pools_for_purpose(sized._replace(purpose=purpose)) for purpose in _purposes(sized)]
     if not pools:
@@ -138,8 +143,10 @@ def _keeps_retracted_requests(sized: SizedServer) -> bool:
 
 
 def _pools_for_purpose(sized: SizedServer) -> ServerMemory:
-    """Return the host pools for ``sized.purpose``. If the pools depend on a GPU kind that is not
-    known, the bounds cover every kind of GPU."""
+    """Return the host pools for ``sized.purpose``.
+
+    If the pools depend on a GPU kind that is not known, the bounds cover every kind of GPU.
+    """
     geometry, gpu = sized.hardware.geometry, sized.hardware.gpu
     unfit = None if isinstance(geometry, Unknown) else _refused_model(sized, geometry)
     memory = _pools_by_size(sized) if unfit is None else _unsized(unfit)
@@ -154,7 +161,11 @@ def _pools_for_purpose(sized: SizedServer) -> ServerMemory:
 
 
 def _over_all_gpus(sized: SizedServer, why: Unknown) -> ServerMemory:
-    """Return the bounds over all GPU kinds. why: the reason why the GPU is not known."""
+    """Return the bounds over all GPU kinds.
+
+    Args:
+        why: The reason why the GPU is not known.
+    """
     hardware = (sized.hardware._replace(gpu=gpu_kind) for gpu_kind in GpuKind)
     bounds = [_pools_by_size(sized._replace(hardware=each)) for each in hardware]
     least = min(bounds, key=lambda memory: sum(memory.least_pools_bytes))
@@ -204,8 +215,11 @@ def _pools_by_size(sized: SizedServer) -> ServerMemory:
 
 
 def _bounds(sized: SizedServer, request: PoolRequest, origin: str) -> ServerMemory:
-    """Return the bounds of the pools of ``request``, a draft's pool included. origin: what the size
-    follows from, in words."""
+    """Return the bounds of the pools of ``request``, a draft's pool included.
+
+    Args:
+        origin: What the size follows from, in words.
+    """
     memory = _widest_stage(sized, request, origin)
     draft = sized.hardware.drafts.separate
     if isinstance(draft, Unknown) and sized.purpose is not Purpose.OFFLOAD:
@@ -221,7 +235,11 @@ def _bounds(sized: SizedServer, request: PoolRequest, origin: str) -> ServerMemo
 
 
 def _widest_stage(sized: SizedServer, request: PoolRequest, origin: str) -> ServerMemory:
-    """Return the bounds of one rank's bytes over all pipeline stages. origin: as in ``_bounds``."""
+    """Return the bounds of one rank's bytes over all pipeline stages.
+
+    Args:
+        origin: As in ``_bounds``.
+    """
     stages = []
     for stage in range(request.pp):
         draft = request.draft if stage == request.pp - 1 else None
@@ -252,7 +270,11 @@ def _most_bytes(memory: ServerMemory) -> float:
 
 
 def _stage_bounds(pools: HostPools | HostBytes | Unknown, origin: str) -> ServerMemory:
-    """Return the pools of one pipeline stage as bounds. origin: what the size follows from."""
+    """Return the pools of one pipeline stage as bounds.
+
+    Args:
+        origin: What the size follows from.
+    """
     lead = f"{origin}: " if origin else ""
     if isinstance(pools, HostPools):
         sizes = pools.allocations_bytes
@@ -334,8 +356,11 @@ def _by_ratio(sized: SizedServer, request: PoolRequest, tokens: Interval | Unkno
 
 
 def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknown) -> ServerMemory:
-    """Return the default ratio's pools, lowered until they fit the host's memory. tokens: of the
-    pool on the GPU."""
+    """Return the default ratio's pools, lowered until they fit the host's memory.
+
+    Args:
+        tokens: Of the pool on the GPU.
+    """
     fraction = sized.value("hicache_host_memory_fraction")
     fraction = _DEFAULT_FRACTION if fraction is None else fraction
     if isinstance(fraction, Unknown):
@@ -385,8 +410,10 @@ def _by_host(sized: SizedServer, request: PoolRequest, tokens: Interval | Unknow
 
 def _budgets(sized: SizedServer, fraction: float) -> tuple[int, int] | Unknown:
     """Return the least and the most bytes that a rank's pools may take: ``fraction`` of the memory
-    free once all ranks run, and free now. A Refusal if SGLang stops for lack of memory; Unknown
-    if the free memory is unknown."""
+    free once all ranks run, and free now.
+
+    A Refusal if SGLang stops for lack of memory; Unknown if the free memory is unknown.
+    """
     host, ranks = sized.hardware.host, sized.ranks
     if isinstance(host, Unknown):
         return host

@@ -11,8 +11,12 @@ from preflight.launches.source import Command, Word
 
 
 class SglangServer(NamedTuple):
-    """An SGLang server. store: Mooncake's, or None. backend: the storage of its host pool or
-    linker, by name."""
+    """An SGLang server.
+
+    Attributes:
+        store: Mooncake's, or None.
+        backend: The storage of its host pool or linker, by name.
+    """
 
     command: Command
     arguments: ParsedArguments

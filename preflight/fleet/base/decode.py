@@ -25,7 +25,10 @@ class WrongError(Exception):
 
 
 class Unread(Unknown):
-    """What another machine could not read, and why. Equal reasons are equal."""
+    """What another machine could not read, and why.
+
+    Equal reasons are equal.
+    """
 
     __slots__ = ()
 
@@ -37,11 +40,16 @@ class Unread(Unknown):
 
 
 def decode(hint: Any, value: Any, where: str = "") -> Any:
-    """Return a JSON value as the type ``hint``. Raises WrongError if it has another type, or is a
-    number out of range.
+    """Return a JSON value as the type ``hint``.
 
-    Lists become tuples, objects records, ``{"unknown": reason}`` an Unread. where: the value's
-    place, for the message."""
+    Lists become tuples, objects records, ``{"unknown": reason}`` an Unread.
+
+    Args:
+        where: The value's place, for the message.
+
+    Raises:
+        WrongError: If it has another type, or is a number out of range.
+    """
     scalars, items, record, unknown = _hint_parts(hint)
     type_of_value = type(value)
     if type_of_value in (int, float) and not 0 <= value <= LARGEST_NUMBER:
@@ -62,7 +70,8 @@ def decode(hint: Any, value: Any, where: str = "") -> Any:
 @lru_cache(maxsize=256)
 def _hint_parts(hint: Any) -> tuple[frozenset[Any], Any, Any, bool]:
     """Take a type hint apart: its scalar types, the type of list items, the record type (None if
-    the hint has no list or record), and whether it allows Unknown."""
+    the hint has no list or record), and whether it allows Unknown.
+    """
     hints = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     scalars = frozenset(get_origin(hint) or hint for hint in hints)
     items = next((get_args(hint)[0] for hint in hints if get_origin(hint) is tuple), None)
@@ -81,7 +90,10 @@ def _fields(record: Any) -> tuple[tuple[str, Any, bool, Any], ...]:
 
 
 def _field(value: Json, where: str, name: str, hint: Any, optional: bool, default: Any) -> Any:
-    """Return ``value[name]``, decoded; ``default`` if optional and missing. Raises WrongError."""
+    """Return ``value[name]``, decoded; ``default`` if optional and missing.
+
+    Raises WrongError.
+    """
     item = value.get(name)
     if item is None and optional:
         return default

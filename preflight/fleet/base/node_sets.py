@@ -31,8 +31,10 @@ def is_name(text: str) -> bool:
 def fold(names: Iterable[str], *, slurm: bool = False) -> str:
     """Return the node set of names, as ``gpu[001-063],login``: sorted by number; "" for none.
 
-    slurm: write it for Slurm, which refuses a text behind a bracket ("Invalid hostlist": seen with
-    22.05). ``gpu[1-2].example`` is then two names."""
+    Args:
+        slurm: Write it for Slurm, which refuses a text behind a bracket ("Invalid hostlist": seen
+            with 22.05). ``gpu[1-2].example`` is then two names.
+    """
     return _folded(tuple(names), slurm)
 
 
@@ -54,7 +56,10 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def expand(text: str) -> list[str]:
-    """Return the names of a node set, each once, in order, without groups. Raises UsageError."""
+    """Return the names of a node set, each once, in order, without groups.
+
+    Raises UsageError.
+    """
     if "@" in text:
         raise UsageError(f"node set {text[:60]!r}: it names a group, and none is looked up here")
     return _names(_node_set(re.sub(r"\s*,\s*|\s+", ",", text.strip()), RESOLVER_NOGROUP))
@@ -63,8 +68,11 @@ def expand(text: str) -> list[str]:
 def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
     """Return the nodes of ``sets`` without those of ``excluded``, each once, sorted by number.
 
-    Groups (``@rack1``) are those of the site's own ``groups.conf``. Raises UsageError if a text is
-    no node set, a group is not known, or too many nodes are named."""
+    Groups (``@rack1``) are those of the site's own ``groups.conf``.
+
+    Raises:
+        UsageError: If a text is no node set, a group is not known, or too many nodes are named.
+    """
     node_set = NodeSet()
     for text in sets:
         node_set.update(_node_set(text))
@@ -74,7 +82,11 @@ def named_nodes(sets: Iterable[str], excluded: Iterable[str]) -> list[str]:
 
 
 def _names(node_set: Any) -> list[str]:
-    """Return the names of a node set. Raises UsageError for too many, or one that is no name."""
+    """Return the names of a node set.
+
+    Raises:
+        UsageError: For too many, or one that is no name.
+    """
     if len(node_set) > MOST_NODES:
         raise UsageError(f"{len(node_set)} nodes are named: at most {MOST_NODES} are taken")
     names = [str(name) for name in node_set]
@@ -85,8 +97,14 @@ def _names(node_set: Any) -> list[str]:
 
 
 def _node_set(text: str, resolver: Any = None) -> Any:
-    """Return ClusterShell's node set of ``text``. resolver: None looks groups up in groups.conf.
-    Raises UsageError for a wrong text, too many nodes, or an unknown or empty group."""
+    """Return ClusterShell's node set of ``text``.
+
+    Args:
+        resolver: None looks groups up in groups.conf.
+
+    Raises:
+        UsageError: For a wrong text, too many nodes, or an unknown or empty group.
+    """
     shown = f"{text[:80]!r}"
     widest = max((int(b) - int(a) + 1 for a, b in _RANGE.findall(text)), default=0)
     if widest > MOST_NODES:

@@ -50,8 +50,10 @@ def grouped(pairs: Iterable[tuple[Key, One]]) -> dict[Key, list[One]]:
 
 
 def largest_and_others(groups: Mapping[Key, Sequence[One]]) -> tuple[Key | None, list[Key]]:
-    """Return the key of the largest group, and the other keys, the smallest group first. If two
-    groups are the largest: None, and all keys. At least one group is needed."""
+    """Return the key of the largest group, and the other keys, the smallest group first.
+
+    If two groups are the largest: None, and all keys. At least one group is needed.
+    """
     keys = sorted(groups, key=lambda key: len(groups[key]))
     if len(keys) > 1 and len(groups[keys[-1]]) == len(groups[keys[-2]]):
         return None, keys

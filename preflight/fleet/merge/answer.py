@@ -55,8 +55,10 @@ def node_counts_text(fleet: Fleet) -> str:
 
 
 def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
-    """Count the nodes whose row has a finding of ``checks`` in place of a report. A node without
-    any row is not counted."""
+    """Count the nodes whose row has a finding of ``checks`` in place of a report.
+
+    A node without any row is not counted.
+    """
     wanting = (finding for finding in fleet.findings if finding.finding.check in checks)
     named = {name for on_nodes in wanting for name in on_nodes.nodes}
     return sum(each.name in named and each.row is not None for each in fleet.nodes)
@@ -64,7 +66,8 @@ def lacking(fleet: Fleet, checks: Sequence[str]) -> int:
 
 def drift_cells(drifting: Drift) -> tuple[str, str, str]:
     """Return a fact, its most common value (or "a tie"), and its other values with their nodes: the
-    rarest MOST_VARIANTS, and "not read"."""
+    rarest MOST_VARIANTS, and "not read".
+    """
     usual = drifting.most
     most = "a tie" if usual is None else f"{cut(usual.value)} ({len(usual.nodes)})"
     rare_first = sorted(drifting.others, key=lambda other: len(other.nodes))[:MOST_VARIANTS]
@@ -98,7 +101,11 @@ def pool_text(fleet: Fleet) -> str:
 
 
 def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
-    """Return the answer as text. verbosity: below 0 only the verdict, above 0 also what passed."""
+    """Return the answer as text.
+
+    Args:
+        verbosity: Below 0 only the verdict, above 0 also what passed.
+    """
     word = fleet.verdict.upper()
     parts = [headed(word, node_counts_text(fleet), width, paint(word, COLOURS[fleet.verdict]))]
     if verbosity >= 0:
@@ -131,8 +138,13 @@ def fleet_text(fleet: Fleet, paint: Paint, width: int, verbosity: int) -> str:
 
 
 def _findings(head: str, wanting: Sequence[OnNodes], paint: Paint, width: int) -> str:
-    """Write findings below ``head``: the first few of each check and status, at most MOST_ROWS. The
-    findings left out are counted, with their nodes. "" without findings."""
+    """Write findings below ``head``: the first few of each check and status, at most MOST_ROWS.
+
+    The findings left out are counted, with their nodes.
+
+    Returns:
+        "" without findings.
+    """
     lines: list[str] = []
     more: list[OnNodes] = []
     shown: dict[tuple[str, str], int] = {}
@@ -179,7 +191,11 @@ def _drift(fleet: Fleet, width: int) -> str:
 
 def _not_used(fleet: Fleet, width: int) -> str:
     """List the first MOST_ROWS unusable reports, each with the reason, and count the reports that
-    say the same as another one of their node. "" if there are neither."""
+    say the same as another one of their node.
+
+    Returns:
+        "" if there are neither.
+    """
     lines = []
     for unusable in fleet.unusable[:MOST_ROWS]:
         reason = shortened(unusable.reason, 160)
@@ -197,8 +213,10 @@ def _not_used(fleet: Fleet, width: int) -> str:
 
 
 def _passed(fleet: Fleet, width: int, verbosity: int) -> str:
-    """Return the checks that pass, grouped by the nodes on which they pass. Without -v only their
-    number; "" if no check passes."""
+    """Return the checks that pass, grouped by the nodes on which they pass.
+
+    Without -v only their number; "" if no check passes.
+    """
     checks: dict[str, set[str]] = {}
     for on_nodes in fleet.passed:
         checks.setdefault(on_nodes.finding.check, set()).update(on_nodes.nodes)

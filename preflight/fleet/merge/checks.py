@@ -34,7 +34,11 @@ Launches = Mapping[str, NodeLaunch]
 
 
 class ServiceAddress(NamedTuple):
-    """An address as the fleet knows it. name: of the node that has it, "" if that is not known."""
+    """An address as the fleet knows it.
+
+    Attributes:
+        name: Of the node that has it, "" if that is not known.
+    """
 
     host: str
     port: str
@@ -60,7 +64,10 @@ class Owners:
                 self._nodes[host] = name if known else ""
 
     def of(self, address: str) -> ServiceAddress:
-        """Return the address with the node that has it. Without a port: DEFAULT_MASTER_PORT."""
+        """Return the address with the node that has it.
+
+        Without a port: DEFAULT_MASTER_PORT.
+        """
         split = split_address(address)
         host, port = split.host.lower(), str(split.port or DEFAULT_MASTER_PORT)
         return ServiceAddress(host, port, self._nodes.get(host, ""))
@@ -74,8 +81,12 @@ def loops(host: str) -> bool:
 def fleet_findings(
     rows: Rows, facts: Mapping[str, Mapping[str, Sequence[str]]]
 ) -> Iterator[OnNodes]:
-    """Yield every finding that only the reports together show, in no order. rows: of nodes with a
-    whole report. facts: name -> value -> nodes."""
+    """Yield every finding that only the reports together show, in no order.
+
+    Args:
+        rows: Of nodes with a whole report.
+        facts: Name -> value -> nodes.
+    """
     owners = Owners(rows)
     launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
     for role, (check, what, follows) in _SERVICES.items():
@@ -94,11 +105,17 @@ def fleet_findings(
 def _one_address(
     check: str, what: str, addresses: Mapping[str, tuple[str, ...]], follows: str, owners: Owners
 ) -> Iterator[OnNodes]:
-    """Yield findings on nodes that name another address of a service than the others do. Nothing if
-    fewer than two nodes name the service.
+    """Yield findings on nodes that name another address of a service than the others do.
 
-    check: the id. what: the service in words. addresses: node -> the addresses that it names.
-    follows: what goes wrong then, in words. owners: tells which node an address belongs to."""
+    Nothing if fewer than two nodes name the service.
+
+    Args:
+        check: The id.
+        what: The service in words.
+        addresses: Node -> the addresses that it names.
+        follows: What goes wrong then, in words.
+        owners: Tells which node an address belongs to.
+    """
     named = ((name, each) for name, each in addresses.items() if each)
     processes = {name: tuple(sorted(map(owners.of, each))) for name, each in named}
     written = {name: ", ".join(each) for name, each in addresses.items()}
@@ -198,8 +215,11 @@ def _addresses(rows: Rows) -> Iterator[OnNodes]:
 def _versions(
     launches: Launches, facts: Mapping[str, Mapping[str, Sequence[str]]], owners: Owners
 ) -> Iterator[OnNodes]:
-    """Judge the Mooncake releases of nodes whose launch names a master. The right release is that
-    of the master's node, or of most nodes if the reports do not tell; in a tie none is right."""
+    """Judge the Mooncake releases of nodes whose launch names a master.
+
+    The right release is that of the master's node, or of most nodes if the reports do not tell; in
+    a tie none is right.
+    """
     masters = {name: launch.addresses_of("master") for name, launch in launches.items()}
     groups = grouped(
         (", ".join(sorted({wheel.rpartition(" ")[2] for wheel in wheels.split(",")})), name)
@@ -262,7 +282,9 @@ def _ages(rows: Rows) -> Iterator[OnNodes]:
 
 def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
     """Judge path MTUs that differ between RDMA launches: QPs negotiate none (rdma_endpoint.cpp).
-    The findings are unknown if a report does not say its launch's limit (MC_MTU)."""
+
+    The findings are unknown if a report does not say its launch's limit (MC_MTU).
+    """
     groups: dict[tuple[int, ...], list[str]] = {}
     unsaid = False
     for name, row in rows.items():

@@ -14,9 +14,12 @@ from preflight.fleet.merge.fleet import FAILING, PASSING, Fleet
 class AnswerOptions(NamedTuple):
     """How a fleet's answer is to be printed, by the options of the command.
 
-    reports: a folder to keep each node's report in, or None. answers: the formats, each with its
-    file. listed: "passing" or "failing" prints the names of these nodes alone, None the whole
-    answer. list_format: of the names, nodeset (as Slurm reads it) or lines."""
+    Attributes:
+        reports: A folder to keep each node's report in, or None.
+        answers: The formats, each with its file.
+        listed: "passing" or "failing" prints the names of these nodes alone, None the whole answer.
+        list_format: Of the names, nodeset (as Slurm reads it) or lines.
+    """
 
     reports: str | None
     answers: Answers
@@ -27,7 +30,10 @@ class AnswerOptions(NamedTuple):
 
 
 def show_fleet(fleet: Fleet, shown: AnswerOptions) -> int:
-    """Print a fleet; returns its exit code. Raises UsageError."""
+    """Print a fleet; returns its exit code.
+
+    Raises UsageError.
+    """
     for name, path in shown.answers:
         with output_to(path):
             _say(fleet, shown, name)
@@ -35,7 +41,10 @@ def show_fleet(fleet: Fleet, shown: AnswerOptions) -> int:
 
 
 def _say(fleet: Fleet, shown: AnswerOptions, format_: str) -> None:
-    """Print the fleet in one format. As text, only the nodes' names if ``shown.listed``."""
+    """Print the fleet in one format.
+
+    As text, only the nodes' names if ``shown.listed``.
+    """
     if format_ == "html":
         from preflight.fleet.merge.to_html import fleet_page
 
@@ -57,8 +66,11 @@ def _say(fleet: Fleet, shown: AnswerOptions, format_: str) -> None:
 
 
 def prepare(shown: AnswerOptions) -> None:
-    """Make the folder of --reports. Raise UsageError, before any node is asked, if a folder to
-    write to is missing or not writable."""
+    """Make the folder of --reports.
+
+    Raises:
+        UsageError: Before any node is asked, if a folder to write to is missing or not writable.
+    """
     if shown.reports is not None:
         _try_folder(f"--reports {shown.reports}", shown.reports, make=True)
     for _, path in shown.answers:

@@ -51,8 +51,10 @@ class Variant(NamedTuple):
 class Drift(NamedTuple):
     """One fact, or several that differ alike, that is not the same everywhere.
 
-    most: None if no value is on more nodes than each other: ``others`` then has every value.
-    unread: nodes that could not read it."""
+    Attributes:
+        most: None if no value is on more nodes than each other: ``others`` then has every value.
+        unread: Nodes that could not read it.
+    """
 
     fact: str
     facts: tuple[str, ...]
@@ -62,7 +64,12 @@ class Drift(NamedTuple):
 
 
 class FleetNode(NamedTuple):
-    """One node. status: the worst of its report and the findings. row: None without a report."""
+    """One node.
+
+    Attributes:
+        status: The worst of its report and the findings.
+        row: None without a report.
+    """
 
     name: str
     status: str
@@ -70,10 +77,13 @@ class FleetNode(NamedTuple):
 
 
 class SegmentPool(NamedTuple):
-    """The memory that all nodes' stores give together. shares: bytes -> nodes, the largest first.
+    """The memory that all nodes' stores give together.
 
-    total_bytes: of the nodes whose segments are known; unread: the other nodes. stores: how many
-    store clients."""
+    Attributes:
+        shares: Bytes -> nodes, the largest first.
+        total_bytes: Of the nodes whose segments are known; unread: the other nodes.
+        stores: How many store clients.
+    """
 
     total_bytes: int
     shares: tuple[tuple[int, Sequence[str]], ...]
@@ -82,11 +92,15 @@ class SegmentPool(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """The merged answer about all nodes. nodes: by number, also expected ones without a report.
+    """The merged answer about all nodes.
 
-    reports: how many reports came from a node. findings: those that fail, are unknown or warn, in
-    the order in which they are shown, without ``waived``. repeats: node -> how many reports say the
-    same as another one."""
+    Attributes:
+        nodes: By number, also expected ones without a report.
+        reports: How many reports came from a node.
+        findings: Those that fail, are unknown or warn, in the order in which they are shown,
+            without ``waived``.
+        repeats: Node -> how many reports say the same as another one.
+    """
 
     verdict: str
     nodes: tuple[FleetNode, ...]
@@ -110,9 +124,13 @@ class Fleet(NamedTuple):
 
 
 def merge_reports(reports: Reports, expected: Sequence[str] | None) -> Fleet:
-    """Return the fleet of all nodes that report, or are in ``expected``. expected: any other node
-    is a finding; None if any node may report. With None, a node that has only unusable reports is
-    included if its name is like that of a reporting node (``gpu1``, ``gpu2``)."""
+    """Return the fleet of all nodes that report, or are in ``expected``.
+
+    Args:
+        expected: Any other node is a finding; None if any node may report. With None, a node that
+            has only unusable reports is included if its name is like that of a reporting node
+            (``gpu1``, ``gpu2``).
+    """
     rows_read = reports.rows
     choice = choose_rows(rows_read)
     # Nodes of which there are only reports that cannot be used: a file's name is taken for one
@@ -160,8 +178,13 @@ def _absences(
     expected: Sequence[str] | None,
 ) -> Iterable[OnNodes]:
     """Yield the findings on nodes without a report, on unexpected nodes, and on unusable reports of
-    none of ``names``. names: all nodes of the fleet, reporting or expected. chosen_rows: the row of
-    each node that has a usable report. expected: None if any node may report."""
+    none of ``names``.
+
+    Args:
+        names: All nodes of the fleet, reporting or expected.
+        chosen_rows: The row of each node that has a usable report.
+        expected: None if any node may report.
+    """
     terms = {Trouble.UNREADABLE: "unreadable"}
     broken = {
         report.name: f"no report but one that is {terms.get(report.trouble, report.trouble.value)}"
@@ -194,8 +217,13 @@ def _findings(
     rows: Rows, of_fleet: Iterable[OnNodes], nodes: int
 ) -> tuple[list[OnNodes], list[OnNodes], list[OnNodes]]:
     """Return three lists of findings with their nodes: wanting (fail, unknown, warn), waived and
-    passed. of_fleet: more wanting findings. nodes: how many the fleet has. Each list begins with
-    findings on at most half of the nodes; among these the worst, then the rarest, are first."""
+    passed.
+
+    Args:
+        of_fleet: More wanting findings.
+        nodes: How many the fleet has. Each list begins with findings on at most half of the nodes;
+            among these the worst, then the rarest, are first.
+    """
     groups: tuple[list[OnNodes], list[OnNodes], list[OnNodes]] = ([*of_fleet], [], [])
     for finding, names in nodes_of_each({name: row.findings for name, row in rows.items()}).items():
         group = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
@@ -214,7 +242,10 @@ def _nodes(
     names: Sequence[str], rows: Rows, wanting: Iterable[OnNodes], drifts: Iterable[Drift]
 ) -> Iterable[FleetNode]:
     """Return each node with the worst status of its report (unknown without one) and of the fleet's
-    findings. A node that differs from the most common value of a fact warns at least."""
+    findings.
+
+    A node that differs from the most common value of a fact warns at least.
+    """
     statuses = {name: {rows[name].status if name in rows else "unknown"} for name in names}
     for on_nodes in wanting:
         for name in on_nodes.nodes if on_nodes.of_fleet else ():
@@ -263,8 +294,11 @@ def nodes_of_each(rows: Mapping[str, Collection[One]]) -> dict[One, list[str]]:
 
 
 def nodes_by_value(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
-    """Return fact name -> value as it is shown -> nodes. Of different sizes that are shown alike
-    the second is written in bytes, but not in facts of _ROUNDED."""
+    """Return fact name -> value as it is shown -> nodes.
+
+    Of different sizes that are shown alike the second is written in bytes, but not in facts of
+    _ROUNDED.
+    """
     facts: dict[str, dict[str, Sequence[str]]] = {}
     for fact, names in nodes_of_each({name: row.facts for name, row in rows.items()}).items():
         values, text = facts.setdefault(fact.name, {}), fact.shown
@@ -275,8 +309,10 @@ def nodes_by_value(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
 
 
 def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
-    """Return the facts that differ, first those in which the fewest nodes deviate. Devices that
-    differ alike are one entry."""
+    """Return the facts that differ, first those in which the fewest nodes deviate.
+
+    Devices that differ alike are one entry.
+    """
     unread = nodes_of_each({name: row.unread for name, row in rows.items()})
 
     def place(fact: Drift) -> tuple[int, str]:
@@ -286,9 +322,13 @@ def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
 
 
 def _each_drift(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) -> Iterator[Drift]:
-    """Yield each fact that differs, with its values, the most common first. A node without the fact
-    has the value ABSENT, but no value if it lacks the whole device. unknown: fact or whole topic ->
-    the nodes that could not read it."""
+    """Yield each fact that differs, with its values, the most common first.
+
+    A node without the fact has the value ABSENT, but no value if it lacks the whole device.
+
+    Args:
+        unknown: Fact or whole topic -> the nodes that could not read it.
+    """
     lacking = _nodes_without(facts.get(DEVICES, {}))
     # Where a whole topic was not read, a fact that is missing is not known to be.
     vague = {name for fact, names in unknown.items() if fact not in facts for name in names}
@@ -313,7 +353,11 @@ def _each_drift(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) 
 
 
 def _nodes_without(devices: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
-    """Return RDMA device -> nodes known not to have it. devices: names with spaces -> nodes."""
+    """Return RDMA device -> nodes known not to have it.
+
+    Args:
+        devices: Names with spaces -> nodes.
+    """
     every = {device for device_list in devices for device in device_list.split()}
     lacking: dict[str, set[str]] = {device: set() for device in every}
     for device_list, names in devices.items():

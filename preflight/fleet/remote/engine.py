@@ -43,13 +43,18 @@ _FILES_EACH, _FILES_BESIDE = 4, 40
 
 
 class RunInterruptedError(Exception):
-    """Nothing that was started still runs. ``args[0]``: the signal."""
+    """Nothing that was started still runs.
+
+    ``args[0]``: the signal.
+    """
 
 
 @contextmanager
 def until_stopped(progress: Progress) -> Iterator[list[int]]:
-    """Run the block until its end or a signal, which is not raised further. Yield an empty list, to
-    which that signal is added; clear the progress at the end."""
+    """Run the block until its end or a signal, which is not raised further.
+
+    Yield an empty list, to which that signal is added; clear the progress at the end.
+    """
     stopped: list[int] = []
     try:
         yield stopped
@@ -70,12 +75,17 @@ def ask_nodes(
     one_line: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Run this program with ``argv`` on every node. Return the signal that ended the run, or 0.
+    """Run this program with ``argv`` on every node.
 
-    record: the launch, which the program reads from standard input; None without one. on_reply:
-    called once for each node, as it ends, also for nodes that a signal stopped. Nodes that lack the
-    program get it (--carry auto), and are asked again. one_line: a node's output comes back as one
-    line. quiet: no progress is shown."""
+    Return the signal that ended the run, or 0.
+
+    Args:
+        record: The launch, which the program reads from standard input; None without one.
+        on_reply: Called once for each node, as it ends, also for nodes that a signal stopped. Nodes
+            that lack the program get it (--carry auto), and are asked again.
+        one_line: A node's output comes back as one line.
+        quiet: No progress is shown.
+    """
     progress = Progress(not quiet)
     ended: set[str] = set()
     lacking = list(nodes) if program.carry == "always" else []
@@ -116,9 +126,16 @@ def ask(
 ) -> None:
     """Ask each node its question.
 
-    Nodes behind a gateway that does not answer are asked directly. on_reply: called once for each
-    node, as it ends. tick: called some times a second. Raises UsageError if nothing can be started;
-    after a signal, RunInterruptedError once no local process runs and each node had its call."""
+    Nodes behind a gateway that does not answer are asked directly.
+
+    Args:
+        on_reply: Called once for each node, as it ends.
+        tick: Called some times a second.
+
+    Raises:
+        UsageError: If nothing can be started; after a signal, RunInterruptedError once no local
+            process runs and each node had its call.
+    """
     task = _task(ssh)
     _raise_file_limit(int(task.info("fanout")))
     collector = _Collector(questions, on_reply)
@@ -147,9 +164,16 @@ def ask_pairs(
 ) -> None:
     """Have the first node of each pair serve, and ask the second once the first prints its address.
 
-    No node may be in two pairs. on_reply: called once for each pair, with the reply of the asking
-    node, or of the serving node if that ended first. Raises UsageError if nothing can be started,
-    or a gateway does not answer, and RunInterruptedError after a signal."""
+    No node may be in two pairs.
+
+    Args:
+        on_reply: Called once for each pair, with the reply of the asking node, or of the serving
+            node if that ended first.
+
+    Raises:
+        UsageError: If nothing can be started, or a gateway does not answer, and RunInterruptedError
+            after a signal.
+    """
     task = _task(ssh)
     connections = max(2 * len(pairs), int(task.info("fanout")))  # all at once
     _raise_file_limit(connections)
@@ -172,8 +196,10 @@ def ask_pairs(
 
 @contextmanager
 def _caught_signals() -> Iterator[list[int]]:
-    """Yield a list to which signals that arrive within the block are added. A signal that was
-    ignored stays ignored. Restore the handlers at the end."""
+    """Yield a list to which signals that arrive within the block are added.
+
+    A signal that was ignored stays ignored. Restore the handlers at the end.
+    """
     caught: list[int] = []
 
     def catch(number: int, frame: FrameType | None) -> None:
@@ -192,7 +218,10 @@ def _caught_signals() -> Iterator[list[int]]:
 
 def _run(task: Any, ticker: _Ticker, start: Callable[[], None]) -> list[int]:
     """Run what ``start`` begins; return the signals that ended the run, [] without a signal.
-    Raises RouteResolvingError if a gateway is silent, UsageError for a wrong configuration."""
+
+    Raises:
+        RouteResolvingError: If a gateway is silent, UsageError for a wrong configuration.
+    """
     with _caught_signals() as ticker.caught:
         try:
             start()
@@ -212,8 +241,12 @@ def _refusal(error: Exception) -> UsageError:
 def _shell(
     task: Any, ssh: SshNodes, handler: Any, nodes: Any, question: Question, **tree: bool
 ) -> Any:
-    """Start ssh to nodes with a question; return ClusterShell's worker. handler: gets what the
-    nodes print. tree: ``tree=False`` connects without gateways."""
+    """Start ssh to nodes with a question; return ClusterShell's worker.
+
+    Args:
+        handler: Gets what the nodes print.
+        tree: ``tree=False`` connects without gateways.
+    """
     ends = {"timeout": ssh.timeout_seconds, "stderr": True, "stdin": True}
     worker = task.shell(question.line, nodes=nodes, handler=handler, **ends, **tree)
     worker.write(question.content)
@@ -222,8 +255,11 @@ def _shell(
 
 
 def _task(ssh: SshNodes) -> Any:
-    """Return ClusterShell's task of this thread, set up as ``ssh`` says. Raises UsageError for
-    wrong ssh options, or without an ssh client."""
+    """Return ClusterShell's task of this thread, set up as ``ssh`` says.
+
+    Raises:
+        UsageError: For wrong ssh options, or without an ssh client.
+    """
     # Its warnings of broken pipes are what the answers say anyway.
     logging.getLogger("ClusterShell").addHandler(logging.NullHandler())
     logging.getLogger("ClusterShell").propagate = False
@@ -247,8 +283,11 @@ def _task(ssh: SshNodes) -> Any:
 
 
 def _raise_file_limit(fanout: int) -> None:
-    """Raise this process's limit of open files for ``fanout`` connections at once. Raises
-    UsageError if the hard limit is too low."""
+    """Raise this process's limit of open files for ``fanout`` connections at once.
+
+    Raises:
+        UsageError: If the hard limit is too low.
+    """
     needed = fanout * _FILES_EACH + _FILES_BESIDE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and needed > hard:

@@ -20,8 +20,11 @@ _READ_IT = "import sys; given = sys.stdin.buffer; exec(given.read(int(given.read
 
 
 class Question(NamedTuple):
-    """The line that ssh hands over to a node, and the input of the program on that node. carried:
-    the input begins with the program itself."""
+    """The line that ssh hands over to a node, and the input of the program on that node.
+
+    Attributes:
+        carried: The input begins with the program itself.
+    """
 
     line: str
     content: bytes
@@ -29,8 +32,12 @@ class Question(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two nodes, of which one serves and the other asks that one. serve: what the serving node is
-    asked. ask: what the asking node is asked, by the address that the serving node printed."""
+    """Two nodes, of which one serves and the other asks that one.
+
+    Attributes:
+        serve: What the serving node is asked.
+        ask: What the asking node is asked, by the address that the serving node printed.
+    """
 
     serving: str
     asking: str
@@ -39,10 +46,13 @@ class Pair(NamedTuple):
 
 
 class Program(NamedTuple):
-    """How this program is run on a node. command: its words, if the node has it.
+    """How this program is run on a node.
 
-    python: the interpreter for the program that is sent along. carry: whether it is sent: always,
-    never, or auto, to nodes that lack it."""
+    Attributes:
+        command: Its words, if the node has it.
+        python: The interpreter for the program that is sent along.
+        carry: Whether it is sent: always, never, or auto, to nodes that lack it.
+    """
 
     command: tuple[str, ...]
     python: str
@@ -53,8 +63,11 @@ class Program(NamedTuple):
     ) -> Question:
         """Return the line for ssh that runs this program with ``argv``, and its standard input.
 
-        content: what the program reads. carried: the program itself is sent too, in front of
-        ``content``. one_line: the output comes back as one line."""
+        Args:
+            content: What the program reads.
+            carried: The program itself is sent too, in front of ``content``.
+            one_line: The output comes back as one line.
+        """
         script = _SCRIPT + _JOINED if one_line else _SCRIPT
         # Constant but for the words: a login shell may be any.
         program = (self.python, "-c", _READ_IT) if carried else self.command
@@ -66,10 +79,16 @@ class Program(NamedTuple):
 
 
 class SshNodes(NamedTuple):
-    """Which nodes to ask, and how ssh reaches them. nodes, exclude: node sets. nodes_files: of node
-    sets. timeout_seconds: for one node, from start to end; connect_seconds: for ssh to connect, a
-    part of that time. fanout: connections at once, None for ClusterShell's own. user: None for
-    ssh's own."""
+    """Which nodes to ask, and how ssh reaches them.
+
+    Attributes:
+        nodes, exclude: Node sets.
+        nodes_files: Of node sets.
+        timeout_seconds: For one node, from start to end; connect_seconds: for ssh to connect, a
+            part of that time.
+        fanout: Connections at once, None for ClusterShell's own.
+        user: None for ssh's own.
+    """
 
     nodes: tuple[str, ...]
     nodes_files: tuple[str, ...]

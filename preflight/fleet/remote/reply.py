@@ -45,9 +45,12 @@ _END = re.compile(rf"{SAYS} end ([0-9]+)\s*\Z".encode())
 class NodeReply(NamedTuple):
     """The output of a node.
 
-    lines: of standard output. error: the last lines of standard error. code: ssh's exit code, None
-    if the node was stopped (``timed_out``, or an interruption). carried: the program was sent
-    along."""
+    Attributes:
+        lines: Of standard output.
+        error: The last lines of standard error.
+        code: Ssh's exit code, None if the node was stopped (``timed_out``, or an interruption).
+        carried: The program was sent along.
+    """
 
     name: str
     lines: tuple[bytes, ...]
@@ -83,7 +86,11 @@ class NodeReply(NamedTuple):
 
 
 class NodeAnswer(NamedTuple):
-    """What is known of a node. document: its report as it came, None if it gave none."""
+    """What is known of a node.
+
+    Attributes:
+        document: Its report as it came, None if it gave none.
+    """
 
     row: NodeRow
     document: Json | None = None
@@ -95,8 +102,13 @@ def lacks_tool(reply: NodeReply) -> bool:
 
 
 def node_answer(reply: NodeReply, timeout_seconds: float, reader: ReportReader) -> NodeAnswer:
-    """Return a node's last usable report, named as the node was asked, or why there is none. Never
-    raises. timeout_seconds: how long the node had, for the text."""
+    """Return a node's last usable report, named as the node was asked, or why there is none.
+
+    Never raises.
+
+    Args:
+        timeout_seconds: How long the node had, for the text.
+    """
     name, reports = reply.name, reply.reports if reply.end is not None else []
     usable = [report for report in reports if isinstance(report, FoundReport)] or reports
     if not usable:
@@ -114,8 +126,11 @@ def node_answer(reply: NodeReply, timeout_seconds: float, reader: ReportReader) 
 
 
 def why_no_report(reply: NodeReply, timeout_seconds: float) -> tuple[str, str]:
-    """Return (check's id, reason) of the finding on a node without a report. timeout_seconds: how
-    long the node had, for the text."""
+    """Return (check's id, reason) of the finding on a node without a report.
+
+    Args:
+        timeout_seconds: How long the node had, for the text.
+    """
     end, error = reply.end, reply.last_error
     if reply.timed_out:
         begun = "the connection was made, and no report came"
@@ -156,8 +171,11 @@ def _clean(line: bytes) -> str:
 
 
 def answer_document(reply: NodeReply, schema: str, timeout_seconds: float) -> Json | FleetFinding:
-    """Return the first answer of ``schema`` ("measure") in a reply. If the reply has none, a broken
-    one, or one that ended with an error, return the finding that says why."""
+    """Return the first answer of ``schema`` ("measure") in a reply.
+
+    If the reply has none, a broken one, or one that ended with an error, return the finding that
+    says why.
+    """
     wanted = f"mooncake-preflight/{schema}/v1"
     reports = [
         report
@@ -176,8 +194,10 @@ def answer_document(reply: NodeReply, schema: str, timeout_seconds: float) -> Js
 
 
 def findings_of(document: Json) -> Iterator[FleetFinding]:
-    """Yield the findings of an answer that fail, are unknown or warn. Process ids are removed from
-    subjects, so that findings of several nodes can be equal."""
+    """Yield the findings of an answer that fail, are unknown or warn.
+
+    Process ids are removed from subjects, so that findings of several nodes can be equal.
+    """
     for each in document["findings"]:
         if each["status"] in ("fail", "unknown", "warn"):
             subject = ", ".join(re.sub(r", pid \d+$", "", who["name"]) for who in each["subjects"])

@@ -20,9 +20,13 @@ MOST_ROWS = 30
 class FleetAnswer(NamedTuple):
     """The answer of a command over nodes.
 
-    verdict: in words, behind its status. parts: of the JSON, beside the findings. heads, rows: of
-    the table in the text. stopped: the signal that ended the command, 0 for none. unsure: what was
-    not compared keeps the answer from a pass."""
+    Attributes:
+        verdict: In words, behind its status.
+        parts: Of the JSON, beside the findings.
+        heads, rows: Of the table in the text.
+        stopped: The signal that ended the command, 0 for none.
+        unsure: What was not compared keeps the answer from a pass.
+    """
 
     findings: Sequence[OnNodes]
     verdict: str
@@ -43,7 +47,11 @@ class FleetAnswer(NamedTuple):
 
 
 def show_answer(answer: FleetAnswer, schema: str, as_json: bool, color: str, verbosity: int) -> int:
-    """Print an answer; return its exit code. verbosity: below 0 only the verdict, above 0 all."""
+    """Print an answer; return its exit code.
+
+    Args:
+        verbosity: Below 0 only the verdict, above 0 all.
+    """
     if as_json:
         parts = {"findings": [each.as_object() for each in answer.findings], **answer.parts}
         word, reason = answer.status, answer.verdict

@@ -82,14 +82,21 @@ class _Check(NamedTuple):
 
 
 class ReportReader:
-    """Makes rows of reports. Ten thousand nodes say the same: equal values are kept once."""
+    """Makes rows of reports.
+
+    Ten thousand nodes say the same: equal values are kept once.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
 
     def read(self, report: FoundReport, asked_name: str = "") -> NodeRow | Unusable:
-        """Return the row of a report, or why it cannot be used. asked_name: the name by which the
-        node was asked; "" takes the name in the report, or that of the file."""
+        """Return the row of a report, or why it cannot be used.
+
+        Args:
+            asked_name: The name by which the node was asked; "" takes the name in the report, or
+                that of the file.
+        """
         try:
             return self._make_row(report, asked_name)
         except WrongError as error:
@@ -103,9 +110,15 @@ class ReportReader:
             return Unusable(report.source, report.line, trouble, clean, named)
 
     def _make_row(self, report: FoundReport, asked_name: str) -> NodeRow:
-        """Return the row of a report. asked_name: the name by which the node was asked; "" takes
-        the name in the report, or that of the file. Raises WrongError if the report is not as its
-        schema says, or names no node."""
+        """Return the row of a report.
+
+        Args:
+            asked_name: The name by which the node was asked; "" takes the name in the report, or
+                that of the file.
+
+        Raises:
+            WrongError: If the report is not as its schema says, or names no node.
+        """
         document = report.document
         schema = str(document.get("schema"))
         if not schema.startswith(SCHEMA):
@@ -163,7 +176,13 @@ class ReportReader:
 
     def _finding(self, at: int, finding: _Finding, unnamed: Unnamed) -> FleetFinding:
         """Return one finding without its node's name (by ``unnamed``); equal findings are one
-        object. Raises WrongError. at: the finding's index in the report, for the message."""
+        object.
+
+        Raises WrongError.
+
+        Args:
+            at: The finding's index in the report, for the message.
+        """
         from preflight.verdict.report import fold
 
         if not finding.subjects:
@@ -183,7 +202,11 @@ class ReportReader:
         return kept  # type: ignore[no-any-return]
 
     def _fact(self, name: str, value: Any) -> Fact:
-        """Return one fact of a machine. Raises WrongError for no text or 64-bit number."""
+        """Return one fact of a machine.
+
+        Raises:
+            WrongError: For no text or 64-bit number.
+        """
         large = type(value) is int and abs(value) > LARGEST_NUMBER
         if large or not isinstance(value, str | int):
             raise WrongError(f"facts: {short(name)} is {short(value)}")
@@ -202,8 +225,10 @@ class Reports(NamedTuple):
 
 
 def read_reports(texts: Iterable[FoundReport | Unusable]) -> Reports:
-    """Read every report, one at a time. Unusable texts of one source, trouble and node are one
-    entry with a count."""
+    """Read every report, one at a time.
+
+    Unusable texts of one source, trouble and node are one entry with a count.
+    """
     reading = ReportReader()
     rows: list[NodeRow] = []
     unusable: dict[tuple[str, Trouble, str], Unusable] = {}

@@ -67,8 +67,13 @@ def text_place(source: str, line: int) -> str:
 
 
 class FleetFinding(NamedTuple):
-    """A finding without its node. subject: all subjects as one text. have, need: amounts, or "".
-    ignored: the waiver's reason, None without one."""
+    """A finding without its node.
+
+    Attributes:
+        subject: All subjects as one text.
+        have, need: Amounts, or "".
+        ignored: The waiver's reason, None without one.
+    """
 
     check: str
     status: str
@@ -131,7 +136,11 @@ class NodeLaunch(NamedTuple):
     services: tuple[LaunchService, ...] = ()
 
     def addresses_of(self, role: str) -> tuple[str, ...]:
-        """Return known addresses, sorted. role: ``master``, or ``metadata`` for every such kind."""
+        """Return known addresses, sorted.
+
+        Args:
+            role: ``master``, or ``metadata`` for every such kind.
+        """
         kinds = {service.kind for service in self.services if service.kind.startswith(f"{role}-")}
         wanted = {role} if role == "master" else kinds
         addresses = {service.address for service in self.services if service.kind in wanted}
@@ -184,8 +193,12 @@ def absent(name: str, check: str, why: str) -> NodeRow:
 
 
 class ChosenRows(NamedTuple):
-    """One row per node. repeats: node -> how many reports say the same as another one. doubts:
-    findings on nodes whose reports differ."""
+    """One row per node.
+
+    Attributes:
+        repeats: Node -> how many reports say the same as another one.
+        doubts: Findings on nodes whose reports differ.
+    """
 
     rows: dict[str, NodeRow]
     repeats: dict[str, int]
@@ -213,7 +226,10 @@ def choose_rows(rows: Sequence[NodeRow]) -> ChosenRows:
 
 def _choose_report(rows: Sequence[NodeRow]) -> tuple[NodeRow, FleetFinding]:
     """Choose one of a node's different reports; return it, and the finding that the reports differ.
-    rows: the newest first. If a time is missing, or two are the newest, the worst is chosen."""
+
+    Args:
+        rows: The newest first. If a time is missing, or two are the newest, the worst is chosen.
+    """
     newest = rows[0]
     have = f"{len(rows)} reports that differ: {', '.join(sorted(row.origin for row in rows)[:4])}"
     finding = FleetFinding("fleet.several-reports", "warn", "report", have, "one report")

@@ -35,8 +35,11 @@ _DECODER = json.JSONDecoder(parse_constant=no_constant)
 
 
 class FoundReport(NamedTuple):
-    """One report in a text, as a JSON object. line: where it begins, 0 if the source holds nothing
-    else."""
+    """One report in a text, as a JSON object.
+
+    Attributes:
+        line: Where it begins, 0 if the source holds nothing else.
+    """
 
     source: str
     line: int
@@ -44,7 +47,11 @@ class FoundReport(NamedTuple):
 
 
 def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports of a command line's paths. Raises UsageError if no path exists."""
+    """Yield the reports of a command line's paths.
+
+    Raises:
+        UsageError: If no path exists.
+    """
     from preflight.base.usage_error import UsageError
 
     def there(path: str) -> bool:
@@ -60,7 +67,10 @@ def given_reports(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
 
 def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
     """Yield the reports of each path, "-" for standard input; of a folder, file by file in the
-    order of their names. Never raises."""
+    order of their names.
+
+    Never raises.
+    """
     for path in paths:
         if path == STDIN:
             yield from _of_stream(STDIN_NAME, sys.stdin.buffer)
@@ -73,8 +83,11 @@ def reports_of(paths: Sequence[str]) -> Iterator[FoundReport | Unusable]:
 
 
 def _of_folder(path: str) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports of every file below a folder, sorted by name, without hidden files. Folders
-    that cannot be read are yielded last, as Unusable. A folder without files is one Unusable."""
+    """Yield the reports of every file below a folder, sorted by name, without hidden files.
+
+    Folders that cannot be read are yielded last, as Unusable. A folder without files is one
+    Unusable.
+    """
     failed: list[Unusable] = []
 
     def refuse(error: OSError) -> None:
@@ -95,8 +108,11 @@ def _of_folder(path: str) -> Iterator[FoundReport | Unusable]:
 
 
 def _of_file(path: str, regular: bool = False) -> Iterator[FoundReport | Unusable]:
-    """Yield the reports of a file; one Unusable if it cannot be opened. regular: skip sockets and
-    pipes, which may never end."""
+    """Yield the reports of a file; one Unusable if it cannot be opened.
+
+    Args:
+        regular: Skip sockets and pipes, which may never end.
+    """
 
     def opened() -> BinaryIO | None:
         if regular and os.path.exists(path) and not os.path.isfile(path):  # a dead link is named
@@ -118,7 +134,10 @@ def _of_file(path: str, regular: bool = False) -> Iterator[FoundReport | Unusabl
 
 
 def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable]:
-    """Yield a stream's reports, plain or gzip. A last Unusable says why reading ended early."""
+    """Yield a stream's reports, plain or gzip.
+
+    A last Unusable says why reading ended early.
+    """
     import gzip
     import io
     import zlib
@@ -149,8 +168,12 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable
 
 def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
     """Yield each report in a text, a broken one as Unusable; one Unusable if no report begins in
-    the text. source: the text's name, for messages. content: the text in UTF-8, no longer
-    packed."""
+    the text.
+
+    Args:
+        source: The text's name, for messages.
+        content: The text in UTF-8, no longer packed.
+    """
     text = content.decode("utf-8-sig", "replace")
     any_report = False
     for task in _tasks(text) if _LABELLED.search(text) else (text,):

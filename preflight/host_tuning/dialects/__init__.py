@@ -58,7 +58,10 @@ FORMATS: dict[str, PlanFormat] = {
 
 
 def render(plan: Plan, name: str, names: ArtefactNames) -> Rendering:
-    """Return the plan in a dialect. The caller asks ``missing`` and ``refused`` before."""
+    """Return the plan in a dialect.
+
+    The caller asks ``missing`` and ``refused`` before.
+    """
     module, _, function = FORMATS[name].where.rpartition(".")
     dialect = import_module(f"{__name__}.{module}")
     rendering: Rendering = getattr(dialect, function)(plan, names)

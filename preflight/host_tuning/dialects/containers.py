@@ -16,7 +16,8 @@ from preflight.launches.kubernetes_pods import POD_PATHS
 
 def variables(plan: Plan) -> tuple[dict[str, str], list[str], list[str]]:
     """Return (variables to set, with their values; names to remove; notes on variables left
-    out)."""
+    out).
+    """
     kept: dict[str, str] = {}
     removed: list[str] = []
     why = "because its name looks like that of a secret: pass it as you do today"
@@ -63,8 +64,10 @@ def shell(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def docker(plan: Plan, names: ArtefactNames) -> Rendering:
-    """Return options of ``docker run``, one a line. The user writes the image and its command after
-    them."""
+    """Return options of ``docker run``, one a line.
+
+    The user writes the image and its command after them.
+    """
     options: list[tuple[str, str]] = []
     if plan.of(Kind.NETWORK):
         options.append(("--network", "host"))
@@ -212,7 +215,8 @@ def _of(plan: Plan) -> str:
 
 def _resources(plan: Plan, names: ArtefactNames) -> dict[str, str]:
     """Return the container's resources by name, for requests and limits alike: Kubernetes takes
-    huge pages only if both are equal."""
+    huge pages only if both are equal.
+    """
     resources: dict[str, str] = {}
     shm = sum(int(setting.wanted) for setting in plan.of(Kind.SHM_SIZE))
     for setting in plan.of(Kind.MEMORY):

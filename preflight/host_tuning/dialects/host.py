@@ -99,7 +99,11 @@ def _default_pool(plan: Plan) -> tuple[int | None, list[str]]:
 
 def overruled(plan: Plan) -> list[str]:
     """Return a note on each file or script that is read later than our drop-in and may set the
-    default pool to less. [] if the drop-in does not set that pool."""
+    default pool to less.
+
+    Returns:
+        [] if the drop-in does not set that pool.
+    """
     pages, _ = _default_pool(plan)
     if pages is None:
         return []
@@ -143,8 +147,11 @@ def sysfs(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def _with_earlier(plan: Plan) -> list[PoolTarget]:
-    """Return the pools that the unit writes. A pool that the installed unit sets too has the larger
-    number of pages. A pool that only the installed unit sets is kept."""
+    """Return the pools that the unit writes.
+
+    A pool that the installed unit sets too has the larger number of pages. A pool that only the
+    installed unit sets is kept.
+    """
     pools = {(target.page_bytes, target.node): target for target in plan.pools}
     for writer in plan.writers:
         size, pages = writer.page_size_bytes, writer.pages
@@ -159,7 +166,10 @@ def _with_earlier(plan: Plan) -> list[PoolTarget]:
 
 def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return the words of the kernel command line that reserve the pools, and those that it
-    reserves now, the largest pages first. The default page size stays the same."""
+    reserves now, the largest pages first.
+
+    The default page size stays the same.
+    """
     if not plan.pools:
         return Rendering("", ("the launch takes no huge pages",))
     arguments = []
@@ -185,8 +195,10 @@ def cmdline(plan: Plan, names: ArtefactNames) -> Rendering:
 
 def _counts(plan: Plan, size: int, at_boot: tuple[PoolWriter, ...]) -> str:
     """Return the text of ``hugepages=`` for pages of ``size`` bytes: a number, or NODE:PAGES if the
-    plan is by node. No number is less than the pool has now, or than ``at_boot`` sets (the present
-    command line)."""
+    plan is by node.
+
+    No number is less than the pool has now, or than ``at_boot`` sets (the present command line).
+    """
     targets = [target for target in plan.pools if target.page_bytes == size]
     mine = {target.node: target.kept_pages for target in targets}
     later = pages_after_boot(at_boot, size, plan.default_page_bytes)
@@ -211,8 +223,11 @@ def ulimits(plan: Plan) -> dict[str, str]:
 
 
 def host_limits(plan: Plan) -> dict[str, str]:
-    """Return the launch's limits, for a login or a unit. A container's limit is left out if its
-    present value is not known, unless the plan wants ``unlimited``."""
+    """Return the launch's limits, for a login or a unit.
+
+    A container's limit is left out if its present value is not known, unless the plan wants
+    ``unlimited``.
+    """
     limits = (limit for limit in plan.of(Kind.ULIMIT) if not limit.unit)
     return {
         limit.name: limit.wanted
@@ -241,7 +256,8 @@ def unit_limits(plan: Plan) -> dict[str, dict[str, str]]:
 
 def limits(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a file of limits.d: rows for every user, and for root, whom ``*`` does not mean
-    (limits.conf(5))."""
+    (limits.conf(5)).
+    """
     rows = [f"{domain:<4} - {name:<7} {value}" for domain, name, value in pam_rows(plan)]
     if not rows:
         return Rendering("", (_NOTHING,))
@@ -263,7 +279,8 @@ def _pam(name: str, value: str) -> str:
 
 def systemd(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return a drop-in for the unit that starts the server: the service that is named, else the
-    launch's own unit, else a default name."""
+    launch's own unit, else a default name.
+    """
     limits = host_limits(plan)
     for unit in unit_limits(plan).values():
         limits = {**unit, **limits}
@@ -363,7 +380,10 @@ def _file(path: str, content: str) -> list[dict[str, Any]]:
 
 
 def _task(title: str, module: str, /, **options: Any) -> dict[str, Any]:
-    """Return a task for a module of Ansible. Braces in its texts are not read as a template."""
+    """Return a task for a module of Ansible.
+
+    Braces in its texts are not read as a template.
+    """
     plain = {key: _plain(value) for key, value in options.items()}
     return {"name": _plain(title), module: plain}
 

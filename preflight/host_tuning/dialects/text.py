@@ -79,7 +79,10 @@ def _wanted(setting: Planned) -> str:
 
 
 def _amount(setting: Planned, value: str) -> str:
-    """Return a value for a person. A number of bytes has its size in a larger unit behind it."""
+    """Return a value for a person.
+
+    A number of bytes has its size in a larger unit behind it.
+    """
     in_bytes = setting.setting.kind in (Kind.MEMORY, Kind.HUGEPAGES, Kind.SHM_SIZE)
     if not in_bytes or not value.isdecimal():
         return value

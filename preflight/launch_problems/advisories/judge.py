@@ -62,8 +62,11 @@ TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software")
 class Verdict(NamedTuple):
     """The answer whether one record affects one process.
 
-    version: of the product, or why it is not known. holds: whether the process runs an affected
-    version and the record's conditions hold. unseen_settings: as of ``AdvisorySubject``."""
+    Attributes:
+        version: Of the product, or why it is not known.
+        holds: Whether the process runs an affected version and the record's conditions hold.
+        unseen_settings: As of ``AdvisorySubject``.
+    """
 
     advisory: Advisory
     process: LaunchProcess
@@ -79,8 +82,11 @@ class Verdict(NamedTuple):
 
 
 def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
-    """Judge every advisory for every process of the launch: one verdict a pair. A verdict does not
-    hold if the process does not run the product. Nothing is yielded if the launch is not sized."""
+    """Judge every advisory for every process of the launch: one verdict a pair.
+
+    A verdict does not hold if the process does not run the product. Nothing is yielded if the
+    launch is not sized.
+    """
     sized = seen.launch
     if not isinstance(sized, Sized):
         return
@@ -96,7 +102,8 @@ def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
 
 def _verdict(record: Advisory, subject: AdvisorySubject) -> Verdict:
     """Judge one record for one process: its conditions first, then the release of each affected
-    product until one is affected for certain."""
+    product until one is affected for certain.
+    """
     value = partial(fact, subject)
     product, unasked = record.affected[0].product, Unknown("not asked")
     verdict = Verdict(record, subject.process, product, unasked, False, subject.unseen_settings)
@@ -134,7 +141,8 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
     A finding is made for each process that a record affects, or may affect. The other records are
     counted: those that affect no process in one that passes; in one that is skipped, those whose
     event may arise only while the launch runs; in one more that is skipped for each unknown release
-    or word, those that depend on it. Records that another check covers are left out."""
+    or word, those that depend on it. Records that another check covers are left out.
+    """
     if not isinstance(seen.launch, Sized):
         return []
     findings: list[Finding] = []
@@ -177,8 +185,10 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
 
 
 def may_arise(seen: JudgedHost) -> list[Verdict]:
-    """Return the verdicts that only an event while the launch runs can still decide. Covered
-    records are left out."""
+    """Return the verdicts that only an event while the launch runs can still decide.
+
+    Covered records are left out.
+    """
     return [v for v in verdicts(seen) if not v.advisory.covered_by and _awaits_event(v)]
 
 
@@ -194,7 +204,11 @@ def _count(ids: set[str]) -> str:
 
 
 def _finding(verdict: Verdict, status: Status, after: str) -> Finding:
-    """Return the finding on one record and one process. after: the last sentence of its text."""
+    """Return the finding on one record and one process.
+
+    Args:
+        after: The last sentence of its text.
+    """
     record = verdict.advisory
     ranges = "; ".join(map(range_text, record.affected))
     return Finding(
@@ -214,9 +228,13 @@ _VLLM = (ProcessKind.VLLM, ProcessKind.DYNAMO_VLLM)
 
 
 class AdvisorySubject(NamedTuple):
-    """A process, its launch and its host. unseen_settings: why the process may have settings that
-    are not seen (an unread file, an unknown word); None if all are seen. clients: the number of the
-    store's clients, by network."""
+    """A process, its launch and its host.
+
+    Attributes:
+        unseen_settings: Why the process may have settings that are not seen (an unread file, an
+            unknown word); None if all are seen.
+        clients: The number of the store's clients, by network.
+    """
 
     process: LaunchProcess
     sized: Sized
@@ -227,7 +245,13 @@ class AdvisorySubject(NamedTuple):
 
 def fact(subject: AdvisorySubject, name: str) -> Any:
     """Return the value of a fact about a process: ``env.NAME``, ``flag.NAME`` or a name of FACTS.
-    None if it has no value, Unknown if it is not known. Raises KeyError for any other name."""
+
+    Returns:
+        None if it has no value, Unknown if it is not known.
+
+    Raises:
+        KeyError: For any other name.
+    """
     prefix, dot, rest = name.partition(".")
     try:
         if dot and prefix == "env":
@@ -241,8 +265,13 @@ def fact(subject: AdvisorySubject, name: str) -> Any:
 
 
 def _flag(subject: AdvisorySubject, name: str) -> Any:
-    """Return the value of a flag of the process's program. A flag that is not given has its default
-    if it is SGLang's or a boolean, else None. Unknown if settings that are not seen may give it."""
+    """Return the value of a flag of the process's program.
+
+    A flag that is not given has its default if it is SGLang's or a boolean, else None.
+
+    Returns:
+        Unknown if settings that are not seen may give it.
+    """
     process, program = subject.process, GFLAGS_PROGRAMS.get(subject.process.kind)
     unseen = subject.unseen_settings
     if process.server is not None:
@@ -280,8 +309,13 @@ def unseen_settings(process: LaunchProcess) -> Unknown | None:
 
 def _uses(subject: AdvisorySubject, product: str) -> bool:
     """Tell whether code of ``product`` (sglang, vllm, lmcache; else Mooncake) runs in the process.
-    True for LMCache that may run in vLLM. Raises UnknownFactError if Mooncake's use is not
-    known."""
+
+    Returns:
+        True for LMCache that may run in vLLM.
+
+    Raises:
+        UnknownFactError: If Mooncake's use is not known.
+    """
     process = subject.process
     if product == "sglang":
         return process.kind in _SGLANG
@@ -310,7 +344,10 @@ def _words(subject: AdvisorySubject) -> str:
 
 
 def release_of(sized: Sized, product: str) -> Input:
-    """Return the release that a launch is sized for. It is known even if the sizes are not."""
+    """Return the release that a launch is sized for.
+
+    It is known even if the sizes are not.
+    """
     return sized.sizing.inputs.releases[f"{product}_version"]
 
 
@@ -329,8 +366,12 @@ def _named_release(subject: AdvisorySubject, product: str) -> str | Unknown:
 
 
 def _environment(subject: AdvisorySubject) -> Environment:
-    """Return the software of the environment that the process runs in. Raises UnknownFactError if
-    the process runs in another container, or if neither SGLang nor Mooncake is installed here."""
+    """Return the software of the environment that the process runs in.
+
+    Raises:
+        UnknownFactError: If the process runs in another container, or if neither SGLang nor
+            Mooncake is installed here.
+    """
     engine = known(_local_facts(subject).software.engine)
     if engine is None:
         raise UnknownFactError(Unknown("neither SGLang nor Mooncake is installed here"))
@@ -338,7 +379,11 @@ def _environment(subject: AdvisorySubject) -> Environment:
 
 
 def _local_facts(subject: AdvisorySubject) -> Facts:
-    """Return this host's facts. Raises UnknownFactError for a process in another container."""
+    """Return this host's facts.
+
+    Raises:
+        UnknownFactError: For a process in another container.
+    """
     inside = subject.seen.facts.system.container.inside
     if subject.process.command.container is not None and not inside:
         raise UnknownFactError(Unknown(OTHER_CONTAINER))
@@ -346,8 +391,11 @@ def _local_facts(subject: AdvisorySubject) -> Facts:
 
 
 def _nics(subject: AdvisorySubject) -> list[Nic]:
-    """Return the NICs that the first rank of a process names, or all if it names none. Raises
-    UnknownFactError if the names are not known."""
+    """Return the NICs that the first rank of a process names, or all if it names none.
+
+    Raises:
+        UnknownFactError: If the names are not known.
+    """
     use = store_devices(subject.process, 0)
     names = () if use is None else known(use.devices)
     nics = known(subject.seen.facts.rdma.nics)
@@ -356,8 +404,13 @@ def _nics(subject: AdvisorySubject) -> list[Nic]:
 
 def _object_bytes(subject: AdvisorySubject) -> int | Unknown:
     """Return the bytes of the largest object that SGLang servers of the launch put into the store.
-    Unknown if no server uses the store, or a server's host pools are not known. Raises
-    UnknownFactError if a page size is not known."""
+
+    Returns:
+        Unknown if no server uses the store, or a server's host pools are not known.
+
+    Raises:
+        UnknownFactError: If a page size is not known.
+    """
     inputs, sizes = subject.sized.sizing.inputs, []
     for process in inputs.processes:
         if process.server is None or process.server.store is None:
@@ -373,8 +426,14 @@ def _object_bytes(subject: AdvisorySubject) -> int | Unknown:
 
 def _segment_bytes(subject: AdvisorySubject) -> int | None:
     """Return the segment size that a process's store client sets, the largest of several clients;
-    None without a client or a valid size. Of an SGLang server it is ``global_segment_size`` as
-    written, which some releases divide among ranks. Raises UnknownFactError if it is not known."""
+    None without a client or a valid size.
+
+    Of an SGLang server it is ``global_segment_size`` as written, which some releases divide among
+    ranks.
+
+    Raises:
+        UnknownFactError: If it is not known.
+    """
     server = subject.process.server
     if server is not None:
         known(_store_setting(subject, "global_segment_size"))
@@ -385,7 +444,10 @@ def _segment_bytes(subject: AdvisorySubject) -> int | None:
 
 def _driver(subject: AdvisorySubject) -> str | None:
     """Return the version of NVIDIA's driver; None without an NVIDIA GPU, or without a driver.
-    Raises UnknownFactError if the GPUs or the version are not known."""
+
+    Raises:
+        UnknownFactError: If the GPUs or the version are not known.
+    """
     gpus = subject.seen.facts.gpus
     if known(gpus.nvidia) is False:
         return None
@@ -436,7 +498,10 @@ def _uses_rdma(subject: AdvisorySubject) -> bool:
 
 def _metadata(subject: AdvisorySubject) -> Any:
     """Return the scheme of the metadata server's address, etcd if it has none, or P2PHANDSHAKE.
-    None without an address."""
+
+    Returns:
+        None without an address.
+    """
     process = subject.process
     if process.server is not None:
         address = _store_setting(subject, "metadata_server")
@@ -464,7 +529,11 @@ def _ranks_together(subject: AdvisorySubject) -> int | None:
 
 def clients_by_network(sized: Sized) -> dict[str, int | Unknown]:
     """Count the store's clients by the network of their containers: clients of one network share
-    one address. Unknown if the number of a server's clients is not known."""
+    one address.
+
+    Returns:
+        Unknown if the number of a server's clients is not known.
+    """
     sizing = sized.sizing
     users: dict[str, list[LaunchProcess]] = {}
     for process in sizing.inputs.processes:

@@ -65,9 +65,12 @@ class Affected(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A test of one fact by ``op``. is: the fact equals the value, or one of a list. at_least and
-    below: of numbers and versions. matches: the value is a regex that is searched for. given: the
-    value tells whether the fact must have a value."""
+    """A test of one fact by ``op``.
+
+    is: the fact equals the value, or one of a list. at_least and below: of numbers and versions.
+    matches: the value is a regex that is searched for. given: the value tells whether the fact must
+    have a value.
+    """
 
     fact: str
     op: str
@@ -86,14 +89,20 @@ Fact = Callable[[str], Any]
 
 
 class Advisory(NamedTuple):
-    """One record of a known problem. affected: the products, any of which is enough. when: the
-    conditions that have to hold too, or None.
+    """One record of a known problem.
 
-    severity: a word of ``SEVERITIES``. seen: the symptom. log: ids of known lines (``explain``)
-    that the problem may cause; lines: texts of a log that it does cause. covered_by: checks and
-    rules that judge the same with more facts, so that the record yields no finding. arises: an
-    event while the launch runs that has to happen too, or "". command: what reproduced the problem,
-    or ""."""
+    Attributes:
+        affected: The products, any of which is enough.
+        when: The conditions that have to hold too, or None.
+        severity: A word of ``SEVERITIES``.
+        seen: The symptom.
+        log: Ids of known lines (``explain``) that the problem may cause; lines: texts of a log that
+            it does cause.
+        covered_by: Checks and rules that judge the same with more facts, so that the record yields
+            no finding.
+        arises: An event while the launch runs that has to happen too, or "".
+        command: What reproduced the problem, or "".
+    """
 
     id: str
     summary: str
@@ -120,14 +129,18 @@ class Advisory(NamedTuple):
     @property
     def grave(self) -> bool:
         """Tell whether the problem fails a check: the launch will not start or answers wrongly, and
-        not all evidence is a mere report."""
+        not all evidence is a mere report.
+        """
         certain = set(self.evidence) - {"reported"}
         return self.severity in ("will not start", "wrong output") and bool(certain)
 
 
 @cache
 def advisories() -> tuple[Advisory, ...]:
-    """Read every record of this folder, sorted by file name. The files are read once."""
+    """Read every record of this folder, sorted by file name.
+
+    The files are read once.
+    """
     names = sorted(name for name in os.listdir(FOLDER) if name.endswith(".json"))
     return tuple(_read(name) for name in names)
 
@@ -191,8 +204,12 @@ def expression(table: Mapping[str, Any]) -> Expression:
 
 
 def holds(condition: Expression, fact: Fact) -> bool | Unknown:
-    """Tell whether a condition holds. fact: returns a fact by name: a value, a set of values or
-    Unknown. The answer is Unknown if it depends on an Unknown fact."""
+    """Tell whether a condition holds.
+
+    Args:
+        fact: Returns a fact by name: a value, a set of values or Unknown. The answer is Unknown if
+            it depends on an Unknown fact.
+    """
     if isinstance(condition, Comparison):
         return _fact_passes(condition, fact(condition.fact))
     if condition.op == "not":
@@ -213,8 +230,11 @@ def all_or_any(parts: Iterable[bool | Unknown], every: bool) -> bool | Unknown:
 
 
 def _fact_passes(test: Comparison, value: Any) -> bool | Unknown:
-    """Test the value of a fact. Of a set, one value that passes is enough; a list is one value.
-    None and an empty set pass only a test that the fact is not given."""
+    """Test the value of a fact.
+
+    Of a set, one value that passes is enough; a list is one value. None and an empty set pass only
+    a test that the fact is not given.
+    """
     if isinstance(value, Unknown):
         return value
     value = tuple(value) if isinstance(value, list) else value  # --lora-paths a b
@@ -225,8 +245,11 @@ def _fact_passes(test: Comparison, value: Any) -> bool | Unknown:
 
 
 def _value_passes(test: Comparison, value: Any) -> bool | Unknown:
-    """Test one value of a fact for is, matches, at_least or below. Unknown for a text that is no
-    version, or no number if the test has one."""
+    """Test one value of a fact for is, matches, at_least or below.
+
+    Returns:
+        Unknown for a text that is no version, or no number if the test has one.
+    """
     if test.op == "is":
         wanted = test.value if isinstance(test.value, list) else [test.value]
         return any(value == each and type(value) is type(each) for each in wanted)
@@ -265,7 +288,11 @@ def in_ranges(affected: Affected, version: str) -> bool | Unknown:
 
 def version_key(product: str, text: str) -> Any:
     """Return a key that orders the versions of a product: PEP 440 for products of PyPI, else the
-    leading numbers. Unknown for a text that is no version."""
+    leading numbers.
+
+    Returns:
+        Unknown for a text that is no version.
+    """
     if PRODUCTS.get(product, ("",))[0] == "PyPI":
         from packaging.version import InvalidVersion, Version
 
@@ -314,7 +341,9 @@ def condition_text(condition: Expression | None) -> str:
 
 def as_osv(known: Advisory) -> dict[str, Any]:
     """Return a record in OSV's form; ``database_specific`` has what OSV has no place for.
-    ``affected`` has only products for which OSV has an ecosystem."""
+
+    ``affected`` has only products for which OSV has an ecosystem.
+    """
     affected = []
     for each in known.affected:
         ecosystem, names = PRODUCTS[each.product]
@@ -348,9 +377,11 @@ def as_osv(known: Advisory) -> dict[str, Any]:
 
 
 def for_scanners(known: Advisory) -> bool:
-    """Tell whether a scanner, which knows only packages, can use a record. Every range of versions
-    has to end, and either severity is security or the first affected product a wheel of
-    Mooncake."""
+    """Tell whether a scanner, which knows only packages, can use a record.
+
+    Every range of versions has to end, and either severity is security or the first affected
+    product a wheel of Mooncake.
+    """
     ends = all(bounds.fixed or bounds.last for each in known.affected for bounds in each.ranges)
     by_itself = known.severity == "security" or known.affected[0].product in PRODUCTS["mooncake"][1]
     return ends and by_itself

@@ -51,7 +51,10 @@ def consumer_release(process: LaunchProcess) -> Iterator[Match]:
 @RULES.launch("lookup-socket-shared")
 def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each engine whose key look-up socket an earlier engine at the same place
-    has too. An earlier engine for whose end the script waits is passed over."""
+    has too.
+
+    An earlier engine for whose end the script waits is passed over.
+    """
     first: dict[tuple[object, str], LaunchProcess] = {}
     for process in processes:
         where = place(process)
@@ -65,7 +68,8 @@ def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Match
 @RULES.launch("metadata-mixed")
 def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each store client whose metadata server differs from that of the first
-    client of the same master."""
+    client of the same master.
+    """
     first: dict[str, tuple[str, LaunchProcess]] = {}
     for process in processes:
         for master, metadata in dict.fromkeys(_store_addresses(process)):
@@ -77,7 +81,10 @@ def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 
 def _store_addresses(process: LaunchProcess) -> Iterator[tuple[str, str]]:
     """Yield master and metadata server of each store client of a process, if both are known and not
-    empty. A server with standalone storage is left out."""
+    empty.
+
+    A server with standalone storage is left out.
+    """
     store = None if process.server is None else process.server.store
     pairs: list[tuple[object, object]] = [(each.master, each.metadata) for each in process.stores]
     if store is not None and not store.error and store.value("standalone_storage") is False:
@@ -102,8 +109,10 @@ def store_file_read_differently(processes: tuple[LaunchProcess, ...]) -> Iterato
 
 
 def _segment_texts(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """Yield (path, segment size) for each store settings file that a process reads. The size is in
-    words: "refused" if the file ends the process."""
+    """Yield (path, segment size) for each store settings file that a process reads.
+
+    The size is in words: "refused" if the file ends the process.
+    """
     server = process.server
     store = None if server is None else server.store
     if server is not None and store is not None and store.source is Source.FILE:

@@ -69,9 +69,11 @@ def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 @RULES.server("arguments-refused")
 def arguments_refused(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for the parser's error, and one for the words that the parser does not
-    recognize. Only what surely stops the server counts: if the release is assumed, what every
-    release refuses. A "..." that an example left in the launch is reported in place of those
-    words."""
+    recognize.
+
+    Only what surely stops the server counts: if the release is assumed, what every release refuses.
+    A "..." that an example left in the launch is reported in place of those words.
+    """
     arguments = server.arguments
     if arguments.error and (arguments.exact or _all_releases_refuse(arguments.argv)):
         where = arguments.refused[0].origin if arguments.refused else None
@@ -107,7 +109,10 @@ def values_refused(server: SglangServer) -> Iterator[Match]:
 @RULES.server("argument-unknown")
 def argument_unknown(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for the parser's error, for each refused value, and for all unknown flags, if
-    only the assumed release surely refuses them. Nothing if the release is certain."""
+    only the assumed release surely refuses them.
+
+    Nothing if the release is certain.
+    """
     arguments = server.arguments
     if arguments.exact:
         return
@@ -149,7 +154,8 @@ def hicache_size_per_rank(server: SglangServer) -> Iterator[Match]:
 @RULES.server("hicache-size-unset")
 def hicache_size_unset(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for a negative --hicache-size, and for a --hicache-ratio of 0 or less without
-    a --hicache-size."""
+    a --hicache-size.
+    """
     size, ratio = server.value("hicache_size"), server.value("hicache_ratio")
     if isinstance(size, int) and size < 0:
         text = f"--hicache-size {size}: taken as not set, --hicache-ratio decides"
@@ -170,7 +176,8 @@ def page_size_one(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
 @RULES.server("layout-rewritten")
 def layout_rewritten(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if HiCache is on and SGLang changes the host memory layout or the I/O backend
-    that the arguments, or their defaults, name."""
+    that the arguments, or their defaults, name.
+    """
     if not server.hicache:
         return
     layout, backend = server.value("hicache_mem_layout"), server.value("hicache_io_backend")
@@ -187,7 +194,8 @@ def layout_rewritten(server: SglangServer) -> Iterator[Match]:
 @RULES.server("attach-at-runtime")
 def attach_at_runtime(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for each setting that will be wrong once a storage backend is attached to the
-    running server, as --admin-api-key allows."""
+    running server, as --admin-api-key allows.
+    """
     attached = server.hicache and server.value("hicache_storage_backend") is None
     if not attached or server.value("admin_api_key") is None:
         return
@@ -247,7 +255,10 @@ def register_chunk_ignored(server: SglangServer) -> Iterator[Match]:
 @RULES.launch("gate-assumes-one-engine")
 def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for servers with HiCache that run at one time, and for each server with
-    HiCache and data-parallel replicas. SGLang's memory check counts only one engine."""
+    HiCache and data-parallel replicas.
+
+    SGLang's memory check counts only one engine.
+    """
     servers = [process.server for process in processes if process.server and process.server.hicache]
     commands = [server.command for server in servers]
     for turn in dict.fromkeys(command.turn for command in commands):
@@ -348,8 +359,10 @@ _ALIKE = {"ascend": "mooncake"}
 
 @RULES.launch("pd-backends-differ")
 def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding if prefill and decode servers have no transfer backend in common. Nothing if
-    a server's mode or backend is not known, or a backend is fake."""
+    """Yield a finding if prefill and decode servers have no transfer backend in common.
+
+    Nothing if a server's mode or backend is not known, or a backend is fake.
+    """
     servers = [process.server for process in processes if process.server is not None]
     if any(isinstance(server.value("disaggregation_mode"), Unknown) for server in servers):
         return
@@ -369,7 +382,10 @@ def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 @RULES.launch("pd-bootstrap-differs")
 def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each prefill target whose server has another bootstrap port than the one
-    that the router names. If the router names none, the decode servers' own port is compared."""
+    that the router names.
+
+    If the router names none, the decode servers' own port is compared.
+    """
     decoding = {_bootstrap_port(process) for process in processes if _mode(process) == "decode"}
     for router, target, meant in _servers_of_targets(processes):
         if target.mode != "prefill":
@@ -390,7 +406,8 @@ def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match
 @RULES.launch("pd-router-misdirected")
 def pd_router_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each router target whose server runs in another mode, or whose host is a
-    Compose service that listens on other ports."""
+    Compose service that listens on other ports.
+    """
     for router, target, meant in _servers_of_targets(processes):
         modes, text = {_mode(process) for process in meant}, ""
         if not meant:
@@ -411,7 +428,8 @@ def _servers_of_targets(
 
     A target is left out if the port of a server on its host is unknown. If the launch does not have
     a prefill target's host, all prefill servers are taken, provided that they are as many as the
-    prefill targets."""
+    prefill targets.
+    """
     servers = [process for process in processes if process.kind is ProcessKind.SGLANG]
     by_network: dict[str, list[LaunchProcess]] = {}
     for server in servers:
@@ -468,8 +486,13 @@ def _is_known(word: Word) -> bool:
 
 
 class _Unrecognized(NamedTuple):
-    """A word that the parser left over. flag: "" for a value. releases: those that have the flag.
-    near: the most similar flag of all releases, or ""."""
+    """A word that the parser left over.
+
+    Attributes:
+        flag: "" for a value.
+        releases: Those that have the flag.
+        near: The most similar flag of all releases, or "".
+    """
 
     word: Word
     flag: str
@@ -484,7 +507,8 @@ class _Unrecognized(NamedTuple):
 @lru_cache(maxsize=4096)  # both rules ask, one for all servers after the other
 def _with_flags(unrecognized: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
     """Return each word that the parser left over, with the releases that have its flag, or else the
-    most similar flag."""
+    most similar flag.
+    """
     spelling, left_over = Spelling(), []
     for word in unrecognized:
         flag = word.text.partition("=")[0]
@@ -497,7 +521,8 @@ def _with_flags(unrecognized: tuple[Word, ...]) -> tuple[_Unrecognized, ...]:
 
 def _unrecognized_match(left_over: tuple[_Unrecognized, ...], arguments: ParsedArguments) -> Match:
     """Return a finding with SGLang's message about left-over words, the names that may be meant,
-    the releases that have such flags, and the edits."""
+    the releases that have such flags, and the edits.
+    """
     version, exact = arguments.version, arguments.exact
     together = " ".join(_as_shown(left_over))
     meant = "".join(f"{each.flag}: did you mean {each.near}? " for each in left_over if each.near)
@@ -518,8 +543,10 @@ def left_over_as_shown(unrecognized: tuple[Word, ...]) -> list[str]:
 
 
 def _as_shown(left_over: Sequence[_Unrecognized]) -> Iterator[str]:
-    """Yield the text of each left-over word without secrets. The value of a flag that is unknown,
-    and similar to no known flag, is shown as "..."."""
+    """Yield the text of each left-over word without secrets.
+
+    The value of a flag that is unknown, and similar to no known flag, is shown as "...".
+    """
     texts = clean_words(each.word.text for each in left_over)
     of_nobody = False
     for each, text in zip(left_over, texts, strict=True):
@@ -534,7 +561,8 @@ def _as_shown(left_over: Sequence[_Unrecognized]) -> Iterator[str]:
 
 def _edit(left_over: _Unrecognized, exact: bool) -> str:
     """Return the edit that mends a flag; "" if it depends on the release and ``exact`` is False:
-    the release that runs is not known."""
+    the release that runs is not known.
+    """
     _, flag, releases, near = left_over
     where = left_over.word.origin
     if left_over.misspelt:
@@ -607,7 +635,11 @@ def _all_releases_refuse(argv: tuple[Word, ...]) -> bool:
 
 
 def _ranks(server: SglangServer) -> int:
-    """Return the number of ranks. Raises UnknownFactError if a variable decides a number."""
+    """Return the number of ranks.
+
+    Raises:
+        UnknownFactError: If a variable decides a number.
+    """
     sizes = (server.number("tp_size"), server.number("pp_size"), server.replicas)
     return prod(known(size) for size in sizes)
 

@@ -31,8 +31,12 @@ def findings(
     servers: Sequence[tuple[SglangServer, Versions]] = (),
     mooncake: MooncakeRelease | None = None,
 ) -> tuple[RuleFinding, ...]:
-    """Return the findings of all rules, the worst first. servers: those that the rules about memory
-    judge. mooncake: None leaves out the rules that depend on the release."""
+    """Return the findings of all rules, the worst first.
+
+    Args:
+        servers: Those that the rules about memory judge.
+        mooncake: None leaves out the rules that depend on the release.
+    """
     every = [finding for rules in RULE_SETS for finding in rules.findings(processes, mooncake)]
     for server, versions in servers:
         for rules in RULE_SETS:

@@ -130,9 +130,13 @@ def tenant_unsupported(server: SglangServer, versions: Versions) -> Iterator[Mat
 def _halves(
     standalone: bool, certain: bool, server: SglangServer, versions: Versions
 ) -> Iterator[Match]:
-    """Yield a finding if Mooncake refuses to register K and V of L2 one by one. standalone: whether
-    to report refusals due to standalone storage, else those due to overlapping regions. certain:
-    whether to report refusals that are sure, else those in doubt."""
+    """Yield a finding if Mooncake refuses to register K and V of L2 one by one.
+
+    Args:
+        standalone: Whether to report refusals due to standalone storage, else those due to
+            overlapping regions.
+        certain: Whether to report refusals that are sure, else those in doubt.
+    """
     store, geometry = server.store, versions.geometry
     assumed = "" if standalone else versions.mooncake_assumed
     both = _k_and_v_in_one_tensor(versions)
@@ -170,8 +174,10 @@ for _id, _about in {
 
 @RULES.memory("relaxed-ordering-off")
 def relaxed_ordering_off(server: SglangServer, versions: Versions) -> Iterator[Match]:
-    """Yield a finding if RDMA memory is registered without PCIe relaxed ordering. Nothing if the
-    release of Mooncake is an assumption."""
+    """Yield a finding if RDMA memory is registered without PCIe relaxed ordering.
+
+    Nothing if the release of Mooncake is an assumption.
+    """
     environment = plain_environment(server.environment)
     if not _uses_rdma(server) or "MC_FORCE_TCP" in server.environment:
         return
@@ -225,7 +231,11 @@ def with_refusals(
     memory: Mapping[int, ServerMemory],
 ) -> tuple[RuleFinding, ...]:
     """Return ``findings``, and before them a finding for each server whose host pools SGLang
-    refuses to build. memory: each server's, by process number."""
+    refuses to build.
+
+    Args:
+        memory: Each server's, by process number.
+    """
     rule, refused = RULES.page["host-pools-refused"], []
     for process in processes:
         pools = memory.get(process.number)
@@ -244,7 +254,11 @@ def _uses_rdma(server: SglangServer) -> bool:
 
 def _k_and_v_in_one_tensor(versions: Versions) -> bool | Unknown:
     """Return whether the model's cache holds K and V in one tensor: MHA, with K and V heads of
-    equal width. Unknown if the model is not known."""
+    equal width.
+
+    Returns:
+        Unknown if the model is not known.
+    """
     geometry = versions.geometry
     if isinstance(geometry, Unknown):
         return geometry

@@ -110,7 +110,9 @@ def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Match]:
 
 def _unknown_flags(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | None]]:
     """Yield each flag that no known release has, with the nearest name; None if no name is near.
-    Nothing with --undefok."""
+
+    Nothing with --undefok.
+    """
     known, flags = _flags(process)
     forgiven = any(each.name == "undefok" for each in flags)
     spelling = Spelling()
@@ -120,7 +122,11 @@ def _unknown_flags(process: LaunchProcess) -> Iterator[tuple[FlagRead, str | Non
 
 
 def _unknown_flag_match(process: LaunchProcess, each: FlagRead, near: str | None) -> Match:
-    """Return the finding about a flag of no known release. near: the nearest name, or None."""
+    """Return the finding about a flag of no known release.
+
+    Args:
+        near: The nearest name, or None.
+    """
     oldest, *_, newest = flag_table().releases
     meant = f": did you mean --{near}?" if near else ""
     text = f"--{each.name}: no release from {oldest} to {newest} has it{meant}"
@@ -133,8 +139,10 @@ def _unknown_flag_match(process: LaunchProcess, each: FlagRead, near: str | None
 
 def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> Iterator[RuleFinding]:
     """Yield a finding for each flag that Mooncake ``version`` does not have, and for each size that
-    its store service cannot read. Both end the process (0.3.8.post1 to 0.3.11.post1). With
-    --undefok, flags yield nothing."""
+    its store service cannot read.
+
+    Both end the process (0.3.8.post1 to 0.3.11.post1). With --undefok, flags yield nothing.
+    """
     at, release = parse_version(version), mooncake_release(version)
     for process in processes:
         flags = _flags(process)[1]
@@ -189,7 +197,9 @@ def mooncake_flag_of_some_releases(process: LaunchProcess) -> Iterator[Match]:
 @RULES.launch("segment-not-slabs")
 def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each client segment that is no multiple of cachelib's slab (16 MiB).
-    Nothing if no master of the launch takes cachelib."""
+
+    Nothing if no master of the launch takes cachelib.
+    """
     if not _takes_slabs(processes):
         return
     for process in processes:
@@ -204,7 +214,8 @@ def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 @RULES.launch("segment-base-unaligned")
 def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each segment on 2 MiB pages, if a master of the launch takes cachelib,
-    which needs an alignment of 16 MiB."""
+    which needs an alignment of 16 MiB.
+    """
     if not _takes_slabs(processes):
         return
     for process in processes:
@@ -267,7 +278,10 @@ def _master_refuses(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]
 
 def _refused_together(values: Mapping[str, FlagRead]) -> Iterator[tuple[str, str]]:
     """Yield (flag, reason) for each flag that the master refuses because another flag is given, or
-    is missing. Nothing if a file may add flags."""
+    is missing.
+
+    Nothing if a file may add flags.
+    """
     if "config_path" in values or "flagfile" in values:
         return
 
@@ -332,7 +346,8 @@ def _page_bytes(process: LaunchProcess) -> int | None:
 
 def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:
     """Return (bytes that a client of ``process`` mounts, their place); None bytes if not
-    certain."""
+    certain.
+    """
     origin = process.command.origin
     if process.server is not None:
         word = process.server.environment.get("MOONCAKE_GLOBAL_SEGMENT_SIZE")
@@ -344,8 +359,11 @@ def segment_of(process: LaunchProcess) -> tuple[int | None, Origin]:
 
 
 def _rank_segment_bytes(server: SglangServer) -> int | None:
-    """Return the bytes that one rank's client mounts. None with standalone storage, and if the
-    bytes are unknown or differ by release."""
+    """Return the bytes that one rank's client mounts.
+
+    Returns:
+        None with standalone storage, and if the bytes are unknown or differ by release.
+    """
     size = configured_segment(server)
     if size is None or server.store is None or server.store.value("standalone_storage") is True:
         return None

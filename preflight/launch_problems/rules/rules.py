@@ -43,7 +43,12 @@ class Rule(NamedTuple):
 
 
 class RuleFinding(NamedTuple):
-    """A place where a rule holds. text: a sentence about it. remedy: "" if the rule's applies."""
+    """A place where a rule holds.
+
+    Attributes:
+        text: A sentence about it.
+        remedy: "" if the rule's applies.
+    """
 
     rule: Rule
     text: str
@@ -75,9 +80,11 @@ Adds = Callable[[Check], Check]
 
 
 def read_page(text: str) -> dict[str, Rule]:
-    """Return the rules of a topic's Markdown page by id, in the order of the page. A rule is a
-    section: its id, its severity and what it finds, and a list. The list has consequence, remedy
-    and source, and may have the words before and after. Backticks are left out."""
+    """Return the rules of a topic's Markdown page by id, in the order of the page.
+
+    A rule is a section: its id, its severity and what it finds, and a list. The list has
+    consequence, remedy and source, and may have the words before and after. Backticks are left out.
+    """
     rules: dict[str, Rule] = {}
     for section in text.replace("`", "").split("\n## ")[1:]:
         head, *items = section.split("\n- ")
@@ -95,17 +102,25 @@ class RuleSet:
     Six decorators register a check; they differ in its arguments. server: an SGLang server. store:
     a server and its store. process: a process. launch: all processes of a host. released: those,
     and the release of Mooncake. memory: an SGLang server, with its model and versions. A check ends
-    without an error at a fact that is not known."""
+    without an error at a fact that is not known.
+    """
 
     def __init__(self, topic: str) -> None:
-        """Read the rules of the page ``topic``.md. The decorators add the checks later."""
+        """Read the rules of the page ``topic``.md.
+
+        The decorators add the checks later.
+        """
         path = os.path.join(os.path.dirname(__file__), f"{topic}.md")
         with open(path, encoding="utf-8") as file:
             self.page = read_page(file.read())
         self.checks: dict[str, list[tuple[Rule, Check]]] = defaultdict(list)
 
     def _decorator(self, about: str, id_: str) -> Adds:
-        """Return a decorator to check rule ``id_``. about: launch, released or memory."""
+        """Return a decorator to check rule ``id_``.
+
+        Args:
+            about: Launch, released or memory.
+        """
 
         def add(check: Check) -> Check:
             self.checks[about].append((self.page[id_], check))
@@ -114,9 +129,12 @@ class RuleSet:
         return add
 
     def _for_each(self, id_: str, about: Callable[[LaunchProcess], tuple[Any, ...]]) -> Adds:
-        """Return a decorator: its function checks rule ``id_`` for each process of a launch. about:
-        returns the arguments of the function for a process. If an argument is None, the process is
-        passed over."""
+        """Return a decorator: its function checks rule ``id_`` for each process of a launch.
+
+        Args:
+            about: Returns the arguments of the function for a process. If an argument is None, the
+                process is passed over.
+        """
 
         def add(check: Check) -> Check:
             """Register ``check`` for each process."""
@@ -147,8 +165,11 @@ class RuleSet:
     def findings(
         self, processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease | None
     ) -> Iterator[RuleFinding]:
-        """Yield what all rules but those about memory find, rule by rule. mooncake: None leaves out
-        the rules that depend on the release."""
+        """Yield what all rules but those about memory find, rule by rule.
+
+        Args:
+            mooncake: None leaves out the rules that depend on the release.
+        """
         for about in ("launch",) if mooncake is None else ("launch", "released"):
             for rule, check in self.checks[about]:
                 more = (mooncake,) if about == "released" else ()
@@ -180,8 +201,11 @@ class Spelling:
         self._left = MOST_LOOKED_UP
 
     def nearest(self, name: str, known: Iterable[str]) -> str | None:
-        """Return the name of ``known`` that is most like ``name``. None if no name is near, or
-        after MOST_LOOKED_UP look-ups."""
+        """Return the name of ``known`` that is most like ``name``.
+
+        Returns:
+            None if no name is near, or after MOST_LOOKED_UP look-ups.
+        """
         if not self._left:
             return None
         self._left -= 1
@@ -212,7 +236,8 @@ def is_misspelt(name: str, intended: str) -> bool:
 
     The spelling is wrong if each part between dashes is equal or one letter off, or if only dashes,
     underscores or case differ. Of 414 flags that SGLang got after 0.5.2, one was so near to an
-    older flag."""
+    older flag.
+    """
     name, intended = (text.replace("_", "-").lower() for text in (name, intended))
     if name.replace("-", "") == intended.replace("-", ""):
         return True
@@ -222,7 +247,10 @@ def is_misspelt(name: str, intended: str) -> bool:
 
 def _one_letter_off(part: str, other: str) -> bool:
     """Tell whether two words are equal, or one letter is lost, added or changed, or two are
-    swapped. Words of fewer than 4 letters (of 3, if two are swapped) must be equal."""
+    swapped.
+
+    Words of fewer than 4 letters (of 3, if two are swapped) must be equal.
+    """
     same = 0
     while part[same : same + 1] == other[same : same + 1] != "":
         same += 1

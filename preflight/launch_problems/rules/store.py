@@ -65,7 +65,8 @@ def store_environment_ignored(server: SglangServer, store: StoreConfig) -> Itera
 @RULES.store("store-config-refused")
 def store_config_refused(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding for SGLang's error in the store's settings; without an error, for a protocol
-    and for a hostname that Mooncake's setup refuses."""
+    and for a hostname that Mooncake's setup refuses.
+    """
     if store.error:
         yield Match(f"SGLang: {store.error}", None, _edit_text(server, store.edit))
     elif store.value("standalone_storage") is False:
@@ -242,7 +243,11 @@ def endpoints_not_dialled(process: LaunchProcess) -> Iterator[Match]:
 
 def _same_names(schemes: tuple[str, ...], processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each store client with the ``host:port`` and the metadata server of an
-    earlier client that may run beside it. schemes: of the metadata servers that are looked at."""
+    earlier client that may run beside it.
+
+    Args:
+        schemes: Of the metadata servers that are looked at.
+    """
     first: dict[tuple[str, str], LaunchProcess] = {}
     for process in processes:
         names = [(client.hostname, client.metadata) for client in process.stores]
@@ -268,7 +273,8 @@ RULES.launch("client-name-replaced")(partial(_same_names, ("etcd", "redis")))
 @RULES.launch("segment-nowhere")
 def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding if each server gives its store a segment of 0, and the launch has neither a
-    store service nor a mooncake_client."""
+    store service nor a mooncake_client.
+    """
     stores = [server for server, _ in _store_servers(processes)]
     kinds = {process.kind for process in processes}
     if not stores or kinds & {ProcessKind.CLIENT, ProcessKind.STORE_SERVICE}:
@@ -280,8 +286,9 @@ def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 
 @RULES.launch("model-name-shared")
 def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each server with the served name and the master of an earlier server,
-    but another model."""
+    """Yield a finding for each server with the served name and the master of an earlier server, but
+    another model.
+    """
     first: dict[tuple[object, object], object] = {}
     for server, store in _store_servers(processes):
         name, model = server.value("served_model_name"), server.value("model_path")
@@ -423,8 +430,10 @@ def _store_devices(server: SglangServer) -> str | None:
 
 
 def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
-    """Yield (setting, device names with commas) for each device list of an SGLang server. A JSON
-    map of devices per rank yields one pair a value. ``auto`` and files are left out."""
+    """Yield (setting, device names with commas) for each device list of an SGLang server.
+
+    A JSON map of devices per rank yields one pair a value. ``auto`` and files are left out.
+    """
     stored = _store_devices(server)
     names = ("disaggregation_ib_device", "mooncake_ib_device")
     flags = [("--" + name.replace("_", "-"), server.value(name)) for name in names]
@@ -442,7 +451,10 @@ def _device_lists(server: SglangServer) -> Iterator[tuple[str, str]]:
 
 def _engine_lists(process: LaunchProcess) -> Iterator[tuple[str, str]]:
     """Yield (setting, device names with commas) for each device list of an engine that is not
-    SGLang. A store client without RDMA is left out."""
+    SGLang.
+
+    A store client without RDMA is left out.
+    """
     consumer = process.consumer
     for store in process.stores if consumer is not None else ():
         rdma = isinstance(store.client, StoreClient) and store.client.protocol is Protocol.RDMA

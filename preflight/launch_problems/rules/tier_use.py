@@ -55,7 +55,8 @@ def ssd_bucket_lost(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Match]:
     """Yield a finding for each process that loses half of its objects, or more, on their way to SSD
-    if they come slowly."""
+    if they come slowly.
+    """
     for process in processes:
         bucket = lossy_bucket(process, mooncake)
         if bucket is None:
@@ -85,16 +86,23 @@ def ssd_limit_passed(
 
 
 def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, str] | None:
-    """Return a process's SSD quota (bytes) and its place, or NO_QUOTA. None if no quota is needed:
-    Mooncake keeps the size limit, or the process does not write buckets."""
+    """Return a process's SSD quota (bytes) and its place, or NO_QUOTA.
+
+    Returns:
+        None if no quota is needed: Mooncake keeps the size limit, or the process does not write
+        buckets.
+    """
     if not mooncake.forgets_carried_objects or not _writes_buckets(process):  # the same release
         return None
     return _quota(process)
 
 
 def _quota(process: LaunchProcess) -> tuple[int, str]:
-    """Return (bytes, variable and where it is set) of a process's SSD quota. The bytes are 0 if the
-    variable's value is not known. NO_QUOTA, the pair (0, ""), if no usable quota is set."""
+    """Return (bytes, variable and where it is set) of a process's SSD quota.
+
+    The bytes are 0 if the variable's value is not known. NO_QUOTA, the pair (0, ""), if no usable
+    quota is set.
+    """
     for name in (QUOTA, "MOONCAKE_BUCKET_MAX_TOTAL_SIZE"):
         word = process.command.environment.get(name)
         if word is not None:
@@ -110,7 +118,11 @@ def _writes_buckets(process: LaunchProcess) -> bool:
 
 def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, int] | None:
     """Return (objects of a bucket, seconds of a heartbeat) of a process that loses objects on their
-    way to SSD. None if nothing is lost, or only if fewer than 5 objects arrive a second."""
+    way to SSD.
+
+    Returns:
+        None if nothing is lost, or only if fewer than 5 objects arrive a second.
+    """
     environment = process.command.environment
     keys, seconds = (
         default
@@ -128,17 +140,20 @@ def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int
 def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
     """Return the part (0 to 1) of a steady stream of objects that reaches SSD.
 
-    bucket: how many objects fill a bucket. heartbeat: how many arrive between two heartbeats.
-    Objects that do not fill a bucket at a heartbeat go into the next bucket, and are lost: on
-    average half a bucket each time. If no bucket fills within a heartbeat, all objects are lost
-    until a bucket is full."""
+    Args:
+        bucket: How many objects fill a bucket.
+        heartbeat: How many arrive between two heartbeats. Objects that do not fill a bucket at a
+            heartbeat go into the next bucket, and are lost: on average half a bucket each time. If
+            no bucket fills within a heartbeat, all objects are lost until a bucket is full.
+    """
     return heartbeat / bucket / 2 if heartbeat < bucket else 1 - bucket / heartbeat / 2
 
 
 @RULES.store("l3-repeats-l2")
 def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding if L3 holds only copies of L2: a segment smaller than a rank's L2, with
-    write_through, a master on this host, and no standalone storage."""
+    write_through, a master on this host, and no standalone storage.
+    """
     size, segment = l2_gigabytes(server), configured_segment(server)
     master = store.value("master_server_address")
     local = isinstance(master, str) and master.partition(":")[0] in ("127.0.0.1", "localhost")
@@ -169,8 +184,10 @@ def l3_gets_less(server: SglangServer, versions: Versions) -> Iterator[Match]:
 
 @RULES.memory("l2-below-l1")
 def l2_below_l1(server: SglangServer, versions: Versions) -> Iterator[Match]:
-    """Yield a finding if --hicache-ratio makes L2 smaller than L1, with write_through. Nothing for
-    a release that refuses to start with it."""
+    """Yield a finding if --hicache-ratio makes L2 smaller than L1, with write_through.
+
+    Nothing for a release that refuses to start with it.
+    """
     ratio, size = server.value("hicache_ratio"), server.value("hicache_size")
     small = isinstance(ratio, float) and ratio < 1 and server.arguments.given("hicache_ratio")
     through = server.value("hicache_write_policy") == "write_through"
@@ -182,7 +199,10 @@ def l2_below_l1(server: SglangServer, versions: Versions) -> Iterator[Match]:
 @RULES.launch("soft-pin-unused")
 def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each soft pin lifetime of a master, if SGLang servers use the store and
-    the launch has no other engine. SGLang never pins."""
+    the launch has no other engine.
+
+    SGLang never pins.
+    """
     clients = [process for process in processes if store_clients(process)]
     others = any(process.consumer for process in processes)
     if others or not any(process.server for process in clients):
@@ -196,7 +216,8 @@ def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 @RULES.launch("ssd-evicts-nothing")
 def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each segment owner without offload, if a master offloads what it evicts
-    (--offload_on_evict) and never evicts otherwise (no --offload_force_evict)."""
+    (--offload_on_evict) and never evicts otherwise (no --offload_force_evict).
+    """
     for master in processes:
         if master.kind is not ProcessKind.MASTER or offers_offload(master) is not True:
             continue
@@ -213,7 +234,8 @@ def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 @RULES.launch("ssd-beside-segment")
 def ssd_beside_segment(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each server that offloads without a segment, if the launch has segment
-    owners and surely no owner offloads."""
+    owners and surely no owner offloads.
+    """
     owners = list(_segment_owners(processes))
     if not owners or any(uses_offload(owner) is not False for owner in owners):
         return
@@ -244,7 +266,8 @@ def eagle_l3_unread(server: SglangServer, versions: Versions) -> Iterator[Match]
 @RULES.launch("decode-offload-unread")
 def decode_offload_unread(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each prefill server that cannot read all that decode servers offload: it
-    has no storage backend, or a write policy other than write_through."""
+    has no storage backend, or a write policy other than write_through.
+    """
     servers = [process.server for process in processes if process.server is not None]
     decoding = [server for server in servers if _offloads_decode(server)]
     for server in servers if decoding else ():
@@ -405,7 +428,8 @@ def offload_without_switch(process: LaunchProcess) -> Iterator[Match]:
 @OFFLOAD.process("offload-switch-misplaced")
 def offload_switch_misplaced(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each SSD offload switch that is on for a store client without offload,
-    and that only another program reads."""
+    and that only another program reads.
+    """
     environment = process.command.environment
     off = store_clients(process) and uses_offload(process) is False
     if not off or _SWITCHES.get(process.kind) in environment:
@@ -427,7 +451,8 @@ def _switch_on(process: LaunchProcess) -> str:
 @OFFLOAD.launch("offload-one-sided")
 def offload_one_sided(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each process that offloads to SSD, if the launch has masters and surely
-    no master offers offload."""
+    no master offers offload.
+    """
     masters = [process for process in processes if process.kind is ProcessKind.MASTER]
     if not masters or any(offers_offload(master) is not False for master in masters):
         return
@@ -439,7 +464,8 @@ def offload_one_sided(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 @OFFLOAD.launch("offload-unused")
 def offload_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each master that offers SSD offload, if the launch has clients and surely
-    no client uses it."""
+    no client uses it.
+    """
     clients = [process for process in processes if store_clients(process)]
     if not clients or any(uses_offload(client) is not False for client in clients):
         return
@@ -470,8 +496,10 @@ def offload_folder_default(processes: tuple[LaunchProcess, ...]) -> Iterator[Mat
 
 @OFFLOAD.launch("offload-folder-common")
 def offload_folder_common(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each process that offloads to the same folder as an earlier process. A
-    process that runs at an unknown place is left out."""
+    """Yield a finding for each process that offloads to the same folder as an earlier process.
+
+    A process that runs at an unknown place is left out.
+    """
     first: dict[tuple[object, ...], _Offload] = {}
     for offload in _offloads(processes):
         where = place(offload.process)
@@ -508,7 +536,11 @@ def offload_watermarks_refused(processes: tuple[LaunchProcess, ...]) -> Iterator
 
 
 class _Offload(NamedTuple):
-    """One process that offloads. rank_folders: each rank has a separate folder below ``folder``."""
+    """One process that offloads.
+
+    Attributes:
+        rank_folders: Each rank has a separate folder below ``folder``.
+    """
 
     process: LaunchProcess
     folder: str
@@ -557,7 +589,11 @@ def offers_offload(process: LaunchProcess) -> bool | None:
 
 
 def _watermark(environment: Mapping[str, Word], level: str) -> float | None:
-    """Return the SSD watermark in effect (0 to 1); None if it is not known. level: HIGH, LOW."""
+    """Return the SSD watermark in effect (0 to 1); None if it is not known.
+
+    Args:
+        level: HIGH, LOW.
+    """
     rows = [row for row in RATIOS if f"_{level}_" in row.name]
     for row in rows:
         word = environment.get(row.name)

@@ -69,7 +69,10 @@ def local_buffer_ignored(server: SglangServer) -> Iterator[Match]:
 @RULES.launch("variable-misspelt")
 def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each variable MC_.., MOONCAKE_.. or SGLANG_.. that no program, or only an
-    older SGLang, reads. A variable of a program that is not known here is passed over."""
+    older SGLang, reads.
+
+    A variable of a program that is not known here is passed over.
+    """
     known: Mapping[str, str] = {}
     reported: set[str] = set()
     spelling = Spelling(0.8)
@@ -138,7 +141,10 @@ def _range_text(row: Number, text: str, read: NumberRead) -> str | None:
 @keep_last
 def _numbers_read(processes: tuple[LaunchProcess, ...]) -> list[tuple[Number, Word, NumberRead]]:
     """Return (row, text as written, what Mooncake reads) for each number variable that a launch
-    sets. A variable that another one replaces is left out, and a blank text without effect."""
+    sets.
+
+    A variable that another one replaces is left out, and a blank text without effect.
+    """
     numbers = []
     everywhere = settings_of(processes, tuple(row.name for row in NUMBERS))
     offloading = settings_of(processes, tuple(row.name for row in OFFLOAD_NUMBERS), offloads)
@@ -215,8 +221,10 @@ def region_size_hangs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
 
 @RULES.launch("switch-misread")
 def switch_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each switch whose value (yes, off, ..) Mooncake reads as the opposite of
-    what the word means, or does not know."""
+    """Yield a finding for each switch whose value Mooncake does not know, or reads as its opposite.
+
+    Examples are ``yes`` and ``off``.
+    """
     for _, name, word in settings_of(processes, tuple(_SWITCHES)):
         row, meant = _SWITCHES[name], word.text.strip(_BLANKS).lower()
         taken = read_switch(row, word.text)

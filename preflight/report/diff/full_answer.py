@@ -51,8 +51,12 @@ class Section(Enum):
 
 
 class AnswerKey(NamedTuple):
-    """The key of one line of an answer. subject: a process, a check, or another thing that the line
-    is about; name: the property of the subject."""
+    """The key of one line of an answer.
+
+    Attributes:
+        subject: A process, a check, or another thing that the line is about; name: the property of
+            the subject.
+    """
 
     section: Section
     subject: str
@@ -75,8 +79,11 @@ class DefaultValue(str):
 
 
 class Side(NamedTuple):
-    """One of the two launches to compare, with its host; both may share a host. versions: product
-    -> release to assume, in place of those of the launch and the host."""
+    """One of the two launches to compare, with its host; both may share a host.
+
+    Attributes:
+        versions: Product -> release to assume, in place of those of the launch and the host.
+    """
 
     launch: LaunchWords
     host: Host
@@ -84,8 +91,11 @@ class Side(NamedTuple):
 
 
 def parse_versions(option: str, text: str) -> dict[str, str]:
-    """Return product -> release of a text as ``sglang=0.5.9,mooncake=0.3.8``. Raises UsageError for
-    anything else; ``option`` begins the message."""
+    """Return product -> release of a text as ``sglang=0.5.9,mooncake=0.3.8``.
+
+    Raises:
+        UsageError: For anything else; ``option`` begins the message.
+    """
     versions: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         product, equals, version = part.strip().partition("=")
@@ -100,8 +110,13 @@ def parse_versions(option: str, text: str) -> dict[str, str]:
 def answer_of(
     side: Side, timeout_seconds: float, waivers: Iterable[Waiver] = ()
 ) -> tuple[Answer, tuple[str, str]]:
-    """Judge one side. Return its answer, and a pair: the launch's name, and its processes in a
-    sentence. Raises UsageError if no launch can be read."""
+    """Judge one side.
+
+    Return its answer, and a pair: the launch's name, and its processes in a sentence.
+
+    Raises:
+        UsageError: If no launch can be read.
+    """
     launch = side.launch._replace(
         mooncake_version=side.versions.get("mooncake", side.launch.mooncake_version),
         sglang_version=side.versions.get("sglang", side.launch.sglang_version),
@@ -125,7 +140,10 @@ def _sized(judged_host: JudgedHost) -> Sized:
 
 def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
     """Return the facts as if the host had the kernel, rdma-core or NVIDIA driver of ``versions``;
-    the same object if ``versions`` names none of these. A topic that was not read stays Unknown."""
+    the same object if ``versions`` names none of these.
+
+    A topic that was not read stays Unknown.
+    """
     topics: dict[str, Any] = dict(facts.topics)
     kernel, library = versions.get("kernel"), versions.get("rdma-core")
     driver = versions.get("nvidia-driver")
@@ -143,8 +161,13 @@ def _with_versions(facts: Facts, versions: Mapping[str, str]) -> Facts:
 
 
 def full_answer(judged_host: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answer:
-    """Return every line of the answer about a launch. Raises UsageError if no launch was read. A
-    finding with a valid waiver does not change the verdict, and is marked as ignored."""
+    """Return every line of the answer about a launch.
+
+    A finding with a valid waiver does not change the verdict, and is marked as ignored.
+
+    Raises:
+        UsageError: If no launch was read.
+    """
     sized, today = _sized(judged_host), date.today()
     ignored = {waiver.check for waiver in waivers if not waiver.is_over(today)}
     findings = [*judged_host.findings, *advisory_findings(judged_host)]
@@ -173,7 +196,12 @@ _MOST_CHARACTERS = 16 << 20
 
 
 class LockedAnswer(NamedTuple):
-    """What ``--lock`` wrote. name: of the launch. waivers: the answer was accepted with these."""
+    """What ``--lock`` wrote.
+
+    Attributes:
+        name: Of the launch.
+        waivers: The answer was accepted with these.
+    """
 
     name: str
     answer: Answer
@@ -181,7 +209,11 @@ class LockedAnswer(NamedTuple):
 
 
 def locked_text(name: str, answer: Answer, waivers: Iterable[Waiver] = ()) -> str:
-    """Return an answer as JSON text for ``--lock``, without secrets. name: of the launch."""
+    """Return an answer as JSON text for ``--lock``, without secrets.
+
+    Args:
+        name: Of the launch.
+    """
     pairs = without_secrets(answer).items()
     lines = [[key.section.name.lower(), *key[1:], text] for key, text in pairs]
     accepted = [
@@ -193,7 +225,11 @@ def locked_text(name: str, answer: Answer, waivers: Iterable[Waiver] = ()) -> st
 
 
 def read_locked(path: str, limit_seconds: float) -> LockedAnswer:
-    """Read a lock file. Raises UsageError if it is late, unreadable, or holds no locked answer."""
+    """Read a lock file.
+
+    Raises:
+        UsageError: If it is late, unreadable, or holds no locked answer.
+    """
 
     def read() -> str:
         with open(path, encoding="utf-8") as file:
@@ -241,7 +277,10 @@ def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey,
 
 def _memory(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
     """Yield each process's allocations, the huge pages that the host needs, and each process's
-    regular memory. If the sizes are not known, one line says why."""
+    regular memory.
+
+    If the sizes are not known, one line says why.
+    """
     shown = sized.sizing.shown
     if shown is None:
         yield AnswerKey(Section.MEMORY, "launch", "sizes"), f"not known: {sized.sizing.reason}"
@@ -278,8 +317,10 @@ def _bytes(size_bytes: int) -> str:
 
 
 def _flags(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield the flags of each process as its release reads them. The subject is the process's kind;
-    the second process of a kind is ``KIND 2``."""
+    """Yield the flags of each process as its release reads them.
+
+    The subject is the process's kind; the second process of a kind is ``KIND 2``.
+    """
     seen: Counter[str] = Counter()
     for process in sized.sizing.inputs.processes:
         seen[process.kind.value] += 1
@@ -290,11 +331,14 @@ def _flags(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
 
 
 def _flags_of(process: LaunchProcess) -> Iterator[tuple[str, str]]:
-    """Yield (flag, value) for one process. For an SGLang server: why it is refused, words that it
-    does not know, all flags with their values, and its store's settings.
+    """Yield (flag, value) for one process.
+
+    For an SGLang server: why it is refused, words that it does not know, all flags with their
+    values, and its store's settings.
 
     For another program: the options of its command line that begin with "-"; one without ``=value``
-    is "given"."""
+    is "given".
+    """
     server = process.server
     if server is None:
         for word in process.arguments:
@@ -327,7 +371,8 @@ def _text_of(value: Any) -> str:
 
 def _keys(sized: Sized) -> Iterator[tuple[AnswerKey, str]]:
     """Yield the keys under which each process stores cache, and what they depend on; the SGLang
-    release is left out."""
+    release is left out.
+    """
     for launch_key in launch_keys(sized.sizing):
         name = launch_key.process.name
         yield AnswerKey(Section.KEYS, name, "key"), launch_key.random or launch_key.pattern
@@ -365,10 +410,13 @@ _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
 
 
 def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield each finding that fails, is unknown or warns. The text has its status and amounts, or
-    the summary of its advisory.
+    """Yield each finding that fails, is unknown or warns.
 
-    ignored: ids of waived checks; their findings are marked as ignored."""
+    The text has its status and amounts, or the summary of its advisory.
+
+    Args:
+        ignored: Ids of waived checks; their findings are marked as ignored.
+    """
     for finding in (finding for finding in findings if finding.status in _JUDGED):
         record = advisory(finding.check) if finding.check.startswith(CHECK_PREFIX) else None
         section = Section.FINDINGS if record is None else Section.ADVISORIES
@@ -380,8 +428,10 @@ def _findings(findings: list[Finding], ignored: Collection[str]) -> Iterator[tup
 
 
 def _settings(judged_host: JudgedHost, findings: list[Finding]) -> Iterator[tuple[AnswerKey, str]]:
-    """Yield each setting that plan wants, with the wanted value; "unset" if that is empty. A number
-    of bytes or pages gets its unit."""
+    """Yield each setting that plan wants, with the wanted value; "unset" if that is empty.
+
+    A number of bytes or pages gets its unit.
+    """
     kept = kept_settings(judged_host.host.root)
     made = plan(judged_host.needs, judged_host.facts, findings, kept)
     for row in made.settings:
@@ -406,7 +456,11 @@ Paint = Callable[[str, str], str]
 
 
 class Change(NamedTuple):
-    """A line in which two answers differ. old, new: its text; None if that answer has no line."""
+    """A line in which two answers differ.
+
+    Attributes:
+        old, new: Its text; None if that answer has no line.
+    """
 
     key: AnswerKey
     old: str | None
@@ -429,8 +483,11 @@ def exit_code(old: Answer, new: Answer) -> int:
 
 
 def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict[str, Any]:
-    """Return the differences as JSON, the answer of ``schemas/diff-v1.schema.json``. names: of the
-    old and the new side."""
+    """Return the differences as JSON, the answer of ``schemas/diff-v1.schema.json``.
+
+    Args:
+        names: Of the old and the new side.
+    """
     rows = [
         {
             "section": key.section.name.lower(),
@@ -447,8 +504,12 @@ def differences_object(names: tuple[str, str], old: Answer, new: Answer) -> dict
 def differences_text(
     names: tuple[str, str], old: Answer, new: Answer, verbosity: int, paint: Paint, width: int
 ) -> str:
-    """Return the changes for a terminal. names: of the old and the new side. With verbosity below
-    1, flags that nobody gave and that only one release has are counted, not listed."""
+    """Return the changes for a terminal.
+
+    Args:
+        names: Of the old and the new side. With verbosity below 1, flags that nobody gave and that
+            only one release has are counted, not listed.
+    """
     from preflight.base.text import wrapped
 
     every_change = changes(old, new)

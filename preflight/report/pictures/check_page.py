@@ -48,8 +48,10 @@ PAGE_TOPICS = (*MAP_TOPICS, "system", "limits", "pci", "gpus", "rdma", "storage"
 
 
 def check_page(report: Report, judged_host: JudgedHost, made_by: MadeBy) -> str:
-    """Return the HTML document of an answer of ``check``. A picture whose facts are missing is
-    replaced by a sentence with the reason."""
+    """Return the HTML document of an answer of ``check``.
+
+    A picture whose facts are missing is replaced by a sentence with the reason.
+    """
     launch = judged_host.launch
     facts, needs = judged_host.facts, judged_host.needs
     sections = [
@@ -69,7 +71,11 @@ def check_page(report: Report, judged_host: JudgedHost, made_by: MadeBy) -> str:
 
 def _capacity(judged_host: JudgedHost, sized: Sized) -> Html:
     """Return each server's tiers as pictures, with the curve of the benchmark that the launch
-    starts, if any. Raises UsageError as ``compute_capacity`` does."""
+    starts, if any.
+
+    Raises:
+        UsageError: As ``compute_capacity`` does.
+    """
     folders = judged_host.facts.storage.folders
     inputs, root = sized.sizing.inputs, judged_host.host.root
     answer = compute_capacity(inputs, sized.options, root, CapacityRequest(), folders)
@@ -87,8 +93,12 @@ NAME = "mooncake-preflight check"
 
 
 class PagePart(NamedTuple):
-    """A part of the page under ``heading``. draw: returns its content, or why there is none.
-    on_paper: the part is printed too."""
+    """A part of the page under ``heading``.
+
+    Attributes:
+        draw: Returns its content, or why there is none.
+        on_paper: The part is printed too.
+    """
 
     heading: str
     draw: Callable[[], Html | Unknown]
@@ -105,8 +115,13 @@ class MadeBy(NamedTuple):
 def report_page(
     report: Report, sections: Iterable[PagePart], made_by: MadeBy, about: Mapping[str, str] = {}
 ) -> str:
-    """Return the HTML document of a report. sections: parts beside the findings. made_by: for the
-    foot. about: check id to the text that explains the check."""
+    """Return the HTML document of a report.
+
+    Args:
+        sections: Parts beside the findings.
+        made_by: For the foot.
+        about: Check id to the text that explains the check.
+    """
     place = "this host" if report.root == "/" else report.root
     launch = "" if report.needs is None else f"{report.needs.source} on "
     wanting = [*report.of(Status.FAIL, Status.UNKNOWN, Status.WARN), *report.waived]
@@ -128,7 +143,11 @@ def report_page(
 
 
 def error_page(message: str, made_by: MadeBy) -> str:
-    """Return the HTML document of a command that gave no answer. message: the error."""
+    """Return the HTML document of a command that gave no answer.
+
+    Args:
+        message: The error.
+    """
     texts = (element("strong", "No answer"), element("p", message))
     box = element("section", *texts, class_="verdict fail")
     body = join([element("h1", NAME), box, _foot(made_by)], "\n")
@@ -151,8 +170,13 @@ def _verdict(report: Report) -> Html:
 
 
 def _summary(report: Report, groups: Sequence[Sequence[Row]], wanting: Sequence[Row]) -> Html:
-    """Return the list of all that is not fine, then unused waivers. Each group of findings is a
-    line, linked to the card of its first finding. wanting: all rows that are not fine."""
+    """Return the list of all that is not fine, then unused waivers.
+
+    Each group of findings is a line, linked to the card of its first finding.
+
+    Args:
+        wanting: All rows that are not fine.
+    """
     unused = [
         element("p", f"waiver of {check}: nothing is found that it would waive")
         for check in report.unused_waivers
@@ -199,8 +223,12 @@ def _commands(lines: Sequence[str]) -> Html:
 
 
 def _card(row: Row, anchor: str, about: str) -> Html:
-    """Return the card of one finding: quantities, advice, commands, evidence, explanation. anchor:
-    the card's id on the page. about: the explanation of the check, "" for none."""
+    """Return the card of one finding: quantities, advice, commands, evidence, explanation.
+
+    Args:
+        anchor: The card's id on the page.
+        about: The explanation of the check, "" for none.
+    """
     finding = row.finding
     word = label(row)
     follows = finding.text
@@ -229,8 +257,11 @@ def _card(row: Row, anchor: str, about: str) -> Html:
 
 
 def _status_table(report: Report, status: Status, heading: str, columns: Mapping[str, str]) -> Html:
-    """Return the table of the findings of one status, folded; empty without any. columns: heading
-    to the field of a finding."""
+    """Return the table of the findings of one status, folded; empty without any.
+
+    Args:
+        columns: Heading to the field of a finding.
+    """
     rows = report.of(status)
     if not rows:
         return Html("")
@@ -243,7 +274,10 @@ def _status_table(report: Report, status: Status, heading: str, columns: Mapping
 
 
 def _section(section: PagePart) -> Html:
-    """Return one part of the page with its heading. If drawing fails, the reason is shown."""
+    """Return one part of the page with its heading.
+
+    If drawing fails, the reason is shown.
+    """
     try:
         drawn = section.draw()
     except (UsageError, UnreadTopicError) as error:
@@ -262,8 +296,10 @@ def _foot(made_by: MadeBy) -> Html:
 
 
 def launch_tables(needs: LaunchNeeds, sizing: LaunchSizing) -> Html:
-    """Return two tables: processes with their memory, and settings with their origins. The second
-    is left out if the launch is not sized."""
+    """Return two tables: processes with their memory, and settings with their origins.
+
+    The second is left out if the launch is not sized.
+    """
 
     def size(size: int | Unknown) -> str:
         return "unknown" if isinstance(size, Unknown) else format_bytes(size) if size else ""
@@ -295,8 +331,10 @@ def _value(value: object) -> str:
 
 
 def host_table(facts: Facts) -> Html:
-    """Return the host's kernel, distribution, container, memory and huge pages in a few lines. A
-    fact that is not known says why."""
+    """Return the host's kernel, distribution, container, memory and huge pages in a few lines.
+
+    A fact that is not known says why.
+    """
 
     def memory() -> str:
         sizes = [facts.memory.value(key) for key in ("MemTotal", "MemAvailable")]
@@ -325,8 +363,10 @@ def _text(read: Callable[[], str]) -> str:
 
 
 def _pools(facts: Facts) -> Iterable[tuple[str, str]]:
-    """Return (page size, counts of all, free and promised pages) as texts, for each page size. If
-    the pools are unknown, return one pair that says why."""
+    """Return (page size, counts of all, free and promised pages) as texts, for each page size.
+
+    If the pools are unknown, return one pair that says why.
+    """
 
     def text(size: int) -> str:
         counts = known(pools[size])

@@ -52,8 +52,10 @@ def memory_figure(memory_map: MemoryMap) -> Html:
 
 
 def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
-    """Draw the two bars of one place, now and with the launch, with notes. In place of an unknown
-    bar a sentence says why."""
+    """Draw the two bars of one place, now and with the launch, with notes.
+
+    In place of an unknown bar a sentence says why.
+    """
     if isinstance(place.now, Unknown):
         return element("p", element("strong", place.name), f": unknown: {place.now.reason}")
     total = place.now.total_bytes
@@ -72,7 +74,12 @@ def _place(memory_map: MemoryMap, place: MemoryPlace) -> Html:
 
 
 def _bar_svg(label: str, bar: Bar, share: float) -> Html:
-    """Draw one bar. label: for a screen reader. share: how wide, as a part of the page (0 to 1)."""
+    """Draw one bar.
+
+    Args:
+        label: For a screen reader.
+        share: How wide, as a part of the page (0 to 1).
+    """
     size = bar.parts_bytes
     parts = ", ".join(f"{KINDS[p.key].name} {format_bytes(p.bytes)}" for p in bar.parts)
     shapes, at = [], 0
@@ -93,8 +100,12 @@ def _bar_svg(label: str, bar: Bar, share: float) -> Html:
 
 
 def _membar(label: str, share: float, shapes: Sequence[Html]) -> Html:
-    """Draw a bar from its shapes. share: how wide, as a part of the page (0 to 1), 1% at least.
-    label: its text for a screen reader."""
+    """Draw a bar from its shapes.
+
+    Args:
+        share: How wide, as a part of the page (0 to 1), 1% at least.
+        label: Its text for a screen reader.
+    """
     width = f"{max(1.0, share * 100):.4f}%"
     about = {"role": "img", "aria_label": label}
     return element("svg", *shapes, class_="membar", width=width, height=BAR_HEIGHT, **about)
@@ -166,8 +177,14 @@ def _patterns() -> Html:
 
 
 class LockedMemory(NamedTuple):
-    """What equal processes register, and may lock. names: of the processes. wanted: bytes to
-    register. limit_bytes: bytes they may lock; None for no limit. have: the limit in words."""
+    """What equal processes register, and may lock.
+
+    Attributes:
+        names: Of the processes.
+        wanted: Bytes to register.
+        limit_bytes: Bytes they may lock; None for no limit.
+        have: The limit in words.
+    """
 
     names: tuple[str, ...]
     wanted: Demand | Unknown
@@ -176,8 +193,13 @@ class LockedMemory(NamedTuple):
 
 
 def locked_of(facts: Facts, needs: LaunchNeeds | None) -> list[LockedMemory]:
-    """Return the memory that each process registers and may lock, as memlock.limit judges it. Equal
-    processes share one entry. [] without a launch."""
+    """Return the memory that each process registers and may lock, as memlock.limit judges it.
+
+    Equal processes share one entry.
+
+    Returns:
+        [] without a launch.
+    """
     by_key: dict[object, LockedMemory] = {}
     if needs is None:
         return []
@@ -203,7 +225,10 @@ def locked_figure(locked: Sequence[LockedMemory]) -> Html:
 
 def _locked(each: LockedMemory, whole: int) -> Html:
     """Draw the registered memory of equal processes, with a line at their limit if that is less.
-    whole: bytes that fill the width."""
+
+    Args:
+        whole: Bytes that fill the width.
+    """
     name = fold(each.names)
     head = element("h3", name)
     if isinstance(each.wanted, Unknown):
@@ -227,8 +252,10 @@ _CURVE_WIDTH, _CURVE_HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 360, 230, 42, 12, 10
 
 
 def capacity_figure(capacity: Capacity) -> Html:
-    """Draw a server's tiers, then the curve and the table of a workload's rounds. Without rounds a
-    sentence says why no curve is drawn."""
+    """Draw a server's tiers, then the curve and the table of a workload's rounds.
+
+    Without rounds a sentence says why no curve is drawn.
+    """
     parts = [_tiers(capacity)]
     if not capacity.rounds:
         caption_text = (
@@ -269,8 +296,10 @@ def _bounds(bounds: Bounds | Unknown, shown: Callable[[int], str] = "{:,}".forma
 
 
 def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
-    """Draw one line for each of ``tiers`` over the rounds, with its span as a pale area. The
-    nearest tier is drawn last, so it is on top if lines meet."""
+    """Draw one line for each of ``tiers`` over the rounds, with its span as a pale area.
+
+    The nearest tier is drawn last, so it is on top if lines meet.
+    """
     shapes = _grid(rounds)
     for tier in reversed(tiers):
         at = _colour(rounds, tier)
@@ -342,8 +371,11 @@ def _points(points: Iterable[tuple[float, float]]) -> str:
 
 
 def _curve_key(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
-    """Return the key of the curve: mark and name of each tier. rounds: all that are drawn, which
-    give each tier its colour."""
+    """Return the key of the curve: mark and name of each tier.
+
+    Args:
+        rounds: All that are drawn, which give each tier its colour.
+    """
     items = []
     for name in tiers:
         at = _colour(rounds, name)
@@ -405,7 +437,11 @@ def _box_of(topology: Topology, device: TopologyDevice) -> int | None:
 
 def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
     """Return the nearest level (a key of ``LEVELS``) of a GPU's paths to NICs, and the NICs at that
-    level. None if no path is known."""
+    level.
+
+    Returns:
+        None if no path is known.
+    """
     paths = {nic: path for (its, nic), path in topology.paths.items() if its == gpu}
     known = [path for path in paths.values() if isinstance(path, str)]
     for level in (level for level in LEVELS if level in known):
@@ -414,8 +450,11 @@ def nearest(topology: Topology, gpu: str) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _node_box(topology: Topology, name: str, numa_node: int | None) -> Html:
-    """Draw the box of one NUMA node: its GPUs, its NICs, and lines to the nearest. numa_node: None
-    for devices on no known node."""
+    """Draw the box of one NUMA node: its GPUs, its NICs, and lines to the nearest.
+
+    Args:
+        numa_node: None for devices on no known node.
+    """
     gpus = [gpu for gpu in topology.gpus if _box_of(topology, gpu) == numa_node]
     nics = [nic for nic in topology.nics if _box_of(topology, nic) == numa_node]
     about = [name]
@@ -448,7 +487,9 @@ def _lines(
     topology: Topology, gpus: Sequence[TopologyDevice], nics: Sequence[TopologyDevice]
 ) -> tuple[list[Html], list[str]]:
     """Return lines from each GPU to its nearest NICs among ``nics``, and a sentence for each GPU.
-    GPUs without a known path are left out."""
+
+    GPUs without a known path are left out.
+    """
     rows = max(len(gpus), len(nics))
     lines, sentences = [], []
     for at, gpu in enumerate(gpus):
@@ -487,7 +528,8 @@ def _short(text: str) -> str:
 
 def _key(topology: Topology) -> Html:
     """Return the key of the lines that are drawn, then sentences on GPUs whose nearest NICs are all
-    on another node."""
+    on another node.
+    """
     drawn, far = set(), []
     for gpu in topology.gpus:
         best = nearest(topology, gpu.name)

@@ -30,10 +30,14 @@ MAP_TOPICS = ("memory", "hugetlb", "numa")
 
 
 class PartName(NamedTuple):
-    """How a part of a bar is named and drawn. letter: a capital for huge pages.
+    """How a part of a bar is named and drawn.
 
-    shade: the character that fills it in a terminal, unlike its neighbours'. colour: in a terminal.
-    pattern: over the colour on a page (page.css has it too), for memory that no process uses."""
+    Attributes:
+        letter: A capital for huge pages.
+        shade: The character that fills it in a terminal, unlike its neighbours'.
+        colour: In a terminal.
+        pattern: Over the colour on a page (page.css has it too), for memory that no process uses.
+    """
 
     letter: str
     name: str
@@ -68,7 +72,11 @@ OVER = "less: asked for, and not there"
 
 
 class BarPart(NamedTuple):
-    """One part of a bar. key: of ``KINDS``."""
+    """One part of a bar.
+
+    Attributes:
+        key: Of ``KINDS``.
+    """
 
     key: str
     bytes: int
@@ -77,8 +85,10 @@ class BarPart(NamedTuple):
 class Bar(NamedTuple):
     """The memory of one place, in parts.
 
-    total_bytes: MemTotal; None for memory that may come from any NUMA node. over_bytes: by how much
-    the parts exceed ``total_bytes``, so by how much memory is missing."""
+    Attributes:
+        total_bytes: MemTotal; None for memory that may come from any NUMA node.
+        over_bytes: By how much the parts exceed ``total_bytes``, so by how much memory is missing.
+    """
 
     total_bytes: int | None
     parts: tuple[BarPart, ...]
@@ -94,7 +104,11 @@ class Bar(NamedTuple):
 
 
 class MemoryPlace(NamedTuple):
-    """The memory of the host or of a NUMA node. after: with the launch; None without a launch."""
+    """The memory of the host or of a NUMA node.
+
+    Attributes:
+        after: With the launch; None without a launch.
+    """
 
     name: str
     now: Bar | Unknown
@@ -106,8 +120,12 @@ class MemoryPlace(NamedTuple):
 
 
 class MemoryMap(NamedTuple):
-    """Where memory goes. places: the NUMA nodes, then memory that is bound to no node, and last the
-    whole host. Only the host if it has a single node, or its nodes are unknown."""
+    """Where memory goes.
+
+    Attributes:
+        places: The NUMA nodes, then memory that is bound to no node, and last the whole host. Only
+            the host if it has a single node, or its nodes are unknown.
+    """
 
     places: tuple[MemoryPlace, ...]
 
@@ -124,7 +142,12 @@ class MemoryMap(NamedTuple):
 
 
 class TableRow(NamedTuple):
-    """A row of the table of parts. key: of ``KINDS``; None for a sum. sizes: bytes by place."""
+    """A row of the table of parts.
+
+    Attributes:
+        key: Of ``KINDS``; None for a sum.
+        sizes: Bytes by place.
+    """
 
     key: str | None
     name: str
@@ -143,7 +166,10 @@ def known_bars(places: Iterable[MemoryPlace]) -> dict[str, Bar]:
 
 def table_rows(bars: Collection[Bar]) -> list[TableRow]:
     """Return a row for each kind of part, then one for the excess, if any, and one for the whole
-    memory. Nothing if no part is known."""
+    memory.
+
+    Nothing if no part is known.
+    """
     rows = [
         TableRow(key, KINDS[key].name, tuple(bar.bytes_of(key) for bar in bars))
         for key in KINDS
@@ -157,8 +183,13 @@ def table_rows(bars: Collection[Bar]) -> list[TableRow]:
 
 
 class _Memory(NamedTuple):
-    """A place as it was read. pools: by page size (pages that others hold, free pages).
-    allowed_bytes: what the memory cgroup still allows. reserve_bytes: to be left for the system."""
+    """A place as it was read.
+
+    Attributes:
+        pools: By page size (pages that others hold, free pages).
+        allowed_bytes: What the memory cgroup still allows.
+        reserve_bytes: To be left for the system.
+    """
 
     total_bytes: int
     available_bytes: int
@@ -169,8 +200,11 @@ class _Memory(NamedTuple):
 
 
 def memory_map(facts: Facts, takes: Sequence[Take] | Unknown | None) -> MemoryMap:
-    """Return where the host's memory goes; a NUMA node without memory is left out. takes: what the
-    launch takes, Unknown if that is not known; None without a launch."""
+    """Return where the host's memory goes; a NUMA node without memory is left out.
+
+    Args:
+        takes: What the launch takes, Unknown if that is not known; None without a launch.
+    """
     topic = facts.topic("hugetlb")
     hugetlb = topic if isinstance(topic, Unknown) else topic.hugetlb
     host = _place("host", _host(facts, hugetlb), takes)
@@ -196,7 +230,11 @@ def _bound(takes: Sequence[Take], numa_node: int | None) -> tuple[Take, ...]:
 def _place(
     name: str, memory: _Memory | Unknown, takes: Sequence[Take] | Unknown | None
 ) -> MemoryPlace:
-    """Return one place with its memory now and with the launch. takes: None without a launch."""
+    """Return one place with its memory now and with the launch.
+
+    Args:
+        takes: None without a launch.
+    """
     if isinstance(memory, Unknown):
         return MemoryPlace(name, memory, None if takes is None else memory)
     now = _bar(memory, ())
@@ -206,8 +244,12 @@ def _place(
 
 
 def _bar(memory: _Memory, takes: Sequence[Take]) -> Bar | Unknown:
-    """Return the bar of a memory once ``takes`` are taken from it. Unknown if huge pages are taken
-    from pools that are unknown, or if the pools are larger than the memory."""
+    """Return the bar of a memory once ``takes`` are taken from it.
+
+    Returns:
+        Unknown if huge pages are taken from pools that are unknown, or if the pools are larger than
+        the memory.
+    """
     available = memory.available_bytes
     rest = memory.total_bytes - available
     pools: Mapping[int, tuple[int, int]] = {}
@@ -291,7 +333,11 @@ def _host(facts: Facts, hugetlb: HugeTlb | Unknown) -> _Memory | Unknown:
 def _node(
     numa_node: int, total: int | Unknown, available: int | Unknown, hugetlb: HugeTlb | Unknown
 ) -> _Memory | Unknown:
-    """Return the memory of one NUMA node. total, available: in bytes."""
+    """Return the memory of one NUMA node.
+
+    Args:
+        total, available: In bytes.
+    """
     total, available = known(total), known(available)
     if available > total:
         return Unknown(f"node {numa_node}: more is available than there is ({total} bytes)")
@@ -318,7 +364,10 @@ def _pools(
     hugetlb: HugeTlb | Unknown, share: Callable[[Pool], tuple[int, int] | Unknown]
 ) -> Mapping[int, tuple[int, int]] | Unknown:
     """Return (pages held by others, pages free) by page size; {} if the kernel has no huge pages.
-    share: gives both for one pool."""
+
+    Args:
+        share: Gives both for one pool.
+    """
     pools = known(hugetlb).pools
     if isinstance(pools, Unknown) and pools.absent:
         return {}
@@ -334,9 +383,11 @@ OWNERS |= {MemoryKind.ARENA: "arena", MemoryKind.LOCAL_BUFFER: "buffer"}
 class Take(NamedTuple):
     """Memory that a process takes and keeps.
 
-    owner: l2, segment, arena, buffer or other. page_bytes: page size of the HugeTLB pool that it
-    comes from, None for regular memory. numa_node: the node that it is bound to, None if it is not
-    bound."""
+    Attributes:
+        owner: l2, segment, arena, buffer or other.
+        page_bytes: Page size of the HugeTLB pool that it comes from, None for regular memory.
+        numa_node: The node that it is bound to, None if it is not bound.
+    """
 
     owner: str
     bytes: int
@@ -353,8 +404,10 @@ def memory_of(judged_host: JudgedHost) -> MemoryMap:
 
 
 def launch_takes(sized: Sized) -> tuple[Take, ...] | Unknown:
-    """Return the memory that each mapping of the launch takes, or why that is Unknown. If the
-    launch is known between two bounds, the upper one is taken."""
+    """Return the memory that each mapping of the launch takes, or why that is Unknown.
+
+    If the launch is known between two bounds, the upper one is taken.
+    """
     for process in sized.needs.processes:
         for size in (process.regular_bytes, process.hugetlb_bytes):
             if isinstance(size, Unknown):
@@ -390,8 +443,13 @@ def draws_blocks(encoding: str | None) -> bool:
 
 
 def bars_text(memory_map: MemoryMap, paint: Paint, width: int, plain: bool) -> str:
-    """Return bars, their notes, and a table of all parts in bytes; no final newline. paint: colours
-    a text, (text, colour). width: in columns. plain: ASCII only."""
+    """Return bars, their notes, and a table of all parts in bytes; no final newline.
+
+    Args:
+        paint: Colours a text, (text, colour).
+        width: In columns.
+        plain: ASCII only.
+    """
     lines = ["Memory after this launch" if memory_map.with_launch else "Memory of this host"]
     for place in memory_map.places:
         lines += _place_text(memory_map, place, paint, width, plain)
@@ -406,7 +464,11 @@ def bars_text(memory_map: MemoryMap, paint: Paint, width: int, plain: bool) -> s
 def _place_text(
     memory_map: MemoryMap, place: MemoryPlace, paint: Paint, width: int, plain: bool
 ) -> list[str]:
-    """Return the lines of one place: name and size, bar, and notes. plain: ASCII only."""
+    """Return the lines of one place: name and size, bar, and notes.
+
+    Args:
+        plain: ASCII only.
+    """
     if isinstance(place.now, Unknown):
         return _lines(f"{place.name}: unknown: {clean(place.now.reason)}", width)
     bar = place.shown
@@ -433,8 +495,10 @@ def _lines(text: str, width: int) -> list[str]:
 
 
 def _bar_text(bar: Bar, paint: Paint, width: int, plain: bool) -> str:
-    """Return a bar to scale between brackets, ``width`` columns wide. Memory that is missing stands
-    behind an end mark."""
+    """Return a bar to scale between brackets, ``width`` columns wide.
+
+    Memory that is missing stands behind an end mark.
+    """
     inside = width - 2 - bool(bar.over_bytes)
     counts = columns_of([part.bytes for part in bar.parts], inside)
     cells = [
@@ -498,8 +562,11 @@ def _table(places: Sequence[MemoryPlace], width: int) -> str:
 
 
 def columns_of(sizes: Sequence[int], width: int) -> list[int]:
-    """Return columns in proportion to ``sizes``, ``width`` in all. Every size above 0 has at least
-    one. If more than ``width`` sizes are above 0, only the largest have a column, one each."""
+    """Return columns in proportion to ``sizes``, ``width`` in all.
+
+    Every size above 0 has at least one. If more than ``width`` sizes are above 0, only the largest
+    have a column, one each.
+    """
     filled = [at for at, size in enumerate(sizes) if size > 0]
     first = sorted(filled, key=lambda at: (-sizes[at], at))[: max(0, width)]
     columns = [int(at in first) for at in range(len(sizes))]

@@ -53,9 +53,14 @@ CHECKS = {
 class TopologyAnswer(NamedTuple):
     """All that ``topology`` shows.
 
-    root: the name of the host or capture that was read. source: the launch, "" without one.
-    measures: whether the installed Mooncake was asked, too. findings: of the checks in ``CHECKS``.
-    status: the worst of all. processes: of the launch."""
+    Attributes:
+        root: The name of the host or capture that was read.
+        source: The launch, "" without one.
+        measures: Whether the installed Mooncake was asked, too.
+        findings: Of the checks in ``CHECKS``.
+        status: The worst of all.
+        processes: Of the launch.
+    """
 
     root: str
     source: str
@@ -74,8 +79,12 @@ def topology_answer(
 ) -> TopologyAnswer:
     """Read the host and return the answer; asks the installed Mooncake if ``measure``.
 
-    root: the host to read, "/" or a capture. short: name each process by its role alone, if all
-    roles differ. Raises UsageError."""
+    Raises UsageError.
+
+    Args:
+        root: The host to read, "/" or a capture.
+        short: Name each process by its role alone, if all roles differ.
+    """
     host = open_host(root, timeout_seconds)
     sized = size_within(launch, host, timeout_seconds)
     if isinstance(sized, Unknown):
@@ -97,7 +106,8 @@ def topology_answer(
 
 def use_roles(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
     """Return the needs with each process named by its role alone, if ``short`` and if all roles
-    differ; else unchanged."""
+    differ; else unchanged.
+    """
     processes = needs.processes
     if not short or len({each.role for each in processes}) < len(processes):
         return needs
@@ -111,7 +121,10 @@ def _checks() -> list[tuple[Check, Judge]]:
 
 def _status(findings: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:
     """Return the worst status: of the findings, of the measurement, of processes left without a
-    device. PASS if nothing is wrong or nothing was judged."""
+    device.
+
+    PASS if nothing is wrong or nothing was judged.
+    """
     seen = {finding.status for finding in findings}
     if any(isinstance(view.measured, Unknown) or isinstance(view.view, Unknown) for view in views):
         seen.add(Status.UNKNOWN)
@@ -128,7 +141,8 @@ WITHOUT_CUDA = "mooncake-transfer-engine-non-cuda"
 
 class Engine(NamedTuple):
     """The installed Mooncake: its interpreter, and name and version of its wheel ("" if no wheel
-    says so)."""
+    says so).
+    """
 
     interpreter: str
     wheel: str
@@ -142,9 +156,13 @@ class Engine(NamedTuple):
 class MooncakeView(NamedTuple):
     """Processes for which Mooncake chooses the same, and its choice.
 
-    processes: their names. release: the Mooncake version whose rule applies, "" for the newest
-    known. view: the predicted choice. measured: the installed library's answer; None if it was not
-    asked. differs: (location, predicted, measured) for each location that differs."""
+    Attributes:
+        processes: Their names.
+        release: The Mooncake version whose rule applies, "" for the newest known.
+        view: The predicted choice.
+        measured: The installed library's answer; None if it was not asked.
+        differs: (location, predicted, measured) for each location that differs.
+    """
 
     processes: tuple[str, ...]
     release: str
@@ -171,8 +189,11 @@ def views_of(
 ) -> tuple[MooncakeView, ...]:
     """Predict which NICs Mooncake chooses, for each group of processes that get the same choice.
 
-    If ``needs`` is None, any process of this host is meant. root: the host on which the installed
-    library is asked too; None not to ask."""
+    If ``needs`` is None, any process of this host is meant.
+
+    Args:
+        root: The host on which the installed library is asked too; None not to ask.
+    """
     processes = (ANY_PROCESS,) if needs is None else needs.rdma_processes
     version = "" if needs is None else needs.mooncake_version
     if not version and isinstance(engine, Engine):
@@ -281,7 +302,10 @@ def _view_notes(
 
 def _left_out_notes(topology: Topology, group: MooncakeView) -> Iterator[str]:
     """Yield a note for GPUs of a group's processes that have a nearer, usable NIC that is not in
-    use. Yields nothing if the launch does not choose the NICs itself."""
+    use.
+
+    Yields nothing if the launch does not choose the NICs itself.
+    """
     names = group.devices.names
     if isinstance(names, Unknown) or not names or group.devices.chosen in _WITHOUT_NAMES:
         return
@@ -306,8 +330,10 @@ def _left_out_notes(topology: Topology, group: MooncakeView) -> Iterator[str]:
 
 
 def _segment_notes(needs: LaunchNeeds | None, group: MooncakeView) -> Iterator[str]:
-    """Yield a note on processes whose segment is split over several NUMA nodes. A rank that is
-    bound to one node may have its segment on that node, and is not named."""
+    """Yield a note on processes whose segment is split over several NUMA nodes.
+
+    A rank that is bound to one node may have its segment on that node, and is not named.
+    """
     split: dict[tuple[int, ...], list[str]] = {}
     for process in needs.processes if needs is not None else ():
         if process.name in group.processes and splits_segment(process) is True:
@@ -321,11 +347,16 @@ def _segment_notes(needs: LaunchNeeds | None, group: MooncakeView) -> Iterator[s
 
 
 def topology_of(facts: Facts, needs: LaunchNeeds | None) -> Topology:
-    """Return the NUMA nodes, GPUs and NICs of the host, and their paths. A list that could not be
-    read is empty; nothing is raised for it.
+    """Return the NUMA nodes, GPUs and NICs of the host, and their paths.
+
+    A list that could not be read is empty; nothing is raised for it.
 
     GPUs are numbered as NVML does, which is in PCI order; those that this process may not use are
-    left out, if that is known. needs: tells which processes use a device; None without a launch."""
+    left out, if that is known.
+
+    Args:
+        needs: Tells which processes use a device; None without a launch.
+    """
     addresses, users = physical_gpus(facts.gpus), _users(facts, needs)
     if isinstance(addresses, Unknown):
         addresses = tuple(gpu.address for gpu in facts.gpus.on_pci)
@@ -349,7 +380,11 @@ def natural(name: str) -> tuple[str, int]:
 
 
 def _gpu(facts: Facts, index: int, address: str, users: tuple[str, ...]) -> TopologyDevice:
-    """Return one GPU for the drawing. address: on PCI; index: for the name (``GPU0``)."""
+    """Return one GPU for the drawing.
+
+    Args:
+        address: On PCI; index: for the name (``GPU0``).
+    """
     function = next((each for each in facts.gpus.on_pci if each.address == address), None)
     seen = () if isinstance(facts.gpus.nvml, Unknown) else facts.gpus.nvml.gpus
     nvml = next((gpu for gpu in seen if gpu.address == address), None)
@@ -399,7 +434,10 @@ def _port(port: Port) -> str:
 
 def _users(facts: Facts, needs: LaunchNeeds | None) -> dict[str, tuple[str, ...]]:
     """Map each PCI address of a GPU and each NIC name to the names of the processes that use it.
-    Empty without a launch."""
+
+    Returns:
+        Empty without a launch.
+    """
     users: dict[str, tuple[str, ...]] = {}
     if needs is None:
         return users
@@ -423,10 +461,15 @@ def _path(facts: Facts, address: str, nic: str) -> str | Unknown:
 class TopologyDevice(NamedTuple):
     """A GPU or an RDMA device.
 
-    device_kind: gpu or nic. name: ``GPU0`` or ``mlx5_0``. address: on PCI, or "". numa_node: None
-    if the firmware does not say. what: model and, of a NIC, its ports (``NVIDIA H20``, ``mlx5 400
-    Gb/s ACTIVE``). used_by: names of the launch's processes that use it, () if none. active:
-    whether a port of the NIC is active; False for a GPU."""
+    Attributes:
+        device_kind: Gpu or nic.
+        name: ``GPU0`` or ``mlx5_0``.
+        address: On PCI, or "".
+        numa_node: None if the firmware does not say.
+        what: Model and, of a NIC, its ports (``NVIDIA H20``, ``mlx5 400 Gb/s ACTIVE``).
+        used_by: Names of the launch's processes that use it, () if none.
+        active: Whether a port of the NIC is active; False for a GPU.
+    """
 
     device_kind: str
     name: str
@@ -438,7 +481,12 @@ class TopologyDevice(NamedTuple):
 
 
 class TopologyNode(NamedTuple):
-    """A NUMA node. cpus: as the kernel lists them. memory_bytes: MemTotal."""
+    """A NUMA node.
+
+    Attributes:
+        cpus: As the kernel lists them.
+        memory_bytes: MemTotal.
+    """
 
     numa_node: int
     cpus: str | Unknown
@@ -446,8 +494,11 @@ class TopologyNode(NamedTuple):
 
 
 class Topology(NamedTuple):
-    """NUMA nodes, GPUs and NICs of a host, and the PCI path between each GPU and NIC. paths: (GPU
-    name, NIC name) -> PIX, PXB, PHB, NODE or SYS; Unknown if not known."""
+    """NUMA nodes, GPUs and NICs of a host, and the PCI path between each GPU and NIC.
+
+    Attributes:
+        paths: (GPU name, NIC name) -> PIX, PXB, PHB, NODE or SYS; Unknown if not known.
+    """
 
     nodes: tuple[TopologyNode, ...]
     gpus: tuple[TopologyDevice, ...]

@@ -73,8 +73,11 @@ def _shown_findings(answer: TopologyAnswer) -> list[Finding]:
 
 
 def preferred_nics(answer: TopologyAnswer) -> dict[str, tuple[str, ...]]:
-    """Return the NICs that Mooncake prefers for each GPU, by GPU name. If several processes have a
-    GPU, the first one's NICs are taken. A GPU without a known choice is left out."""
+    """Return the NICs that Mooncake prefers for each GPU, by GPU name.
+
+    If several processes have a GPU, the first one's NICs are taken. A GPU without a known choice is
+    left out.
+    """
     names = {gpu.address: gpu.name for gpu in answer.topology.gpus}
     chosen: dict[str, tuple[str, ...]] = {}
     for group in answer.views:
@@ -118,7 +121,11 @@ def _view_lines(view: View, width: int) -> list[str]:
 
 
 def _lines_at(name: str, place: Location, width: int) -> list[str]:
-    """Return the lines of one location. name: the location's, padded to its column."""
+    """Return the lines of one location.
+
+    Args:
+        name: The location's, padded to its column.
+    """
     if isinstance(place.preferred, Unknown):
         return wrapped(f"  {name}  not known: {clean(place.preferred.reason)}", width)
     if not place.preferred and not place.others:
@@ -229,7 +236,11 @@ ASCII, LINES = tuple("-|++++"), tuple("─│┌┐└┘")
 
 def boxes(topology: Topology, width: int, strokes: tuple[str, ...]) -> list[str]:
     """Draw a box for each NUMA node with devices, one for all other nodes, one for devices without
-    a node. strokes: the characters of a frame, ``ASCII`` or ``LINES``."""
+    a node.
+
+    Args:
+        strokes: The characters of a frame, ``ASCII`` or ``LINES``.
+    """
     devices = (*topology.gpus, *topology.nics)
     only = topology.nodes[0].numa_node if len(topology.nodes) == 1 else None
     # On a host with one node that is where everything is, named or not.
@@ -338,8 +349,10 @@ def matrix(
 ) -> list[str]:
     """Draw the matrix of PCI paths between GPUs and NICs, with a legend; [] without a GPU or a NIC.
 
-    preferred: by GPU name, the NICs that get a star. Alike rows are joined; alike columns as well
-    on a host with many devices. The matrix is split if it is too wide."""
+    Args:
+        preferred: By GPU name, the NICs that get a star. Alike rows are joined; alike columns as
+            well on a host with many devices. The matrix is split if it is too wide.
+    """
     gpus = [gpu.name for gpu in topology.gpus]
     nics = [nic.name for nic in topology.nics]
     if not gpus or not nics:
