@@ -7,11 +7,10 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.root import CALLS_FILE, NOWHERE, Root
-from checks.framework.unknown import NoFile, Unknown, known, or_unknown
+from checks.framework.unknown import NoFile, Unknown, or_unknown, require
 
 # What a recorded host may take; the largest of hwloc's have 12,000 entries and 10 MB. Each bound
 # is held before what it bounds is built: some hundred bytes can be packed to ask for gigabytes.
@@ -339,21 +338,21 @@ class TreeRoot(Root):
 
     @or_unknown
     def text(self, name: str) -> str | Unknown:
-        real = known(self.link(name))
+        real = require(self.link(name))
         if real in self._files:
             return self._files[real].decode("utf-8", "replace")
         return NoFile(f"{name}: Is a directory")
 
     @or_unknown
     def names(self, name: str) -> tuple[str, ...] | Unknown:
-        real = known(self.link(name))
+        real = require(self.link(name))
         if real in self._entries:
             return tuple(sorted(self._entries[real]))
         return Unknown(f"{name}: Not a directory", absent=True)
 
     @or_unknown
     def mode(self, name: str) -> int | Unknown:
-        real = known(self.link(name))
+        real = require(self.link(name))
         plain = stat.S_IFDIR | 0o755 if real in self._entries else stat.S_IFREG | 0o644
         return self._modes.get(real, plain)
 

@@ -6,11 +6,11 @@ Source: Linux cgroups(7), cgroup_namespaces(7).
 """
 
 import re
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 
 MEMBERSHIPS = "/proc/self/cgroup"
 MOUNTS = "/proc/self/mountinfo"
@@ -93,7 +93,7 @@ def _read_memberships(root: Root) -> str | Unknown:
     Returns:
         Unknown if a line names no cgroup.
     """
-    content = known(root.text(MEMBERSHIPS))
+    content = require(root.text(MEMBERSHIPS))
     lines = filter(str.strip, content.splitlines())
     if not all(_MEMBERSHIP.fullmatch(line) for line in lines):
         return Unknown(f"{MEMBERSHIPS}: not a list of cgroups: {content.strip()[:40]!r}")

@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from checks.framework.finding import (
     NO_LAUNCH,
@@ -27,16 +27,15 @@ from checks.framework.finding import (
     Status,
     UnjudgedError,
     skip,
-    unknown,
+    unknown_finding,
 )
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown, UnknownFactError, UnreadTopic, UnreadTopicError
 
 _OPTIONAL = "As root"
 _SECTIONS = ("Outcomes", "What follows", "What to do", "Read or seen in")
 _ORDER = "the first lines of checks/framework/check.py"
-Kind = TypeVar("Kind", Consequence, Status)
+Word = TypeVar("Word", Consequence, Status)
 
 
 class Page(NamedTuple):
@@ -105,7 +104,7 @@ def _consequences(path: str, text: str) -> list[Consequence]:
     return [_member(Consequence, word, f"{path}: ## What follows") for word in text.split(", or ")]
 
 
-def _member(enumeration: type[Kind], word: str, place: str) -> Kind:
+def _member(enumeration: type[Word], word: str, place: str) -> Word:
     try:
         return enumeration(word)
     except ValueError:
@@ -210,7 +209,7 @@ class CheckSet:
                 except UnjudgedError as error:
                     findings.append(error.args[0])
                 except (UnknownFactError, UnreadTopicError) as error:
-                    findings = [unknown("host", error.fact)]
+                    findings = [unknown_finding("host", error.fact)]
                 return [each if each.check else each._replace(check=id_) for each in findings]
 
             folder = os.path.dirname(function.__globals__["__file__"])

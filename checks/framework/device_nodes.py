@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 
 T = TypeVar("T")
 RDMA_DEVICES = "/sys/class/infiniband"
@@ -19,7 +19,7 @@ NVIDIA = "0x10de"
 @or_unknown
 def device_numa_nodes(root: Root) -> dict[str, int | None] | Unknown:
     """Return the NUMA node of every RDMA device; None for those that name none, as soft-RoCE."""
-    return {name: known(device_numa_node(root, name)) for name in known(device_names(root))}
+    return {name: require(device_numa_node(root, name)) for name in require(device_names(root))}
 
 
 def device_names(root: Root) -> tuple[str, ...] | Unknown:
@@ -58,7 +58,7 @@ def gpu_numa_nodes(root: Root) -> tuple[int | None, ...] | Unknown:
     """
     nodes: list[int | None] = []
     driven = driver_gpus(root)
-    for address in known(pci_addresses(root)):
+    for address in require(pci_addresses(root)):
         folder = f"{PCI_DEVICES}/{address}"
         vendor, code = (_if_exists(root.word(f"{folder}/{name}")) for name in ("vendor", "class"))
         shown = vendor == NVIDIA and code is not None and code[:6] in DISPLAY_CLASSES
@@ -73,4 +73,4 @@ def _if_exists(fact: T | Unknown) -> T | None:
 
     Raises UnknownFactError else.
     """
-    return known(none_if_absent(fact, None))
+    return require(none_if_absent(fact, None))

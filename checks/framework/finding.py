@@ -7,9 +7,8 @@ at, the good included, and nothing decides later what it meant.
 from collections.abc import Callable
 from enum import Enum
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import OpenVariable, Unknown
 
 P = ParamSpec("P")
@@ -160,7 +159,7 @@ class Finding(NamedTuple):
         """Return the same subject as a warning."""
         return self._with_status(Status.WARN, text, advice, settings, more)
 
-    def unknown(self, why: str | Unknown, **more: Any) -> "Finding":
+    def undecided(self, why: str | Unknown, **more: Any) -> "Finding":
         """Return the same subject as unknown.
 
         Args:
@@ -199,14 +198,14 @@ class Finding(NamedTuple):
         more.setdefault("settings", settings or self.settings)
         return self._replace(status=status, text=text, **more)
 
-    def known(self, fact: T | Unknown, why: str = "") -> T:
+    def require(self, fact: T | Unknown, why: str = "") -> T:
         """Return the fact; raise UnjudgedError if it is Unknown.
 
         Args:
             why: Prefix of the reason.
         """
         if isinstance(fact, Unknown):
-            raise UnjudgedError(self.unknown(fact.of(why)))
+            raise UnjudgedError(self.undecided(fact.of(why)))
         return fact
 
 
@@ -248,7 +247,7 @@ def skip(text: str = NO_LAUNCH, subject: str = "host") -> Finding:
     return Finding("", Status.SKIP, subject, text=text)
 
 
-def unknown(
+def unknown_finding(
     subject: str, why: str | Unknown, have: str = "", need: str = "", *, check: str = ""
 ) -> Finding:
     """Return a finding that says why a subject is unknown.
@@ -256,4 +255,4 @@ def unknown(
     Args:
         check: Its id, if no runner adds it.
     """
-    return Finding(check, Status.PASS, subject, have, need).unknown(why)
+    return Finding(check, Status.PASS, subject, have, need).undecided(why)

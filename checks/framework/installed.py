@@ -5,8 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-
-from checks.framework.record import NamedTuple
+from typing import NamedTuple
 
 
 class Installed(NamedTuple):

@@ -6,10 +6,9 @@ could not be resolved is Unknown with the variable's name, and a check that meet
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from checks.framework.pages import ProcessId, Region, Usage
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 
 

@@ -3,8 +3,7 @@
 
 from collections.abc import Mapping
 from enum import Enum
-
-from checks.framework.record import NamedTuple
+from typing import NamedTuple
 
 
 class Spot(NamedTuple):

@@ -1,9 +1,8 @@
 """Asks a root each question once, and keeps the answers: one state of the host, and a capture."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root, call_key
 from checks.framework.unknown import Unknown
 

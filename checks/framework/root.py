@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
 
-from checks.framework.unknown import NoFile, Unknown, known, none_if_absent, or_unknown
+from checks.framework.unknown import NoFile, Unknown, none_if_absent, or_unknown, require
 from checks.framework.written_numbers import kernel_count, kernel_number
 
 MOST_ERRNO = 4096  # include/linux/err.h, MAX_ERRNO
@@ -85,7 +85,7 @@ class Root:
         Args:
             parse: Returns the number, None for any other text.
         """
-        content = known(self.text(name))
+        content = require(self.text(name))
         number = parse(content)
         wrong = Unknown(f"{name}: not a number: {content.strip()[:40]!r}")
         return wrong if number is None else number
@@ -97,7 +97,7 @@ class Root:
     @or_unknown
     def word(self, name: str) -> str | Unknown:
         """Read a file's content without the white space around it."""
-        return known(self.text(name)).strip()
+        return require(self.text(name)).strip()
 
     def names(self, name: str) -> tuple[str, ...] | Unknown:
         """Return the entries of a folder, sorted."""

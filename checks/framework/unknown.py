@@ -7,9 +7,7 @@ instead of passing.
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Literal, NoReturn, ParamSpec, TypeVar
-
-from checks.framework.record import NamedTuple
+from typing import Literal, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 
 class Inside(NamedTuple):
@@ -98,7 +96,7 @@ class UnknownFactError(_MissingError):
     """A fact was needed and is Unknown; ``or_unknown`` and the runner of checks catch this."""
 
 
-def known(fact: T | Unknown) -> T:
+def require(fact: T | Unknown) -> T:
     """Return the fact; raise UnknownFactError if it could not be read."""
     if isinstance(fact, Unknown):
         raise UnknownFactError(fact)
@@ -114,7 +112,7 @@ def none_if_absent(fact: T | Unknown, nothing: N) -> T | N | Unknown:
 
 
 def or_unknown(function: Callable[P, T]) -> Callable[P, T | Unknown]:
-    """Decorate a function: if ``known`` raises inside, the Unknown fact becomes the result."""
+    """Decorate a function: if ``require`` raises inside, the Unknown fact becomes the result."""
 
     @wraps(function)
     def call(*arguments: P.args, **named: P.kwargs) -> T | Unknown:

@@ -1,12 +1,11 @@
 """GPU facts: what PCI shows, what NVML says, and how the kernel lets RDMA reach GPU memory."""
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 from checks.pci.facts import PciFunction, read_accelerators
 
 DRIVER_VERSION = "/proc/driver/nvidia/version"
@@ -127,7 +126,7 @@ def read_gpus(root: Root, needs: LaunchNeeds | None) -> GpuFacts:
 
 @or_unknown
 def _device_nodes(root: Root) -> tuple[str, ...] | Unknown:
-    names = known(root.names("/dev"))
+    names = require(root.names("/dev"))
     return tuple(name for name in names if re.fullmatch(r"nvidia\d{1,4}", name, re.ASCII))
 
 
@@ -164,7 +163,7 @@ def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown
 @or_unknown
 def _nvml(root: Root) -> Nvml | Unknown:
     """Read the recorded or live answer of NVML."""
-    answer = known(root.call("gpus.nvml"))
+    answer = require(root.call("gpus.nvml"))
     wrong = Unknown("gpus.nvml: not a record of GPUs")
     if not isinstance(answer, dict):
         return wrong
@@ -192,7 +191,7 @@ def _nvml_gpu(device: dict[str, Any]) -> NvmlGpu:
 @or_unknown
 def _abilities(root: Root) -> tuple[CudaAbility, ...] | Unknown:
     """Read the flags of each GPU that CUDA gave; a flag that it did not give is None."""
-    answer = known(root.call("gpus.cuda_attributes"))
+    answer = require(root.call("gpus.cuda_attributes"))
     if not isinstance(answer, list) or not all(isinstance(entry, dict) for entry in answer):
         return Unknown("gpus.cuda_attributes: not a list of GPUs")
     pairs = ((entry.get(name) for name in ("rdma", "dma_buf")) for entry in answer)

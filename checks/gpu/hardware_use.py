@@ -1,7 +1,7 @@
 """Which GPU, NICs and NUMA nodes of this host a process of the launch uses."""
 
 from checks.framework.needs import GPU_RESOURCES, GivenGpus, LaunchNeeds, ProcessNeeds
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.gpu.facts import GpuFacts
 from checks.pci.facts import PciFunction
 from checks.rdma.facts import RdmaFacts
@@ -38,7 +38,7 @@ def nics_in_use(rdma: RdmaFacts, needs: LaunchNeeds) -> tuple[str, ...] | Unknow
 @or_unknown
 def nic_node(rdma: RdmaFacts, name: str) -> int | Unknown | None:
     """Return the NUMA node of an RDMA device, as Mooncake reads it; None if it names none."""
-    nic = next((nic for nic in known(rdma.nics) if nic.name == name), None)
+    nic = next((nic for nic in require(rdma.nics) if nic.name == name), None)
     return Unknown(f"{name}: no such RDMA device") if nic is None else nic.node
 
 
@@ -98,8 +98,8 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
     An entry that names no GPU ends the list, as in CUDA. Which GPUs a pod is given is not known:
     the first GPUs of the host are taken.
     """
-    physical = known(physical_gpus(gpus))
-    visible_to_container = known(container_gpu_addresses(gpus, process))
+    physical = require(physical_gpus(gpus))
+    visible_to_container = require(container_gpu_addresses(gpus, process))
     setting = visible_setting(gpus, process)
     if setting is None or isinstance(setting, Unknown):
         return visible_to_container if setting is None else setting
@@ -108,7 +108,7 @@ def visible_gpus(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str, ...] | Unk
         if entry.strip().isdecimal():
             address = _by_number(entry.strip(), visible_to_container)
         else:
-            address = known(_named_gpu(entry.strip(), physical, gpus))
+            address = require(_named_gpu(entry.strip(), physical, gpus))
         if address is None or address not in visible_to_container:
             break
         chosen.append(address)
@@ -122,13 +122,13 @@ def container_gpu_addresses(gpus: GpuFacts, process: ProcessNeeds) -> tuple[str,
 
     All GPUs of the host if nothing limits them; () if it asks for another maker's.
     """
-    asked = known(container_gpus(process))
+    asked = require(container_gpus(process))
     if asked is not None and lacks_resource(gpus, asked):
         return ()
-    physical = known(physical_gpus(gpus))
+    physical = require(physical_gpus(gpus))
     if asked is None or not asked.names:
         return physical[: asked.number] if asked is not None else physical
-    named = [known(_named_gpu(name, physical, gpus)) for name in asked.names]
+    named = [require(_named_gpu(name, physical, gpus)) for name in asked.names]
     return tuple(address for address in physical if address in named)
 
 
@@ -169,7 +169,7 @@ def _named_gpu(entry: str, physical: tuple[str, ...], gpus: GpuFacts) -> str | U
     if entry.startswith("MIG-"):
         return Unknown(f"CUDA_VISIBLE_DEVICES names the MIG instance {entry}")
     if entry.startswith("GPU-"):
-        uuids = zip(physical, known(gpus.nvml).gpus, strict=True)
+        uuids = zip(physical, require(gpus.nvml).gpus, strict=True)
         return next((address for address, gpu in uuids if (gpu.uuid or "").startswith(entry)), None)
     return _by_number(entry, physical) if entry.isdecimal() else None
 
@@ -215,7 +215,7 @@ def gpu_processes(needs: LaunchNeeds) -> list[ProcessNeeds]:
 @or_unknown
 def gpu_function(gpus: GpuFacts, process: ProcessNeeds) -> PciFunction | Unknown | None:
     """Return the PCI function of the process's GPU; None if CUDA shows it no such GPU."""
-    visible = known(visible_gpus(gpus, process))
+    visible = require(visible_gpus(gpus, process))
     if process.gpu is None or process.gpu >= len(visible):
         return None
     address = visible[process.gpu]

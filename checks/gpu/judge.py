@@ -20,7 +20,7 @@ from checks.framework.finding import (
     or_unjudged,
     passed,
     skip,
-    unknown,
+    unknown_finding,
 )
 from checks.framework.fold import fold, fold_alike, fold_names
 from checks.framework.needs import (
@@ -31,7 +31,7 @@ from checks.framework.needs import (
     running_with_last,
 )
 from checks.framework.units import GIB, Quantity, format_bytes
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import leading_integer
 from checks.gpu.facts import DRIVER_VERSION, IMEX_CHANNELS, MEMORY_PEERS, GpuFacts, NvmlGpu
 from checks.gpu.hardware_use import (
@@ -68,9 +68,9 @@ NVML_ERRORS = {
 def driver(gpus: GpuFacts) -> Iterable[Finding]:
     """Judge whether NVIDIA's driver answers."""
     finding = passed("NVIDIA driver", need="an answer of NVML")
-    if gpus.kernel_module == "" and not finding.known(gpus.nvidia):
+    if gpus.kernel_module == "" and not finding.require(gpus.nvidia):
         return [skip("no NVIDIA GPU is visible here")]
-    nvml = finding.known(gpus.nvml)
+    nvml = finding.require(gpus.nvml)
     if not nvml.error:
         module_type = gpus.kernel_module if isinstance(gpus.kernel_module, str) else ""
         parts = [nvml.driver, f"{module_type} kernel module" if module_type else ""]
@@ -81,7 +81,9 @@ def driver(gpus: GpuFacts) -> Iterable[Finding]:
         evidence.append(Evidence(DRIVER_VERSION, gpus.kernel_module_version))
     finding = finding._replace(have=text, evidence=tuple(evidence))
     if nvml.code not in NVML_ERRORS:
-        return [finding.unknown(f"NVML gives no answer ({text}), so nothing is known of the GPUs")]
+        return [
+            finding.undecided(f"NVML gives no answer ({text}), so nothing is known of the GPUs")
+        ]
     settings = (Setting(Kind.MODULE, "nvidia", ""),) if nvml.code == DRIVER_NOT_LOADED else ()
     return [finding.failed(f"no CUDA program starts: {text}", advice, settings)]
 
@@ -110,7 +112,7 @@ def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
         return [passed("launch", "uses no GPU")]
     groups: dict[tuple[str | None, tuple[str, GivenGpus | None] | None], list[ProcessNeeds]] = {}
     for process in processes:
-        setting, container = passed("launch").known(visible_setting(gpus, process)), None
+        setting, container = passed("launch").require(visible_setting(gpus, process)), None
         if (asked := container_gpus(process)) is not None or process.runtime in NOT_GIVEN:
             place = "" if process.container is None else process.container.origin
             container = place, asked if isinstance(asked, GivenGpus) else None
@@ -133,7 +135,7 @@ def _judge_accelerators(needs: LaunchNeeds) -> Iterable[Finding]:
             ranks.setdefault(process.accelerator, []).append(process.name)
     for device, names in ranks.items():
         why = f"how many {device.upper()}s are here is not read"
-        yield unknown(fold_names(names), why, need=f"{len(names)} {device.upper()}s")
+        yield unknown_finding(fold_names(names), why, need=f"{len(names)} {device.upper()}s")
 
 
 def _judge_vllm(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
@@ -208,7 +210,7 @@ def _judge_shared_gpu(place: str, processes: list[ProcessNeeds]) -> Finding | No
         if finding is not None:
             return finding
     whole = _judge_together(place, processes)
-    return whole and whole.unknown(
+    return whole and whole.undecided(
         "the launch ends processes between them: which of them take it at one time is not known"
     )
 
@@ -326,7 +328,7 @@ def _judge_group(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFa
             )
     visible, here = visible_gpus(gpus, processes[0]), container_gpu_addresses(gpus, processes[0])
     if isinstance(visible, Unknown):
-        return finding.unknown(visible.of("which GPUs are visible is not known: "))
+        return finding.undecided(visible.of("which GPUs are visible is not known: "))
     assert not isinstance(here, Unknown)
     seen = len(visible)
     finding = finding._replace(have=Quantity(f"{seen or 'none'} visible", seen, "GPUs"))
@@ -335,7 +337,7 @@ def _judge_group(processes: list[ProcessNeeds], setting: str | None, gpus: GpuFa
             return finding
         advice = f"give it GPUs: {_give_more(container.runtime)}"
         why = f"the container at {container.origin} is given {NOT_GIVEN[container.runtime]}"
-        return finding._replace(have="").unknown(Unknown(why, advice=advice))
+        return finding._replace(have="").undecided(Unknown(why, advice=advice))
     end = "ranks without a GPU end with CUDA error: invalid device ordinal"
     evidence = (Evidence("GPUs that this process may use", ", ".join(here) or "none"),)
     none = "no CUDA device is available to any rank"
@@ -376,13 +378,13 @@ def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, Nvml
         UnjudgedError: If there are none, or they are not known.
     """
     finding = passed("GPUs")
-    if not finding.known(gpus.nvidia) or physical_gpus(gpus) == ():
+    if not finding.require(gpus.nvidia) or physical_gpus(gpus) == ():
         raise UnjudgedError(skip("no NVIDIA GPU is visible here"))
-    nvml = finding.known(gpus.nvml)
-    finding.known(Unknown(f"NVML: {nvml.error}") if nvml.error else None)
+    nvml = finding.require(gpus.nvml)
+    finding.require(Unknown(f"NVML: {nvml.error}") if nvml.error else None)
     used = {gpu.address or f"GPU {n}": gpu for n, gpu in enumerate(nvml.gpus)}
     if needs is not None:
-        shown = ((p.gpu, finding.known(visible_gpus(gpus, p))) for p in gpu_processes(needs))
+        shown = ((p.gpu, finding.require(visible_gpus(gpus, p))) for p in gpu_processes(needs))
         taken = [at[index] for index, at in shown if index is not None and index < len(at)]
         used = {address: used[address] for address in taken}
     if not used:
@@ -415,7 +417,7 @@ def _busy(subject: str, gpu: NvmlGpu) -> Finding:
     """Judge whether processes run on a GPU, or more of its memory than IDLE_BYTES is used."""
     finding = passed(subject, need=format_bytes(IDLE_BYTES, "at most {} used"))
     if gpu.used_bytes is None or gpu.memory_bytes is None:
-        return finding.unknown("NVML does not say what is used")
+        return finding.undecided("NVML does not say what is used")
     have = f"{format_bytes(gpu.used_bytes)} of {format_bytes(gpu.memory_bytes)} used"
     running = gpu.processes or 0
     if running:
@@ -446,7 +448,7 @@ def imex(needs: LaunchNeeds, gpus: GpuFacts, rdma: RdmaFacts) -> Iterable[Findin
     channels = gpus.imex_channels
     finding = passed("IMEX channels", need="1 channel")
     if isinstance(channels, Unknown):
-        return [finding.unknown(channels)]
+        return [finding.undecided(channels)]
     if channels:
         return [finding._replace(have=", ".join(channels))]
     channel_file = f"{IMEX_CHANNELS}/channel0"
@@ -475,7 +477,7 @@ def peer_memory(
     processes = [process for process in some if process.rdma is not None]
     if not processes:
         return [passed("launch", "registers no GPU memory")]
-    if not passed("launch").known(gpus.nvidia):
+    if not passed("launch").require(gpus.nvidia):
         if any(gpu.vendor == AMD for gpu in gpus.on_pci):
             return fold(_judge_reach_amd(process, gpus, rdma, needs) for process in processes)
         judged = "only NVIDIA's and AMD's GPUs are judged here"
@@ -532,11 +534,11 @@ def _judge_reach_amd(
     """
     off = leading_integer(process.environment.get(NO_HIP_DMA_BUF, "0")) != 0
     finding = passed(process.name, need=f"{AMD_PEER} in {MEMORY_PEERS}, or dma-buf")
-    peer = AMD_PEER in finding.known(gpus.memory_peers)
+    peer = AMD_PEER in finding.require(gpus.memory_peers)
     finding = finding._replace(have=f"{AMD_PEER} {'is there' if peer else 'is not there'}")
     if peer and off:
         return finding
-    names = finding.known(nics_of(rdma, needs, process))
+    names = finding.require(nics_of(rdma, needs, process))
     paging = {
         nic.name: nic.driver not in WITHOUT_PAGING and nic.verbs.pages_on_demand
         for nic in rdma.present
@@ -549,7 +551,7 @@ def _judge_reach_amd(
         why = "whether this Mooncake has dma-buf for AMD's GPUs"
         if any(isinstance(pages, Unknown) for pages in paging.values()):
             why += ", and the NICs page on demand (ibv_devinfo -v: ODP_SUPPORT),"
-        return finding.unknown(f"{why} is not known")
+        return finding.undecided(f"{why} is not known")
     setting = Setting(Kind.ENVIRONMENT, NO_HIP_DMA_BUF, "1")
     text = (
         f"by dma-buf {', '.join(pinning)} pin the whole KV cache and hold a second copy of it in "
@@ -585,7 +587,7 @@ def _judge_peer_memory(finding: Finding, system: SystemFacts, gpus: GpuFacts) ->
         return finding._replace(have=f"{name} loaded")
     for fact in facts:
         if isinstance(fact, Unknown):
-            return finding.unknown(fact)
+            return finding.undecided(fact)
     advice = "load nvidia_peermem on the host"
     if _dma_buf_problem(system, gpus) is None:
         advice += ", or set WITH_NVIDIA_PEERMEM=0: dma-buf works here"
@@ -613,7 +615,7 @@ def _judge_dma_buf(finding: Finding, system: SystemFacts, gpus: GpuFacts) -> Fin
     if problem is None:
         return finding._replace(have=f"{have}, attribute 124 = 1")
     if isinstance(problem, Unknown):
-        return finding.unknown(problem.of("whether the GPUs can do dma-buf is not known: "))
+        return finding.undecided(problem.of("whether the GPUs can do dma-buf is not known: "))
     unset = Setting(Kind.ENVIRONMENT, "WITH_NVIDIA_PEERMEM", "", "0")
     return finding.failed(
         f"{problem}: no NIC can be opened for a GPU, and the server ends",
@@ -635,7 +637,7 @@ def _dma_buf_problem(system: SystemFacts, gpus: GpuFacts) -> str | Unknown | Non
     kernel = system.kernel
     if not isinstance(kernel, Unknown) and kernel < DMA_BUF_KERNEL:
         return f"Linux {kernel[0]}.{kernel[1]} registers no dma-buf"
-    abilities = known(gpus.abilities)
+    abilities = require(gpus.abilities)
     if any(ability.dma_buf is False for ability in abilities):
         return "CUDA says that a GPU has no dma-buf (attribute 124 = 0)"
     if not abilities or any(ability.dma_buf is None for ability in abilities):

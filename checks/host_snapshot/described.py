@@ -11,10 +11,9 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.archive import TreeRoot
-from checks.framework.record import NamedTuple
 from checks.framework.root import CALLS_FILE
 from checks.framework.units import GIB, KIB, MIB, TIB, format_bytes, parse_size
 from checks.framework.unknown import Unknown

@@ -12,8 +12,8 @@ import shlex
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import GIB, KIB, MIB
 from checks.framework.unknown import Unknown

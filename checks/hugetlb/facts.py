@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from operator import add
+from typing import NamedTuple
 
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.hugetlb.boot import (
     RUN,
     SYSCTL_FOLDERS,
@@ -66,7 +66,7 @@ class HugetlbFacts(NamedTuple):
     @property
     @or_unknown
     def memory_available_bytes(self) -> int | Unknown:
-        return known(self.meminfo).value("MemAvailable")
+        return require(self.meminfo).value("MemAvailable")
 
 
 def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
@@ -97,7 +97,7 @@ def read_hugetlb_facts(root: Root, needs: LaunchNeeds | None) -> HugetlbFacts:
 def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
     """Add up the free blocks of each node by order, over its zones, from /proc/buddyinfo."""
     by_node: dict[int, tuple[int, ...]] = {}
-    for line in known(root.text(BUDDYINFO)).splitlines():
+    for line in require(root.text(BUDDYINFO)).splitlines():
         # "Node 0, zone   Normal   4381  1093 ..."
         head, comma, rest = line.partition(",")
         fields, counts = head.split(), rest.split()[2:]
@@ -113,6 +113,6 @@ def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
 
 @or_unknown
 def _word_in_brackets(root: Root, name: str) -> str | Unknown:
-    _, opening, rest = known(root.text(name)).partition("[")
+    _, opening, rest = require(root.text(name)).partition("[")
     word, closing, _ = rest.partition("]")
     return word if opening and closing else Unknown(f"{name}: no choice in brackets")

@@ -9,9 +9,9 @@ first rank's arena fits and starves it); such a pool is judged ``FAILS``.
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 from checks.framework.pages import Pages, Spot, Usage
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 
 # A bound process is granted a mapping on the pages of its own node, wherever its shares then lie.

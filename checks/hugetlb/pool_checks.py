@@ -17,7 +17,7 @@ from checks.framework.finding import (
     or_unjudged,
     passed,
     skip,
-    unknown,
+    unknown_finding,
 )
 from checks.framework.needs import LaunchNeeds, sizes_to_lower
 from checks.framework.pages import Pages, Spot
@@ -32,7 +32,7 @@ from checks.framework.units import (
     format_page_size,
     round_up,
 )
-from checks.framework.unknown import Unknown, known, unread
+from checks.framework.unknown import Unknown, require, unread
 from checks.hugetlb.boot import (
     choose_sysctl_file,
     is_sysctl_file,
@@ -96,7 +96,7 @@ def wanted_pages(needs: LaunchNeeds | None) -> PageNeed:
         UnjudgedError: If they are none or not known.
     """
     launch = the_launch(needs)
-    passed("launch").known(launch.usages)
+    passed("launch").require(launch.usages)
     wanted = PageNeed(launch)
     if not any(wanted.everything.values()):
         raise UnjudgedError(skip(NO_PAGES))
@@ -166,7 +166,7 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: PageNeed) -> Finding:
     if isinstance(stock, Unknown):
         total = None if isinstance(hugepages, Unknown) else hugepages.total_pages
         have = "" if total is None else f"{total} pages in the pool"
-        return unknown(subject, stock, have, need)
+        return unknown_finding(subject, stock, have, need)
     formula = pool_terms(wanted, spot)
     barred = tuple(_bar_evidence(facts, hugepages, spot))
     evidence = (*_evidence(hugepages, spot), *barred)
@@ -190,7 +190,7 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: PageNeed) -> Finding:
         return finding.warned(text, advice, settings)
     if stock.most_pages < start and spot.node is None and stock.most_pages >= taken:
         text = f"{taken} pages are in use at most, and where they come to lie is not known"
-        return finding.unknown(text, advice=advice, settings=settings)
+        return finding.undecided(text, advice=advice, settings=settings)
     if stock.most_pages < start:
         text = f"{start - stock.most_pages} pages are missing: {_consequence(spot)}"
         return finding.failed(text, advice, settings)
@@ -198,7 +198,7 @@ def _judge_spot(spot: Spot, facts: HugetlbFacts, wanted: PageNeed) -> Finding:
         f"between {stock.least_pages} and {stock.most_pages} pages can be had here, as reserved "
         f"and surplus pages are on no node until they are used; {start} are needed to be sure"
     )
-    return finding.unknown(text, advice=advice, settings=settings)
+    return finding.undecided(text, advice=advice, settings=settings)
 
 
 def _consequence(spot: Spot) -> str:
@@ -312,7 +312,7 @@ def page_size(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
                 advice or "unset MC_STORE_USE_HUGEPAGE",
             )
         else:
-            yield unknown(name, hugepages)
+            yield unknown_finding(name, hugepages)
 
 
 @CHECKS.check("hugetlb.cgroup-limit", wanted_pages)
@@ -325,7 +325,7 @@ def cgroup_limit(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
         unread_pool = hugepages if isinstance(hugepages, Unknown) else None
         limit = hugetlb.limits.get(spot.page_size_bytes, unread_pool)
         finding = _judge_limit(subject, limit, need_bytes, page_terms(wanted.needs, spot))
-        touched = touched_pages(known(wanted.needs.usages), spot)
+        touched = touched_pages(require(wanted.needs.usages), spot)
         left = limit.left_bytes if isinstance(limit, HugeTlbLimit) and not limit.refuses else 0
         if finding.status is Status.FAIL and 0 < touched * spot.page_size_bytes <= left:
             text = (
@@ -343,7 +343,7 @@ def _judge_limit(
     """Judge whether the tightest hugetlb limit of the cgroup allows the bytes that are needed."""
     need = format_bytes(need_bytes)
     if isinstance(limit, Unknown):
-        return unknown(subject, limit, need=need)
+        return unknown_finding(subject, limit, need=need)
     if limit is None:
         return passed(subject, "no limit", need, formula)
     have = format_bytes(limit.left_bytes, "{} allowed")
@@ -409,17 +409,17 @@ def _judge_room(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> 
     page = spot.page_size_bytes
     finding = passed(f"{format_page_size(page)} pages{spot.where}")
     if target.now_pages is None:
-        source = finding.known(facts.hugetlb.pool(page)).source
-        return finding.unknown(f"{source}: the kernel shows no pool of node {spot.node}")
+        source = finding.require(facts.hugetlb.pool(page)).source
+        return finding.undecided(f"{source}: the kernel shows no pool of node {spot.node}")
     missing = target.pages - target.now_pages
     need = Quantity(f"{missing} more pages ({format_bytes(missing * page)})", missing, "pages")
     finding = finding._replace(need=need)
     room = room_bytes(spot, facts.memory_available_bytes, facts.node_free_bytes)
-    free_bytes = finding.known(room)
+    free_bytes = finding.require(room)
     blocks = _whole_blocks(facts, spot)
     have = format_bytes(free_bytes, "{} that can become huge pages")
     if isinstance(blocks, Unknown) and missing * page <= free_bytes:
-        return finding._replace(have=have).unknown(blocks)
+        return finding._replace(have=have).undecided(blocks)
     formula = f"{target.pages} to set - {target.now_pages} now"
     finding = finding._replace(have=have, formula=formula)
     if not isinstance(blocks, Unknown):
@@ -493,7 +493,7 @@ def _judge_boot(page: int, wanted: PageNeed, hugetlb: HugetlbFacts, contained: b
     need = counted(pages, "pages")
     finding = passed(f"{format_page_size(page)} pages", "none set at boot", need)
     if hugetlb.boot_unread is not None and not contained:
-        return unknown(finding.subject, hugetlb.boot_unread.reason, need=need)
+        return unknown_finding(finding.subject, hugetlb.boot_unread.reason, need=need)
     writers = hugetlb.boot_writers(page)
     later = pages_after_boot(writers, page, default)
     at_boot = 0 if later is None else later[0]

@@ -6,13 +6,13 @@ Documentation/mm/hugetlbfs_reserv.rst (available = free - reserved).
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from checks.framework.finding import Evidence
 from checks.framework.pages import Pages
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import GIB, KIB
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.numa.nodes import (
     NODES,
     NUMA_STATUS,
@@ -70,7 +70,7 @@ class Pool(NamedTuple):
         pages that the kernel may still make.
         """
         free = max(0, self.free_pages - self.reserved_pages)
-        return free + known(self.surplus_allowance_pages(memory_available_bytes))
+        return free + require(self.surplus_allowance_pages(memory_available_bytes))
 
     def surplus_allowance_pages(self, memory_available_bytes: int | Unknown) -> int | Unknown:
         """Return the surplus pages that the kernel may still make, by overcommit and free memory.
@@ -163,17 +163,19 @@ def _barred_nodes(root: Root) -> Mapping[int, Evidence] | Unknown:
 def _sysfs_pool(root: Root, page_size_bytes: int) -> Pool | Unknown:
     """Read one pool from /sys/kernel/mm/hugepages."""
     folder = f"{POOLS}/hugepages-{page_size_bytes // KIB}kB"
-    total, free = known(_counts(root, folder))
-    reserved, surplus = (known(root.count(f"{folder}/{x}_hugepages")) for x in ("resv", "surplus"))
+    total, free = require(_counts(root, folder))
+    reserved, surplus = (
+        require(root.count(f"{folder}/{x}_hugepages")) for x in ("resv", "surplus")
+    )
     overcommit = root.count(f"{folder}/nr_overcommit_hugepages")
-    nodes = known(_node_pools(root, page_size_bytes))
+    nodes = require(_node_pools(root, page_size_bytes))
     return Pool(page_size_bytes, folder, total, free, reserved, surplus, overcommit, nodes)
 
 
 @or_unknown
 def _counts(root: Root, folder: str) -> NodePool | Unknown:
     """Read all and free pages of the pool or the node's share in ``folder``."""
-    total, free = (known(root.count(f"{folder}/{name}_hugepages")) for name in ("nr", "free"))
+    total, free = (require(root.count(f"{folder}/{name}_hugepages")) for name in ("nr", "free"))
     if free > total:
         return Unknown(f"{folder}: {free} pages are free of {total}: read while it changed")
     return NodePool(total, free)
@@ -182,14 +184,14 @@ def _counts(root: Root, folder: str) -> NodePool | Unknown:
 @or_unknown
 def _node_pools(root: Root, page_size_bytes: int) -> Mapping[int, NodePool] | Unknown:
     """Read the share of one page size's pool on each NUMA node that has pools."""
-    known(root.entries(NODES))
+    require(root.entries(NODES))
     pools: dict[int, NodePool] = {}
     for number in numa_nodes(root):
         folder = f"{NODES}/node{number}/hugepages/hugepages-{page_size_bytes // KIB}kB"
         total = root.count(f"{folder}/nr_hugepages")
         # A node without memory has no pools; one that cannot be read is another matter.
         if not (isinstance(total, Unknown) and total.absent):
-            pools[number] = known(_counts(root, folder))
+            pools[number] = require(_counts(root, folder))
     return pools
 
 
@@ -202,11 +204,11 @@ def _meminfo_pool(root: Root, page_size_bytes: int, meminfo: Meminfo) -> Pool | 
         page_size_bytes: The default size.
     """
     total, free, reserved = (
-        known(meminfo.value(f"HugePages_{row}")) for row in ("Total", "Free", "Rsvd")
+        require(meminfo.value(f"HugePages_{row}")) for row in ("Total", "Free", "Rsvd")
     )
     surplus = meminfo.values.get("HugePages_Surp", 0)  # kernels before 2.6.24 make none
     overcommit = root.count("/proc/sys/vm/nr_overcommit_hugepages")
     if isinstance(overcommit, Unknown) and overcommit.absent:
         overcommit = 0  # a kernel without the setting makes no surplus pages
-    nodes = known(_node_pools(root, page_size_bytes))
+    nodes = require(_node_pools(root, page_size_bytes))
     return Pool(page_size_bytes, meminfo.source, total, free, reserved, surplus, overcommit, nodes)

@@ -7,13 +7,13 @@ Source: Documentation/admin-guide/cgroup-v2.rst (HugeTLB), cgroup-v1/hugetlb.rst
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from checks.framework.cgroup_mounts import cgroup_limit, own_mount
 from checks.framework.pages import Spot
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import kernel_size
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.hugetlb.fit import Stock
 from checks.hugetlb.pools import HugeTlb, Pool
 
@@ -47,7 +47,7 @@ def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | 
     for folder in mount.folders:
         for part in ("", "rsvd."):
             stem = f"{folder}/hugetlb.{kernel_size(page_size_bytes)}B.{part}"
-            left = known(_bytes_left(root, stem + limit_name, stem + used_name))
+            left = require(_bytes_left(root, stem + limit_name, stem + used_name))
             if left is None:
                 continue
             if tightest is None or left < tightest.left_bytes:
@@ -59,10 +59,10 @@ def hugetlb_limit(root: Root, page_size_bytes: int) -> HugeTlbLimit | Unknown | 
 
 @or_unknown
 def _bytes_left(root: Root, limit_file: str, used_file: str) -> int | Unknown | None:
-    limit = known(cgroup_limit(root, limit_file))
+    limit = require(cgroup_limit(root, limit_file))
     if limit is None or limit >= V1_UNLIMITED_BYTES:
         return None
-    return max(0, limit - known(root.count(used_file)))
+    return max(0, limit - require(root.count(used_file)))
 
 
 Limits = Mapping[int, HugeTlbLimit | Unknown | None]
@@ -95,12 +95,12 @@ def stock_of(
         hugepages = hugetlb.pool(spot.page_size_bytes)
         if isinstance(hugepages, Unknown) and hugepages.absent and hugetlb.page_sizes_complete:
             return Stock(0, 0)  # a size that the kernel was seen not to have
-        usable = known(hugetlb.usable_nodes(known(hugepages)))
+        usable = require(hugetlb.usable_nodes(require(hugepages)))
         if spot.nodes:
             here = set(spot.nodes).intersection(usable)
-            return _stock_on(known(hugepages), here, memory_available_bytes)
+            return _stock_on(require(hugepages), here, memory_available_bytes)
         limit = limits.get(spot.page_size_bytes)
-        return _pool_stock(known(hugepages), usable, limit, memory_available_bytes)
+        return _pool_stock(require(hugepages), usable, limit, memory_available_bytes)
 
     return {spot: at(spot) for spot in spots}
 
@@ -126,11 +126,11 @@ def _pool_stock(
     Args:
         usable: Nodes that are not barred.
     """
-    pages = known(hugepages.available_pages(memory_available_bytes))
+    pages = require(hugepages.available_pages(memory_available_bytes))
     stock = Stock(pages, pages)
     if len(usable) < len(hugepages.nodes):
-        stock = known(_stock_on(hugepages, usable, memory_available_bytes))
-    limit = known(limit)
+        stock = require(_stock_on(hugepages, usable, memory_available_bytes))
+    limit = require(limit)
     if limit is not None:
         left = limit.left_bytes // hugepages.page_size_bytes
         kills = not limit.refuses and left < stock.least_pages
@@ -154,4 +154,4 @@ def _stock_on(
         return Stock(0, 0)
     least = max(0, here - hugepages.reserved_pages)
     most = max(0, here - max(0, hugepages.reserved_pages - elsewhere))
-    return Stock(least, most + known(hugepages.surplus_allowance_pages(memory_available_bytes)))
+    return Stock(least, most + require(hugepages.surplus_allowance_pages(memory_available_bytes)))

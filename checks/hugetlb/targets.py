@@ -1,10 +1,10 @@
 """What pools must be set to for a launch, never less than now, and whether that memory is free."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from checks.framework.finding import Kind, Setting
 from checks.framework.pages import Pages, Spot
-from checks.framework.record import NamedTuple
 from checks.framework.units import KIB, format_bytes, format_page_size
 from checks.framework.unknown import Unknown
 from checks.hugetlb.pools import POOLS, HugeTlb, Pool

@@ -7,13 +7,12 @@ asks for nothing where CAP_IPC_LOCK is in effect in the initial user namespace.
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.cgroup_mounts import cgroup_limit, own_mount
 from checks.framework.needs import CAPABILITIES, LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import kernel_count
 from checks.limits.runtimes import (
     Daemon,
@@ -59,13 +58,13 @@ class ThreadFacts(NamedTuple):
 @or_unknown
 def _system_threads(root: Root) -> tuple[Ceiling, ...] | Unknown:
     """Read the kernel's ceilings of threads, and how many threads run."""
-    load = known(root.text(LOAD))
+    load = require(root.text(LOAD))
     # The fourth field: running and all threads, of the whole system in a container too.
     fields = load.split()
     used = kernel_count(fields[3].partition("/")[2]) if len(fields) > 3 else None
     if used is None:
         return Unknown(f"{LOAD}: has no count of threads: {load.strip()[:40]!r}")
-    return tuple(Ceiling(name, known(root.count(name)), used) for name in (THREADS_MAX, PID_MAX))
+    return tuple(Ceiling(name, require(root.count(name)), used) for name in (THREADS_MAX, PID_MAX))
 
 
 def field(answer: object, name: str) -> Any:
@@ -74,7 +73,7 @@ def field(answer: object, name: str) -> Any:
     Raises:
         UnknownFactError: If a fact that it needs is not known.
     """
-    answer = known(answer)
+    answer = require(answer)
     return answer.get(name) if isinstance(answer, dict) else None
 
 
@@ -91,9 +90,9 @@ def _pids_cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
     ceilings = []
     for folder in mount.folders:
         name = f"{folder}/pids.max"
-        limit = known(cgroup_limit(root, name))
+        limit = require(cgroup_limit(root, name))
         if limit is not None:
-            ceilings.append(Ceiling(name, limit, known(root.count(f"{folder}/pids.current"))))
+            ceilings.append(Ceiling(name, limit, require(root.count(f"{folder}/pids.current"))))
     return tuple(ceilings)
 
 
@@ -108,7 +107,7 @@ def _user_threads(processes: object) -> int | Unknown:
 @or_unknown
 def _cpus(root: Root) -> int | Unknown:
     """Count the CPUs that this process may run on."""
-    return len(known(read_allowed(root).cpus)) or Unknown(f"{STATUS}: an empty Cpus_allowed_list")
+    return len(require(read_allowed(root).cpus)) or Unknown(f"{STATUS}: an empty Cpus_allowed_list")
 
 
 # Daemons that start containers or jobs, as /proc/PID/status names them (15 characters at most).
@@ -234,7 +233,7 @@ class LimitFacts(NamedTuple):
     @or_unknown
     def effective(self, bit: int) -> bool | Unknown:
         """Return whether a capability is in effect here, as the kernel's ``capable()`` says."""
-        if not known(self.effective_capabilities) >> bit & 1:
+        if not require(self.effective_capabilities) >> bit & 1:
             return False
         return self.initial_user_namespace
 
@@ -266,21 +265,21 @@ def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
 @or_unknown
 def _mappable(root: Root) -> int | Unknown:
     """Return the most bytes of one mapping: all memory and swap (mm/util.c, seen on 6.18)."""
-    table = known(read_whole_meminfo(root))
-    return known(table.value("MemTotal")) + known(table.value("SwapTotal"))
+    table = require(read_whole_meminfo(root))
+    return require(table.value("MemTotal")) + require(table.value("SwapTotal"))
 
 
 @or_unknown
 def status_rows(content: str | Unknown) -> dict[str, str] | Unknown:
     """Return the rows of ``/proc/PID/status`` as name -> value."""
-    rows = (line.partition(":") for line in known(content).splitlines())
+    rows = (line.partition(":") for line in require(content).splitlines())
     return {name: value.strip() for name, colon, value in rows if colon}
 
 
 @or_unknown
 def _euid(status: dict[str, str] | Unknown) -> int | Unknown:
     """Return the effective user id, the second of the four in a status file."""
-    ids = known(status).get("Uid", "").split()
+    ids = require(status).get("Uid", "").split()
     if len(ids) < 2 or not ids[1].isdecimal():
         return Unknown(f"{STATUS}: has no Uid")
     return int(ids[1])
@@ -288,7 +287,7 @@ def _euid(status: dict[str, str] | Unknown) -> int | Unknown:
 
 @or_unknown
 def _mask(status: dict[str, str] | Unknown, name: str) -> int | Unknown:
-    bits = known(status).get(name, "")
+    bits = require(status).get(name, "")
     # The kernel writes 64 bits; a longer number than that could not even be printed.
     good = re.fullmatch("[0-9a-fA-F]{1,16}", bits)
     return int(bits, 16) if good else Unknown(f"{STATUS}: has no {name}")
@@ -302,7 +301,7 @@ def _initial_namespace(root: Root, identity: object) -> bool | Unknown:
     """
     if isinstance(identity, dict) and isinstance(identity.get("user_namespace"), str):
         return bool(identity["user_namespace"] == INITIAL_USER_NAMESPACE)
-    lines = [line.split() for line in known(root.text(UID_MAP)).splitlines() if line.strip()]
+    lines = [line.split() for line in require(root.text(UID_MAP)).splitlines() if line.strip()]
     if not lines or any(len(line) != 3 for line in lines):
         return Unknown(f"{UID_MAP}: not a map of user ids")
     return lines == [_WHOLE_RANGE]

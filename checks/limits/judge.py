@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from checks.framework.check import CheckSet, the_launch
 from checks.framework.finding import (
@@ -16,7 +17,7 @@ from checks.framework.finding import (
     or_unjudged,
     passed,
     skip,
-    unknown,
+    unknown_finding,
 )
 from checks.framework.fold import fold
 from checks.framework.needs import (
@@ -28,7 +29,6 @@ from checks.framework.needs import (
     is_root,
 )
 from checks.framework.pages import MemoryKind
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, KIB, Quantity, counted, format_bytes
 from checks.framework.unknown import RUN_INSIDE, Unknown
 from checks.limits.facts import (
@@ -106,7 +106,7 @@ def _judge_files(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
     asked = SGLANG_FILES if process.program == "sglang" else USUAL_FILES
     need = counted(asked, "files")
     if isinstance(limit, Unknown):
-        unseen = unknown(process.name, limit, need=need)
+        unseen = unknown_finding(process.name, limit, need=need)
         if process.runtime not in _TAKE_LIMITS:
             return unseen
         advice = "run this check inside the container, or set nofile for it"
@@ -192,12 +192,12 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
     for row, limit in limits.sizes.items():
         before = UNBOUNDED if outside else limit
         start = start_limit(SIZE_ROWS[row], before, process, limits, system)
-        soft = finding.known(start.limit).soft
+        soft = finding.require(start.limit).soft
         if soft is not None and not (row == STACK_SIZE and soft <= USUAL_STACK_BYTES):
             bounded.append((row, start.by, soft))
     if not bounded:
         return finding
-    mapped = finding.known(process.regular_bytes) + finding.known(process.hugetlb_bytes)
+    mapped = finding.require(process.regular_bytes) + finding.require(process.hugetlb_bytes)
     files = process.memfd_bytes
     certain = {
         ADDRESS_SPACE: mapped + (LEAST_PROGRAM_BYTES * (process.program in _MEASURED)),
@@ -220,7 +220,7 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
             continue
         part = part._replace(have=format_bytes(soft, f"{{}} ({row})"))
         if row == STACK_SIZE:
-            most = part.known(limits.mappable_bytes)
+            most = part.require(limits.mappable_bytes)
             part = part._replace(need=format_bytes(most, "at most {}, or unlimited"))
             judged.append(part.failed(_NO_STACK, advice, settings) if soft > most else part)
             continue
@@ -260,11 +260,11 @@ def _judge_user(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds) 
     if container is not None and not system.container.inside:
         text = "the launch runs in a container, and is judged by that container's settings"
         return skip(text, process.name)
-    euid = passed(process.name).known(limits.euid)
+    euid = passed(process.name).require(limits.euid)
     finding = passed(process.name, f"user {euid}", evidence=(Evidence(STATUS, f"Uid: {euid}"),))
     other = ""
     inner = None if container is None else container.user
-    user = finding.known(process.run_as.user) or inner
+    user = finding.require(process.run_as.user) or inner
     if user is not None:
         uid = 0 if is_root(user) else user.partition(":")[0]
         # A name cannot be told from a number here; that it is not root can.
@@ -395,7 +395,7 @@ def _judge_ceilings(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need:
         need.least, "threads", f"{{}} to start, about {need.usual} under load (estimate)"
     )
     if isinstance(ceilings, Unknown):
-        return unknown(subject, ceilings, need=wanted)
+        return unknown_finding(subject, ceilings, need=wanted)
     finding = passed(subject, "no limit", wanted, f"{need.formula}, to start")
     if not ceilings:
         return finding
@@ -457,13 +457,13 @@ def _judge_user_threads(
     """
     subject = Subject(f"{subject}, user", "user")
     if isinstance(nproc, Unknown):
-        return unknown(subject, nproc)
+        return unknown_finding(subject, nproc)
     most = nproc.soft
     if most is None:
         return _judge_ceilings(subject, (), need)
     exempt = _is_exempt(run_as, limits, system)
     if isinstance(exempt, Unknown):
-        return unknown(subject, exempt)
+        return unknown_finding(subject, exempt)
     if exempt:
         finding = _judge_ceilings(subject, (), need)
         return finding._replace(have=counted(most, "threads", "{}, from which this user is exempt"))
@@ -478,7 +478,7 @@ def _judge_user_threads(
     seen = 0 if isinstance(used, Unknown) else used
     judged = _judge_ceilings(subject, (Ceiling(LIMITS, most, seen),), need)
     if isinstance(used, Unknown) and judged.status is not Status.FAIL:
-        return unknown(subject, used, counted(most, "threads"), judged.need)
+        return unknown_finding(subject, used, counted(most, "threads"), judged.need)
     return judged
 
 

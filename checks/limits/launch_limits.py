@@ -1,5 +1,7 @@
 """Who runs a process and what that user may; what setrlimit(2) leaves of a launch's own limits."""
 
+from typing import NamedTuple
+
 from checks.framework.finding import Consequence, Finding
 from checks.framework.needs import (
     CAPABILITIES,
@@ -10,8 +12,7 @@ from checks.framework.needs import (
     SetLimit,
     is_root,
 )
-from checks.framework.record import NamedTuple
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.limits.facts import LimitFacts
 from checks.limits.runtimes import Limit
 from checks.system.facts import SystemFacts
@@ -83,7 +84,7 @@ def has_capability(
     if run_as.user == "":
         return limits.effective(bit)
     if capability not in run_as.gained and not (
-        known(is_superuser(run_as, limits)) and known(limits.bounding_capabilities) >> bit & 1
+        require(is_superuser(run_as, limits)) and require(limits.bounding_capabilities) >> bit & 1
     ):
         return False
     return limits.initial_user_namespace
@@ -113,9 +114,9 @@ def added_capabilities(container: ContainerLimits) -> set[str]:
 @or_unknown
 def is_superuser(run_as: RunAs, limits: LimitFacts) -> bool | Unknown:
     """Tell whether a process runs as user 0 of this host; Unknown if its user cannot be told."""
-    user = known(run_as.user)
+    user = require(run_as.user)
     if user == "":
-        return known(limits.euid) == 0
+        return require(limits.euid) == 0
     if is_root(user) or user.isdecimal():
         return is_root(user)
     names = limits.root_names

@@ -8,13 +8,13 @@ Sources: systemd.exec(5), systemd.unit(5), systemd-system.conf(5), limits.conf(5
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from checks.framework.docker_config import DOCKER_CONFIG, docker_text, read_docker_config
 from checks.framework.needs import LIMIT_NAMES, is_root
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import KIB, MIB
-from checks.framework.unknown import Unknown, UnknownFactError, known, none_if_absent, or_unknown
+from checks.framework.unknown import Unknown, UnknownFactError, none_if_absent, or_unknown, require
 
 # Where units and their drop-ins lie, the strongest folder first.
 UNIT_FOLDERS = ("/etc/systemd/system", "/run/systemd/system", "/lib/systemd/system")
@@ -141,11 +141,11 @@ class RuntimeLimits(NamedTuple):
         Returns:
             Unknown if a row of limits.conf may change the limit, or the rows could not be read.
         """
-        rows = [row for row in known(self.pam) if row.name == name]
+        rows = [row for row in require(self.pam) if row.name == name]
         if not rows:
             return now
-        who = known(user)
-        for part, bound in zip(("soft", "hard"), known(now), strict=True):
+        who = require(user)
+        for part, bound in zip(("soft", "hard"), require(now), strict=True):
             for row in rows:
                 if row.kind in (part, "-") and row.most != bound and _may_apply(row.domain, who):
                     why = f"{row.source} sets {name} for {row.domain}"
@@ -200,7 +200,7 @@ def limit_of_file(content: str | Unknown, name: str, source: str) -> Limit | Unk
     Args:
         source: Its path, for reasons.
     """
-    for line in known(content).splitlines():
+    for line in require(content).splitlines():
         values = line[len(name) :].split() if line.startswith(name) else []
         if len(values) >= 2:
             return _parse_pair(values[0], values[1], source)
@@ -221,7 +221,7 @@ def _parse_pair(soft: str, hard: str, source: str) -> Limit | Unknown:
         source: The file, for the reason of an Unknown.
     """
     try:
-        return Limit(known(parse_limit(soft)), known(parse_limit(hard)))
+        return Limit(require(parse_limit(soft)), require(parse_limit(hard)))
     except UnknownFactError as error:
         return Unknown(f"{source}: {error.fact.reason}")
 
@@ -331,11 +331,11 @@ def _read_pam(root: Root) -> tuple[PamLimit, ...] | Unknown:
 
     Malformed rows are left out.
     """
-    names = (name for name in known(root.entries(PAM_FOLDER)) if name.endswith(".conf"))
+    names = (name for name in require(root.entries(PAM_FOLDER)) if name.endswith(".conf"))
     paths = ["/etc/security/limits.conf", *(f"{PAM_FOLDER}/{name}" for name in names)]
     rows = []
     for path in paths:
-        for line in known(none_if_absent(root.text(path), "")).splitlines():
+        for line in require(none_if_absent(root.text(path), "")).splitlines():
             row = line.partition("#")[0].split()
             if len(row) == 4 and row[2] in LIMIT_NAMES and row[1] in ("soft", "hard", "-"):
                 value, unit = parse_limit(row[3]), _UNITS.get(row[2], 1)
@@ -352,7 +352,7 @@ def _read_slurm(root: Root) -> bool | Unknown | None:
     Returns:
         None if no slurm.conf exists.
     """
-    texts = (known(none_if_absent(root.text(path), None)) for path in SLURM_CONFIGS)
+    texts = (require(none_if_absent(root.text(path), None)) for path in SLURM_CONFIGS)
     config = next((text for text in texts if text is not None), None)
     propagates = None if config is None else True
     for line in (config or "").splitlines():

@@ -8,6 +8,8 @@ counted into the same ``pinned_vm``, but held against the limit in another sum, 
 rings (``user->locked_vm``): what it pins first, RDMA no longer has.
 """
 
+from typing import NamedTuple
+
 from checks.framework.check import the_launch
 from checks.framework.docker_config import DOCKER_CONFIG
 from checks.framework.finding import Evidence
@@ -21,9 +23,8 @@ from checks.framework.needs import (
     SetLimit,
     is_root,
 )
-from checks.framework.record import NamedTuple
 from checks.framework.units import MIB, Quantity, format_bytes, round_up
-from checks.framework.unknown import RUN_INSIDE, Unknown, known, or_unknown
+from checks.framework.unknown import RUN_INSIDE, Unknown, or_unknown, require
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, UID_MAP, LimitFacts
 from checks.limits.launch_limits import added_capabilities, has_capability, start_limit
 from checks.limits.runtimes import PAM_FOLDER, Limit, daemon_of, runtime_units
@@ -154,7 +155,7 @@ def demand(
     """
     more = None
     sizes: dict[str, int] = {}
-    for region in known(process.regions):
+    for region in require(process.regions):
         largest = region.bytes if isinstance(largest_bytes, Unknown) else largest_bytes
         plan = registration_of(region, largest, release)
         pinned = pinned_bytes(plan, page_bytes, region.offset_bytes)

@@ -6,11 +6,20 @@ from collections.abc import Iterator
 
 from checks.framework.check import CheckSet, any_launch, the_launch
 from checks.framework.docker_config import DOCKER_CONFIG
-from checks.framework.finding import Evidence, Finding, Kind, Setting, Status, passed, skip, unknown
+from checks.framework.finding import (
+    Evidence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    passed,
+    skip,
+    unknown_finding,
+)
 from checks.framework.fold import fold
 from checks.framework.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
 from checks.framework.units import format_bytes, format_need, or_more
-from checks.framework.unknown import RUN_INSIDE, Unknown, known, or_unknown, unread
+from checks.framework.unknown import RUN_INSIDE, Unknown, or_unknown, require, unread
 from checks.limits.facts import IPC_LOCK_BIT, UID_MAP, LimitFacts
 from checks.limits.launch_limits import not_started
 from checks.limits.runtimes import Limit, UnitLimit, daemon_of
@@ -78,7 +87,7 @@ def _judge_limit(
             need, formula = format_bytes(wanted.bytes), wanted.formula
         return passed(process.name, granted.have, need, formula)._replace(evidence=granted.evidence)
     if isinstance(wanted, Unknown):
-        return unknown(process.name, wanted, have=granted.have)
+        return unknown_finding(process.name, wanted, have=granted.have)
     if not wanted.bytes and wanted.more is None:
         return skip("it registers no memory with a NIC", process.name)
     finding = _judge_demand(granted, wanted, process.runtime)
@@ -95,13 +104,13 @@ def _judge_demand(granted: Grant, wanted: Demand, runtime: str) -> Finding:
     limit_bytes = 0 if isinstance(limit, Unknown) or limit.soft is None else limit.soft
     need: str = format_need(wanted.bytes, limit_bytes)
     if isinstance(limit, Unknown):
-        return unknown("", limit.of("what it may lock is not known: "), have, need)
+        return unknown_finding("", limit.of("what it may lock is not known: "), have, need)
     if wanted.more is not None:
         need = or_more(need)
     reserve = wanted.nics * QUEUES_PER_NIC_BYTES
     soft = limit.soft
     if soft is not None and wanted.more is not None and soft >= wanted.bytes:
-        return unknown("", wanted.more.of("what it registers is not known: "), have, need)
+        return unknown_finding("", wanted.more.of("what it registers is not known: "), have, need)
     if soft is None or soft >= wanted.bytes + reserve:
         return passed("", have, need)
     settings = _lift(granted, soft, runtime)
@@ -115,7 +124,7 @@ def _judge_demand(granted: Grant, wanted: Demand, runtime: str) -> Finding:
         return passed("", have, need).warned(text, advice, settings)
     if isinstance(granted.void, Unknown):
         why = granted.void.of("the limit is too low, and whether it counts is not known: ")
-        return unknown("", why, have, need)
+        return unknown_finding("", why, have, need)
     if granted.doubt:
         text = f"it starts only as root ({granted.doubt}): for other users the limit is too low"
         advice = "lift the limit, which then holds for every user, or set the user to root"
@@ -163,7 +172,7 @@ def demand_on(
     why = unread(rdma)
     if why is not None:
         return why
-    names = known(devices_in_use(rdma, process, release).names)
+    names = require(devices_in_use(rdma, process, release).names)
     nics = [nic for nic in rdma.present if nic.name in names]
     largest = largest_region_bytes(nics, process.environment)
     return demand(process, len(names), page_bytes(system), largest, release)
@@ -199,7 +208,7 @@ def _judge_rings(system: SystemFacts, limits: LimitFacts, process: ProcessNeeds)
         return finding
     for fact in (limit, granted.void, process.uses_uring):
         if isinstance(fact, Unknown):
-            return finding.unknown(fact)
+            return finding.undecided(fact)
     assert isinstance(limit, Limit)
     return finding.warned(
         "a ring whose buffer does not fit works without it; one that fits leaves less for RDMA",
@@ -226,7 +235,7 @@ def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Fi
 
     Warn if this process has the capability in another namespace, and memlock is limited.
     """
-    initial, mask = known(limits.initial_user_namespace), known(limits.effective_capabilities)
+    initial, mask = require(limits.initial_user_namespace), require(limits.effective_capabilities)
     capable = bool(mask >> IPC_LOCK_BIT & 1)
     have = "the initial user namespace" if initial else "a user namespace of its own"
     evidence = (Evidence(UID_MAP, have), Evidence(STATUS, f"CapEff: {mask:016x}"))
@@ -276,7 +285,7 @@ def _judge_unit(unit: UnitLimit, slurm_propagates: bool | Unknown | None = None)
     if daemon == "slurmd" and slurm_propagates is True:
         return skip("slurm.conf gives jobs the limit of the shell that submits", daemon)
     if isinstance(memlock, Unknown):
-        return unknown(daemon, memlock)
+        return unknown_finding(daemon, memlock)
     source = f"{daemon}, running" if unit.running is not None else unit.source
     evidence = (Evidence(source, format_limit(memlock)),)
     finding = passed(daemon, format_limit(memlock), evidence=evidence)
@@ -327,10 +336,10 @@ def _judge_container(system: SystemFacts, limits: LimitFacts, process: ProcessNe
     text = "the launch sets no memlock, and no daemon is seen here that would pass one on"
     finding = finding._replace(have="the runtime's default")
     if container.runtime == "kubernetes":  # a manifest has no place for the limit
-        return finding.unknown(text, advice=RUN_INSIDE)
+        return finding.undecided(text, advice=RUN_INSIDE)
     advice = "run this check inside the container, or set memlock for it"
     settings = (_unlimited("", container.runtime),)
-    return finding.unknown(text, advice=advice, settings=settings)
+    return finding.undecided(text, advice=advice, settings=settings)
 
 
 @CHECKS.check("memlock.inert-capability", rdma_launch_or_host)
@@ -347,7 +356,7 @@ def inert_capability(
         return
     if not system.container.inside:
         if system.container.kind == "unknown":
-            yield unknown("host", system.container.source)
+            yield unknown_finding("host", system.container.source)
             return
         # Outside of containers every user's bounding set is full, which says nothing.
         yield skip("this is no container, and the launch describes none")
@@ -395,8 +404,8 @@ def _judge_here(limits: LimitFacts) -> Finding:
     Warn if it is allowed but not in effect, and memlock is not unlimited.
     """
     here = passed("this container")
-    effective = here.known(limits.effective_capabilities)
-    bounding = here.known(limits.bounding_capabilities)
+    effective = here.require(limits.effective_capabilities)
+    bounding = here.require(limits.bounding_capabilities)
     sets = (("CapEff", effective), ("CapBnd", bounding))
     evidence = tuple(Evidence(STATUS, f"{name}: {bits:016x}") for name, bits in sets)
     effects, allowed = (bool(mask >> IPC_LOCK_BIT & 1) for mask in (effective, bounding))

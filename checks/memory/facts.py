@@ -8,12 +8,12 @@ cgroup-v1/memory.rst.
 """
 
 import os
+from typing import NamedTuple
 
 from checks.framework.cgroup_mounts import MOUNTS, cgroup_limit, own_mount
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import kernel_count
 from checks.numa.nodes import Meminfo, read_meminfo
 
@@ -85,13 +85,13 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
     Returns:
         Unknown if a file cannot be read.
     """
-    mount = known(own_mount(root, "memory"))
+    mount = require(own_mount(root, "memory"))
     if mount is None:
         return None
-    known(root.names(mount.folders[0]))
+    require(root.names(mount.folders[0]))
     files = _HIERARCHIES[mount.filesystem]
     files = files if throttles else files._replace(limits=files.limits[:1])
-    rooms = [known(_tightest_of(root, folder, files)) for folder in mount.folders]
+    rooms = [require(_tightest_of(root, folder, files)) for folder in mount.folders]
     bound = [room for room in rooms if room is not None]
     return min(bound, key=lambda room: room.left_bytes, default=None)
 
@@ -99,11 +99,11 @@ def memory_headroom(root: Root, throttles: bool = True) -> MemoryHeadroom | Unkn
 @or_unknown
 def _tightest_of(root: Root, folder: str, files: _Hierarchy) -> MemoryHeadroom | Unknown | None:
     """Return the smallest headroom below one folder's limits; None if the folder sets no limit."""
-    every = [(known(cgroup_limit(root, path := f"{folder}/{x}")), path) for x in files.limits]
+    every = [(require(cgroup_limit(root, path := f"{folder}/{x}")), path) for x in files.limits]
     limits = [(limit, path) for limit, path in every if limit is not None]
     if not limits:
         return None
-    used = known(_used_bytes(root, folder, files))
+    used = require(_used_bytes(root, folder, files))
     rooms = (MemoryHeadroom(max(0, limit - used), path) for limit, path in limits)
     return min(rooms, key=lambda room: room.left_bytes)
 
@@ -115,8 +115,8 @@ def _used_bytes(root: Root, folder: str, files: _Hierarchy) -> int | Unknown:
     Returns:
         Unknown if a count is missing.
     """
-    usage = known(root.count(f"{folder}/{files.usage}"))
-    content = known(root.text(f"{folder}/memory.stat"))
+    usage = require(root.count(f"{folder}/{files.usage}"))
+    content = require(root.text(f"{folder}/memory.stat"))
     rows = dict(line.split() for line in content.splitlines() if len(line.split()) == 2)
     cached = 0
     for key in files.page_cache:
@@ -221,6 +221,6 @@ def _read_shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
 
 @or_unknown
 def _hugetlb_charged(root: Root) -> bool | Unknown:
-    content = known(root.text(MOUNTS))
+    content = require(root.text(MOUNTS))
     lines = [line for line in content.splitlines() if " - cgroup2 " in line]
     return any(HUGETLB_ACCOUNTING in line.rpartition(" - ")[2] for line in lines)

@@ -20,7 +20,7 @@ from checks.framework.finding import (
 )
 from checks.framework.needs import LaunchNeeds, ProcessNeeds, sizes_to_lower
 from checks.framework.units import GIB, MIB, counted, format_bytes, format_need, format_page_size
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.memory.facts import MAX_MAP_COUNT, OVERCOMMIT, READ_ONLY, SHM, MemoryFacts
 from checks.numa.nodes import Meminfo
 
@@ -33,7 +33,7 @@ RESERVE_BYTES = 10 * GIB
 @or_unknown
 def regular_bytes(needs: LaunchNeeds) -> int | Unknown:
     """Return the bytes on regular pages that all processes of the launch take on this host."""
-    return sum(known(process.regular_bytes) for process in needs.processes)
+    return sum(require(process.regular_bytes) for process in needs.processes)
 
 
 def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
@@ -59,9 +59,9 @@ def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     If SGLang has ranks, warn if less than 10 GiB would be left.
     """
     finding = passed("regular memory")
-    table = finding.known(memory.meminfo)
-    need_bytes = finding.known(regular_bytes(needs))
-    available = finding.known(table.value("MemAvailable"))
+    table = finding.require(memory.meminfo)
+    need_bytes = finding.require(regular_bytes(needs))
+    available = finding.require(table.value("MemAvailable"))
     finding = finding._replace(
         have=format_bytes(available, "{} available"),
         need=format_need(need_bytes, available),
@@ -104,13 +104,13 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """
     finding = passed("cgroup")
     charged, headroom = _charged(needs, memory), memory.headroom
-    need_bytes, headroom = finding.known(charged), finding.known(headroom)
-    formula = _formula(needs.processes, need_bytes - finding.known(regular_bytes(needs)))
+    need_bytes, headroom = finding.require(charged), finding.require(headroom)
+    formula = _formula(needs.processes, need_bytes - finding.require(regular_bytes(needs)))
     total = memory.value("MemTotal")
     if headroom is None or (isinstance(total, int) and headroom.left_bytes >= total > 0):
         yield passed("cgroup", "no limit below the host's", format_bytes(need_bytes), formula)
     else:
-        killing = passed("cgroup").known(memory.killing_headroom)
+        killing = passed("cgroup").require(memory.killing_headroom)
         slow = headroom.source.endswith("/memory.high")
         if killing is not None and killing.left_bytes < need_bytes:
             slow, headroom = False, killing
@@ -131,12 +131,12 @@ def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
 @or_unknown
 def _charged(needs: LaunchNeeds, memory: MemoryFacts) -> int | Unknown:
     """Add up the memory that the cgroup charges: huge pages too, if the kernel counts them."""
-    total = known(regular_bytes(needs))
+    total = require(regular_bytes(needs))
     sizes = [process.hugetlb_bytes for process in needs.processes]
     if memory.hugetlb_charged is False or not any(isinstance(x, Unknown) or x for x in sizes):
         return total
-    known(memory.hugetlb_charged)  # matters only if huge pages are taken
-    return total + sum(map(known, sizes))
+    require(memory.hugetlb_charged)  # matters only if huge pages are taken
+    return total + sum(map(require, sizes))
 
 
 def _judge_fit(
@@ -180,7 +180,7 @@ def container_memory(needs: LaunchNeeds) -> Iterator[Finding]:
         if container and limit is not None and isinstance(process.regular_bytes, int):
             inside.setdefault((container.origin, limit), []).append(process)
     for (origin, limit_bytes), processes in inside.items():
-        need_bytes = sum(known(each.regular_bytes) for each in processes)
+        need_bytes = sum(require(each.regular_bytes) for each in processes)
         evidence = (Evidence(origin, f"memory limit {limit_bytes} bytes"),)
         sizes = sizes_to_lower(processes)
         yield _judge_fit(origin, limit_bytes, need_bytes, _formula(processes), evidence, (), sizes)
@@ -248,8 +248,8 @@ def _judge_shared_shm(memory: MemoryFacts, processes: Sequence[ProcessNeeds]) ->
         yield finding._replace(settings=tuple(described))
         return
     finding = passed(SHM)
-    size_bytes = finding.known(memory.shm_size_bytes)
-    available = finding.known(memory.shm_available_bytes)
+    size_bytes = finding.require(memory.shm_size_bytes)
+    available = finding.require(memory.shm_available_bytes)
     have = format_bytes(available, f"{{}} left of {format_bytes(size_bytes)}")
     evidence = (Evidence(f"statvfs {SHM}", f"{available} of {size_bytes} bytes"),)
     if memory.shm_refuses and need_bytes:
@@ -310,7 +310,7 @@ def _judge_shm(
 def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
     """Judge how many mappings the host lets one process have; warn below the usual number."""
     finding = passed("mappings of a process", need=counted(USUAL_MAP_COUNT, "mappings"))
-    count = finding.known(memory.max_map_count)
+    count = finding.require(memory.max_map_count)
     evidence = (Evidence(MAX_MAP_COUNT, str(count)),)
     finding = finding._replace(have=counted(count, "mappings"), evidence=evidence)
     if count < USUAL_MAP_COUNT:
@@ -327,16 +327,16 @@ def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Findi
     Only policy 2 does: fail if the launch's regular memory does not fit, else warn because of CUDA.
     """
     finding = passed("overcommit")
-    policy = finding.known(memory.overcommit)
+    policy = finding.require(memory.overcommit)
     have = f"vm.overcommit_memory={policy}"
     finding = finding._replace(have=have, evidence=(Evidence(OVERCOMMIT, str(policy)),))
     if policy != 2:
         yield finding
         return
     bare = passed("overcommit", have)
-    limit = bare.known(memory.value("CommitLimit"))
-    committed = bare.known(memory.value("Committed_AS"))
-    need_bytes = 0 if needs is None else bare.known(regular_bytes(needs))
+    limit = bare.require(memory.value("CommitLimit"))
+    committed = bare.require(memory.value("Committed_AS"))
+    need_bytes = 0 if needs is None else bare.require(regular_bytes(needs))
     left = max(0, limit - committed)
     finding = finding._replace(
         have=format_bytes(left, f"{have}, {{}} may still be mapped"),

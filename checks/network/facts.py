@@ -11,12 +11,11 @@ import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.needs import LaunchNeeds, Service
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 
 PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
@@ -70,7 +69,7 @@ def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
 @or_unknown
 def _time_wait(root: Root) -> int | Unknown:
     """Count connections in TIME_WAIT: ``TCP: inuse 5 orphan 0 tw 3 alloc 7 mem 1``."""
-    for line in known(root.text(SOCKETS)).splitlines():
+    for line in require(root.text(SOCKETS)).splitlines():
         fields = line.split()
         if fields[:1] == ["TCP:"] and "tw" in fields[:-1]:
             count = fields[fields.index("tw") + 1]
@@ -82,7 +81,7 @@ def _time_wait(root: Root) -> int | Unknown:
 @or_unknown
 def _addresses(root: Root) -> tuple[InterfaceAddress, ...] | Unknown:
     """Read the addresses of this host's interfaces."""
-    answer = known(root.call("network.addresses"))
+    answer = require(root.call("network.addresses"))
     try:
         return tuple(
             InterfaceAddress(str(entry["interface"]), str(entry["address"]), entry["up"] is True)
@@ -95,7 +94,7 @@ def _addresses(root: Root) -> tuple[InterfaceAddress, ...] | Unknown:
 @or_unknown
 def _range(root: Root) -> tuple[int, int] | Unknown:
     """Read the range of ephemeral ports as ``(first, last)``."""
-    content = known(root.text(PORT_RANGE))
+    content = require(root.text(PORT_RANGE))
     ports = content.split()
     if len(ports) != 2 or not all(word.isdecimal() and len(word) < 6 for word in ports):
         return Unknown(f"{PORT_RANGE}: not two ports: {content.strip()[:40]!r}")
@@ -108,7 +107,7 @@ def _range(root: Root) -> tuple[int, int] | Unknown:
 @or_unknown
 def _reserved(root: Root) -> tuple[tuple[int, int], ...] | Unknown:
     """Read the reserved ports (``8080,30000-30010``) as ranges; () for an empty or absent file."""
-    content = known(none_if_absent(root.word(RESERVED), ""))
+    content = require(none_if_absent(root.word(RESERVED), ""))
     spans: list[tuple[int, int]] = []
     for part in filter(None, map(str.strip, content.split(","))):
         first, dash, last = part.partition("-")
@@ -120,7 +119,7 @@ def _reserved(root: Root) -> tuple[tuple[int, int], ...] | Unknown:
 
 @or_unknown
 def _port(root: Root, number: int) -> PortState | Unknown:
-    answer = known(root.call("network.bind", number))
+    answer = require(root.call("network.bind", number))
     if not isinstance(answer, dict) or not isinstance(answer.get("free"), bool):
         return Unknown(f"network.bind {number}: no answer of whether it is free")
     return PortState(answer["free"], str(answer.get("errno", "")))
@@ -324,7 +323,7 @@ class RoutingTables(NamedTuple):
 @or_unknown
 def read_routing(root: Root) -> RoutingTables | Unknown:
     """Read the kernel's rules and routes, live or recorded; Unknown if not all routes were read."""
-    rules, routes = known(root.call("routing.rules")), known(root.call("routing.routes"))
+    rules, routes = require(root.call("routing.rules")), require(root.call("routing.routes"))
     try:
         if not isinstance(rules, list) or not isinstance(routes, list):
             raise TypeError("not a list")
@@ -392,7 +391,7 @@ def exits(routing: RoutingTables, source: str, interface: str) -> tuple[str, ...
     for rule in (rule for rule in routing.rules if rule.family == address.version):
         if rule.priority < below:
             continue
-        matching = known(_matching_part(rule, address, interface, undecided))
+        matching = require(_matching_part(rule, address, interface, undecided))
         if not matching:
             continue
         if rule.action == TO_TABLE:

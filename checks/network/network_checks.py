@@ -17,7 +17,7 @@ from checks.framework.finding import (
     skip,
 )
 from checks.framework.needs import BoundPort, LaunchNeeds, Service
-from checks.framework.unknown import Unknown, known, must_be_read
+from checks.framework.unknown import Unknown, must_be_read, require
 from checks.network.facts import (
     ABSENT_KEY,
     LARGEST_PORT,
@@ -65,7 +65,7 @@ def _judge_port(port: BoundPort, network: NetworkFacts, same: list[BoundPort]) -
             order.
     """
     finding = passed(f"{port.what} of {port.owner}")
-    number = finding.known(port.port)
+    number = finding.require(port.port)
     finding = finding._replace(need=f"port {number}")
     evidence: tuple[Evidence, ...] = (Evidence(port.origin, str(number)),)
     judged = finding._replace(evidence=evidence)
@@ -88,7 +88,7 @@ def _judge_port(port: BoundPort, network: NetworkFacts, same: list[BoundPort]) -
     open_words = [user.unless for user in (port, *others) if user.unless]
     if open_words and others:
         text = f"{others[0].what} of {others[0].owner} binds it too, unless {open_words[0]}"
-        return judged.unknown(f"{text}, which is not known, gives another port", need=need)
+        return judged.undecided(f"{text}, which is not known, gives another port", need=need)
     sure = [other for other in others if other.turn == port.turn]
     if any(_together(port, other) for other in sure):
         text = f"{port.owner} publishes it twice: the engine refuses the later one"
@@ -99,25 +99,25 @@ def _judge_port(port: BoundPort, network: NetworkFacts, same: list[BoundPort]) -
         return judged.failed(text, "give one of them another port", have="two processes", need=need)
     if others:
         text = f"{others[0].what} of {others[0].owner} binds it too, unless the launch has ended "
-        return judged.unknown(f"{text}one of the two before it starts the other", need=need)
+        return judged.undecided(f"{text}one of the two before it starts the other", need=need)
     if port.inner:
         return skip("no other process of the launch binds it", finding.subject)
     if port.network:
         return judged._replace(have=f"a network of its own: {port.network}")
-    state = finding.known(network.ports.get(number, Unknown(f"port {number}: not tried")))
+    state = finding.require(network.ports.get(number, Unknown(f"port {number}: not tried")))
     if state.free:
         return judged._replace(have="free")
     evidence = (*evidence, Evidence(f"bind {number}", state.error))
     judged = finding._replace(have=state.error, evidence=evidence)
     if state.error == "EACCES" and port.address is not None:
-        return finding.unknown("the engine binds it as root, which this user cannot try")
+        return finding.undecided("the engine binds it as root, which this user cannot try")
     if state.error == "EACCES":
         return judged.failed("this user may not bind so low a port", "use a port of 1024 or more")
     if state.error != "EADDRINUSE":
-        return finding.unknown(f"bind {number}: {state.error}")
+        return finding.undecided(f"bind {number}: {state.error}")
     if port.unless:
         text = f"another process holds it, unless {port.unless}, which is not known, gives another"
-        return finding.unknown(text)
+        return finding.undecided(text)
     return judged.failed(
         "another process holds it: this one ends, or requests reach the wrong one",
         f"end what holds it (ss -ltnp 'sport = :{number}'), or give another port",
@@ -147,7 +147,7 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
 
     With the range of a stock kernel the finding passes, with advice.
     """
-    span, reserved = known(network.ephemeral), known(network.reserved)
+    span, reserved = require(network.ephemeral), require(network.reserved)
     have = f"{span[0]} to {span[1]} are for outgoing connections"
     kept = ",".join(f"{a}-{b}" if a != b else str(a) for a, b in reserved)
     risky = [
@@ -187,7 +187,7 @@ def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
     if all(each.program not in stores or each.rdma is not None for each in needs.processes):
         yield skip("no process of the launch moves data over TCP")
         return
-    span, resting = known(network.ephemeral), known(network.time_wait)
+    span, resting = require(network.ephemeral), require(network.time_wait)
     ports = span[1] - span[0] + 1
     have, need = f"{resting} in TIME_WAIT", f"less than half of {ports}"
     evidence = (Evidence(SOCKETS, f"tw {resting}"), Evidence(PORT_RANGE, f"{span[0]} {span[1]}"))
@@ -224,7 +224,7 @@ def _judge_name(service: Service, answer: ServiceAnswer | None, network: Network
     The first address that its name resolves to must be of an interface that is up here, and no
     loopback.
     """
-    name = passed(Subject(service.owner, "process")).known(service.host)
+    name = passed(Subject(service.owner, "process")).require(service.host)
     finding = passed(Subject(name, "address"), need="an address of this host")
     judged = finding._replace(evidence=(Evidence(service.origin, name),))
     resolved = Unknown("not resolved") if answer is None else answer.addresses
@@ -232,13 +232,13 @@ def _judge_name(service: Service, answer: ServiceAnswer | None, network: Network
         advice = "advertise an address of this host, or have the name resolve to one"
         unresolved = judged.failed("the name does not resolve: no peer can connect", advice)
         return _ends_where_it_binds(unresolved, service)
-    addresses = finding.known(resolved)
+    addresses = finding.require(resolved)
     have, first = ", ".join(addresses), addresses[0]
     finding, judged = finding._replace(have=have), judged._replace(have=have)
     if is_loopback(first):
         advice = "set MOONCAKE_LOCAL_HOSTNAME to an address that peers can reach"
         return judged.warned("peers on other hosts cannot connect", advice)
-    mine = {entry.address: entry for entry in finding.known(network.addresses)}
+    mine = {entry.address: entry for entry in finding.require(network.addresses)}
     if first not in mine:
         here = ", ".join(at for at, entry in mine.items() if entry.up and not is_loopback(at))
         foreign = judged.failed(
@@ -297,14 +297,14 @@ def address(called: list[tuple[Service, int]], services: ServiceFacts) -> list[F
 def _judge_address(service: Service, answer: ServiceAnswer | None, hosts: int) -> Finding:
     """Judge a service's address: it has a port, resolves, and is no loopback if ``hosts`` > 1."""
     finding = passed(_subject(service))
-    judged = finding._replace(evidence=(Evidence(service.origin, finding.known(service.host)),))
+    judged = finding._replace(evidence=(Evidence(service.origin, finding.require(service.host)),))
     if service.port is None:
         return judged.failed("there is no port in the address", "write host:port")
     resolved = Unknown("not resolved") if answer is None else answer.addresses
     if isinstance(resolved, Unknown) and has_no_address(resolved):
         advice = "write an address, or a name that every host of the launch can resolve"
         return judged.failed(f"the name does not resolve here ({resolved.reason})", advice)
-    addresses = finding.known(resolved)
+    addresses = finding.require(resolved)
     judged = judged._replace(have=", ".join(addresses))
     if hosts > 1 and is_loopback(addresses[0]):
         text = f"the launch runs on {hosts} hosts, and each would connect to itself"
@@ -326,12 +326,12 @@ def _judge_reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
     finding = passed(_subject(service))
     if service.own:
         return finding._replace(have="the launch itself starts it")
-    finding.known(service.host)
+    finding.require(service.host)
     if answer is None:
-        return finding.unknown("not asked")
+        return finding.undecided("not asked")
     if isinstance(answer.open, Unknown):
-        finding.known(answer.addresses)
-    if not finding.known(answer.open):
+        finding.require(answer.addresses)
+    if not finding.require(answer.open):
         return finding.failed(
             f"nothing answers there ({answer.refusal})",
             "start it, or correct the address",
@@ -340,10 +340,10 @@ def _judge_reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
         )
     if answer.late:
         text = f"something listens, and gives {answer.late}: try a longer --timeout"
-        return finding.unknown(text, have="open")
+        return finding.undecided(text, have="open")
     judge_http = {"metadata-http": _judge_metadata, "master-admin": _judge_admin}.get(service.kind)
     if judge_http is not None:
-        if finding._replace(have="open").known(answer.code) == NOT_HTTP:
+        if finding._replace(have="open").require(answer.code) == NOT_HTTP:
             return finding.failed(f"it does not answer HTTP ({answer.body})", _CORRECT, have="open")
         return judge_http(finding._replace(have=f"HTTP {answer.code}"), answer)
     if service.kind == "master":
@@ -378,7 +378,7 @@ def _judge_master_answer(finding: Finding, answer: ServiceAnswer) -> Finding:
     """Judge the code that Mooncake's own client got from a master: only 0 passes."""
     if isinstance(answer.code, Unknown):
         why = answer.code.reason
-        return finding.unknown(f"something listens; whether it is a master is not known ({why})")
+        return finding.undecided(f"something listens; whether it is a master is not known ({why})")
     evidence = (Evidence("setup with rpc_only", f"returned {answer.code}"),)
     finding = finding._replace(evidence=evidence)
     if answer.code == 0:

@@ -1,11 +1,11 @@
 """NUMA facts: each node's CPUs, memory and distances, and which this process may use."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.root import MOST_ERRNO, Root, in_child
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.numa.nodes import (
     NODES,
     Meminfo,
@@ -75,7 +75,7 @@ class NumaNode(NamedTuple):
     @or_unknown
     def available_bytes(self) -> int | Unknown:
         """The most memory that a process bound to this node can get, all page cache dropped."""
-        return known(self.free_bytes) + known(self.cache_bytes)
+        return require(self.free_bytes) + require(self.cache_bytes)
 
 
 class MemoryPolicy(NamedTuple):
@@ -107,7 +107,7 @@ class NumaFacts(NamedTuple):
 @or_unknown
 def numa_topic(root: Root, needs: LaunchNeeds | None) -> NumaFacts | Unknown:
     """Read the facts of NUMA; Unknown if the folder of NUMA nodes cannot be listed."""
-    known(root.entries(NODES))
+    require(root.entries(NODES))
     return read_numa(root, needs)
 
 
@@ -151,7 +151,7 @@ def _cpus(root: Root, folder: str) -> tuple[int, ...] | Unknown:
 
 @or_unknown
 def _distances(root: Root, name: str) -> tuple[int, ...] | Unknown:
-    content = known(root.text(name))
+    content = require(root.text(name))
     distances = content.split()
     if not distances or not all(word.isdecimal() and len(word) < 6 for word in distances):
         return Unknown(f"{name}: not a row of distances: {content.strip()[:40]!r}")
@@ -161,13 +161,13 @@ def _distances(root: Root, name: str) -> tuple[int, ...] | Unknown:
 @or_unknown
 def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
     """Add up rows of a NUMA node's meminfo, in bytes."""
-    return sum(known(known(table).value(key)) for key in keys)
+    return sum(require(require(table).value(key)) for key in keys)
 
 
 @or_unknown
 def _policy(root: Root) -> MemoryPolicy | Unknown:
     """Read which calls of memory policy this process may make."""
-    answer = known(root.call("numa.memory_policy"))
+    answer = require(root.call("numa.memory_policy"))
     codes = answer if isinstance(answer, dict) else {}
     policy = MemoryPolicy(*(codes.get(name, -1) for name in MemoryPolicy._fields))
     wrong = not all(type(code) is int and 0 <= code < MOST_ERRNO for code in policy)

@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from checks.framework.cgroup_mounts import CGROUP_MOUNT, MEMBERSHIPS
 from checks.framework.device_nodes import GPUS
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import KIB
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import kernel_count
 
 NODES = "/sys/devices/system/node"
@@ -139,7 +139,7 @@ def read_allowed(root: Root) -> Allowed:
 @or_unknown
 def read_list(root: Root, name: str, parse: Parser) -> List:
     """Read a file's list, Unknown if it is none."""
-    return _parsed(known(root.text(name)), name, parse)
+    return _parsed(require(root.text(name)), name, parse)
 
 
 def _parsed(content: str, name: str, parse: Parser) -> List:
@@ -151,7 +151,7 @@ def _parsed(content: str, name: str, parse: Parser) -> List:
 
 @or_unknown
 def _allowed(status: str | Unknown, key: str, parse: Parser) -> List:
-    for line in known(status).splitlines():
+    for line in require(status).splitlines():
         label, _, value = line.partition(":")
         if label == key:
             return _parsed(value, f"{STATUS} {key}", parse)
@@ -224,12 +224,12 @@ class Meminfo(NamedTuple):
 @or_unknown
 def read_meminfo(root: Root) -> Meminfo | Unknown:
     """Read the host's /proc/meminfo, less the memory of GPUs that are NUMA nodes."""
-    table = known(read_whole_meminfo(root))
+    table = require(read_whole_meminfo(root))
     values, gpus = dict(table.values), gpu_memory_nodes(root)
     for numa_node in gpus:
-        gpu = known(_read_table(root, f"{NODES}/node{numa_node}/meminfo"))
+        gpu = require(_read_table(root, f"{NODES}/node{numa_node}/meminfo"))
         for row in filter(values.__contains__, _OF_GPUS):
-            values[row] = max(0, values[row] - known(gpu.value(_OF_GPUS[row])))
+            values[row] = max(0, values[row] - require(gpu.value(_OF_GPUS[row])))
     less = f", less the GPUs' memory ({node_list(gpus)})" if gpus else ""
     return Meminfo(table.source + less, values)
 
@@ -254,7 +254,7 @@ def read_process_sizes(root: Root, pid: int) -> Mapping[str, int]:
 @or_unknown
 def _read_table(root: Root, name: str) -> Meminfo | Unknown:
     """Read a file of the form of /proc/meminfo; sizes in bytes, rows without a unit as counts."""
-    content = known(root.text(name))
+    content = require(root.text(name))
     values = {}
     for line in content.splitlines():
         label, colon, amount = line.partition(":")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from itertools import takewhile
+from typing import NamedTuple
 
 from checks.framework.device_nodes import (
     NVIDIA,
@@ -13,10 +14,9 @@ from checks.framework.device_nodes import (
     pci_addresses,
 )
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 from checks.numa.nodes import numa_nodes
 
 # PCI Express Base Specification: extended capabilities begin at 0x100; each starts with 16 bits of
@@ -182,7 +182,7 @@ def read_accelerators(root: Root) -> tuple[PciFunction, ...] | Unknown:
     """Read every GPU or other accelerator, in PCI order; () without PCI and NVIDIA's driver."""
     driven = driver_gpus(root)
     functions = []
-    for address in known(pci_addresses(root)):
+    for address in require(pci_addresses(root)):
         if address in driven:
             functions.append(read_function(root, address)._replace(vendor=NVIDIA))
         elif ADDRESS.fullmatch(address) and _is_accelerator(root, address):

@@ -7,12 +7,11 @@ discoverCpuTopology, discoverCudaTopology and selectDevice; memory_location.cpp.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.needs import ProcessNeeds, RdmaUse
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import visible_gpus
 from checks.numa.facts import NumaFacts
@@ -89,9 +88,9 @@ def predict_view(
     visible = visible_gpus(gpus, process) if knows_gpus else ()
     path = process.environment.get("MC_CUSTOM_TOPO_JSON", "")
     if path and used.chosen is ChosenBy.TOPOLOGY:
-        content = known(rdma.topologies[path])
+        content = require(rdma.topologies[path])
         try:
-            read = known(parse_locations(json.loads(content)))
+            read = require(parse_locations(json.loads(content)))
         except (ValueError, RecursionError) as error:
             return Unknown(f"not a topology: {error}")
         return View(tuple(_keep_nics(place, used.names) for place in read), visible)
@@ -182,7 +181,7 @@ def parse_locations(rows: Any | Unknown) -> tuple[Location, ...] | Unknown:
     Returns:
         Unknown if ``rows`` is Unknown or of another form.
     """
-    rows = known(rows)
+    rows = require(rows)
     wrong = Unknown('not a topology: no object of {"location": [[preferred], [others]]}')
     if not isinstance(rows, dict):
         return wrong

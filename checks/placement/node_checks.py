@@ -18,12 +18,12 @@ from checks.framework.finding import (
     or_unjudged,
     passed,
     skip,
-    unknown,
+    unknown_finding,
 )
 from checks.framework.fold import fold
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
 from checks.framework.units import Quantity, format_bytes
-from checks.framework.unknown import Unknown, known, must_be_read, or_unknown
+from checks.framework.unknown import Unknown, must_be_read, or_unknown, require
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import (
     gpu_function,
@@ -64,14 +64,14 @@ def _judge_policy(
     splits = splits_segment(process)
     if isinstance(splits, Unknown) and (isinstance(policy, Unknown) or policy.mbind):
         why = splits.of("whether it splits a segment over NUMA nodes is not known: ")
-        return unknown(process.name, why)
+        return unknown_finding(process.name, why)
     splits = splits is not False  # where it is not known: it may, and it can
     if not binds and not splits:
         return passed(process.name, "binds no memory")
     calls = ["set_mempolicy"] * binds + ["mbind"] * splits
     need = " and ".join(calls)
     finding = passed(process.name, need=f"{need} permitted")
-    permitted = finding.known(policy, f"whether {need} is permitted is not known: ")
+    permitted = finding.require(policy, f"whether {need} is permitted is not known: ")
     codes = permitted._asdict()
     evidence = tuple(Evidence(f"{call}, tried in a child", _named(codes[call])) for call in codes)
     refused = [name for name in calls if codes[name]]
@@ -91,7 +91,7 @@ def _judge_policy(
             f"{_named(permitted.mbind)} and setup returns -600"
         )
     probes = probes_numactl(needs.sglang_version)
-    if finding.known(probes, "SGLang before 0.5.15 loses the rank here, newer ones do not: "):
+    if finding.require(probes, "SGLang before 0.5.15 loses the rank here, newer ones do not: "):
         return finding.warned("the rank binds its CPUs at most, and its memory may be on any node")
     if permitted.get_mempolicy:
         # SGLang asks get_mempolicy first, and without it binds nothing unless --numa-node does.
@@ -152,7 +152,7 @@ def _judge_nodes(
         return refused
     binds = {process.node} if process.program == "sglang" and process.node is not None else set()
     splits = splits_segment(process)
-    split = set() if splits is False else finding.known(_nic_nodes(process, rdma, needs))
+    split = set() if splits is False else finding.require(_nic_nodes(process, rdma, needs))
     if not binds and not split:
         return finding._replace(have="binds to no node")
     finding = finding._replace(need=f"{node_list(binds | split)} allowed")
@@ -160,11 +160,11 @@ def _judge_nodes(
         stated = _numbers(needs.nic_nodes)
         formula = f"a segment over the NICs' nodes: --nic-numa-nodes {stated}"
         finding = finding._replace(formula=formula)
-    allowed = finding.known(numa.mems_allowed)
+    allowed = finding.require(numa.mems_allowed)
     evidence = [Evidence(f"{STATUS} Mems_allowed_list", _numbers(allowed))]
     have = f"{node_list(allowed)} allowed"
     missing = (binds | split) - set(allowed)
-    cpuless = finding._replace(have=have).known(_without_cpus(numa, binds))
+    cpuless = finding._replace(have=have).require(_without_cpus(numa, binds))
     if cpuless:
         have += f", no CPU of {node_list(cpuless)}"
         if isinstance(numa.cpus_allowed, tuple):
@@ -180,7 +180,7 @@ def _judge_nodes(
     advice = f"allow {node_list(missing or cpuless)} in the cpuset of this container or job"
     finding = finding._replace(advice=advice, settings=settings)
     if missing & split:
-        finding.known(splits)
+        finding.require(splits)
     verdicts = list(_verdicts(missing & split, (missing & binds) | cpuless, needs))
     worst = min(verdicts, key=lambda verdict: list(Status).index(verdict[0]))
     return finding._replace(status=worst[0], text="; ".join(text for _, text in verdicts))
@@ -205,8 +205,8 @@ def _judge_named_nodes(process: ProcessNeeds, numa: NumaFacts) -> Finding | None
 def _nic_nodes(process: ProcessNeeds, rdma: RdmaFacts, needs: LaunchNeeds) -> set[int] | Unknown:
     """Return the NUMA nodes over which a process splits its segment; empty if it is not split."""
     if needs.nic_nodes is not None:
-        return set(known(process.segment_nodes))
-    nodes = [known(nic_node(rdma, name)) for name in known(nics_of(rdma, needs, process))]
+        return set(require(process.segment_nodes))
+    nodes = [require(nic_node(rdma, name)) for name in require(nics_of(rdma, needs, process))]
     several = {number for number in nodes if number is not None}
     return several if len(several) > 1 else set()
 
@@ -242,9 +242,9 @@ def _verdicts(split: set[int], bound: set[int], needs: LaunchNeeds) -> Iterator[
 @or_unknown
 def _without_cpus(numa: NumaFacts, nodes: set[int]) -> set[int] | Unknown:
     """Return those of ``nodes`` that have CPUs of which this process may use none."""
-    here = {number: known(row.cpus) for number in nodes if (row := numa.node(number)) is not None}
+    here = {number: require(row.cpus) for number in nodes if (row := numa.node(number)) is not None}
     cpus_of = {number: cpus for number, cpus in here.items() if cpus}
-    allowed = set(known(numa.cpus_allowed)) if cpus_of else set()
+    allowed = set(require(numa.cpus_allowed)) if cpus_of else set()
     return {number for number, cpus in cpus_of.items() if allowed.isdisjoint(cpus)}
 
 
@@ -283,7 +283,7 @@ def _judge_node_memory(
     shares = [p.bound_bytes[n] for p in everything for n in numbers if n in p.bound_bytes]
     need = sum(shares)
     for process in processes:
-        size = finding.known(process.regular_bytes, "what its processes take is not known: ")
+        size = finding.require(process.regular_bytes, "what its processes take is not known: ")
         # What Mooncake binds itself lies where that says, here or elsewhere.
         need += size - sum(process.bound_bytes.values())
     it = "it" if len(numbers) == 1 else "them"
@@ -296,15 +296,15 @@ def _judge_node_memory(
     evidence = []
     for number, row in zip(numbers, nodes, strict=True):
         if row is None:
-            return finding.unknown(f"the kernel shows no node {number} here")
-        free += finding.known(row.free_bytes)
+            return finding.undecided(f"the kernel shows no node {number} here")
+        free += finding.require(row.free_bytes)
         source = f"{NODES}/node{number}/meminfo"
         evidence.append(Evidence(f"{source} MemFree", str(row.free_bytes)))
     finding = finding._replace(have=format_bytes(free, "{} free"), evidence=tuple(evidence))
     if need <= free:
         return finding
     for row in filter(None, nodes):
-        cached = finding.known(row.cache_bytes, "more than is free, and ")
+        cached = finding.require(row.cache_bytes, "more than is free, and ")
         cache += cached
         evidence.append(Evidence(f"{NODES}/node{row.node}/meminfo cache and slab", str(cached)))
     fewer = f"bind fewer processes to {where}, or " if len(processes) > 1 else ""
@@ -318,7 +318,7 @@ def _judge_node_memory(
     finding = finding._replace(advice=f"{fewer}shrink what is taken there by {short}")
     swap = memory.value("SwapFree")
     if isinstance(swap, Unknown):
-        return finding.unknown(f"{short} is missing, and whether swap helps is not known")
+        return finding.undecided(f"{short} is missing, and whether swap helps is not known")
     if swap > 0:
         text = f"{short} is missing on it: memory is swapped out, though other nodes have some"
         return finding.warned(text)
@@ -350,10 +350,10 @@ def _judge_nearest(
     Warn if every NIC is farther.
     """
     finding = passed(process.name, need="a NIC on the GPU's NUMA node")
-    gpu = finding.known(gpu_function(gpus, process))
+    gpu = finding.require(gpu_function(gpus, process))
     if gpu is None:
         return finding.skipped("its GPU is not visible, as gpu.count says")
-    names = finding.known(nics_of(rdma, needs, process))
+    names = finding.require(nics_of(rdma, needs, process))
     if not names:
         return finding.skipped("no NIC of this host is usable to it")
     if len(numa.nodes) == 1:
@@ -368,7 +368,7 @@ def _judge_nearest(
         missing = next(name for name in names if name not in known)
         path = paths[missing]
         why = path if isinstance(path, Unknown) else Unknown(f"{missing} is no PCI device")
-        return finding.unknown(why.of("how far its NICs are is unknown:  "))
+        return finding.undecided(why.of("how far its NICs are is unknown:  "))
     of_gpu = [(name, path) for (at, name), path in pci.paths.items() if at == gpu.address]
     others = [name for name, path in of_gpu if isinstance(path, PathClass) and path < PathClass.SYS]
     evidence = [Evidence("numa_node of its GPU", str(gpu.node))]
@@ -389,10 +389,10 @@ def unknown_nic_node(
 ) -> Iterable[Finding]:
     """Judge whether each NIC names its NUMA node."""
     if needs is None:
-        names = tuple(nic.name for nic in known(rdma.nics))
+        names = tuple(nic.name for nic in require(rdma.nics))
         reason = "the host has no RDMA device"
     else:
-        names = known(nics_in_use(rdma, needs))
+        names = require(nics_in_use(rdma, needs))
         reason = "the launch uses no RDMA device of this host"
     several = len(numa.nodes) > 1
     return [_judge_node_name(name, pci, rdma, several) for name in names] or [skip(reason)]
@@ -406,7 +406,7 @@ def _judge_node_name(name: str, pci: PciFacts, rdma: RdmaFacts, several_nodes: b
         several_nodes: The host has more than one; else a NIC that names no node passes.
     """
     finding = passed(name, need="a NUMA node")
-    number = finding.known(nic_node(rdma, name))
+    number = finding.require(nic_node(rdma, name))
     if number is not None:
         return finding._replace(have=f"node {number}")
     if not several_nodes:
@@ -439,8 +439,8 @@ def mooncake_view(
     def judge(process: ProcessNeeds) -> Finding:
         assert process.gpu is not None
         finding = passed(process.name)
-        view = finding.known(predict_view(numa, pci, gpus, rdma, process, release))
-        names = finding.known(nics_of(rdma, launch, process))
+        view = finding.require(predict_view(numa, pci, gpus, rdma, process, release))
+        names = finding.require(nics_of(rdma, launch, process))
         return judge_gpu(finding, pci, view, process.gpu, names, release)
 
     findings = fold(judge(process) for process in registering(needs))
@@ -449,11 +449,11 @@ def mooncake_view(
 
 def _judge_gpus(numa: NumaFacts, pci: PciFacts, gpus: GpuFacts, rdma: RdmaFacts) -> list[Finding]:
     """Judge every GPU that this process may use, with all NICs that Mooncake can use."""
-    visible = known(visible_gpus(gpus, ANY_PROCESS))
+    visible = require(visible_gpus(gpus, ANY_PROCESS))
     if not visible:
         return [skip("no GPU is visible here")]
-    view = known(predict_view(numa, pci, gpus, rdma, ANY_PROCESS, None))
-    names = known(devices_in_use(rdma, ANY_PROCESS).names)
+    view = require(predict_view(numa, pci, gpus, rdma, ANY_PROCESS, None))
+    names = require(devices_in_use(rdma, ANY_PROCESS).names)
     if not names:
         return [skip("no NIC of this host is usable")]
     return fold(
@@ -478,7 +478,7 @@ def judge_gpu(
         release: None for the newest known.
     """
     finding = finding._replace(need="the nearest NIC in use preferred")
-    visible = finding.known(view.gpus)
+    visible = finding.require(view.gpus)
     if gpu >= len(visible):
         return finding.skipped("its GPU is not visible, as gpu.count says")
     if not names:
@@ -487,7 +487,7 @@ def judge_gpu(
         return finding._replace(have=f"{names[0]} alone")
     # Without an entry (MC_CUSTOM_TOPO_JSON) memory of the GPU may go through any NIC.
     location = view.at(f"cuda:{gpu}")
-    first = names if location is None else finding.known(location.first)
+    first = names if location is None else finding.require(location.first)
     address = visible[gpu]
     paths = {name: pci.paths.get((address, name)) for name in names}
     known = {name: path for name, path in paths.items() if isinstance(path, PathClass)}
@@ -497,7 +497,7 @@ def judge_gpu(
     unknown = [path for path in paths.values() if isinstance(path, Unknown)]
     if far is None or near is None or (unknown and far is not PathClass.PIX and far == near):
         reason = unknown[0].reason if unknown else f"none of {', '.join(names)} is a PCI device"
-        return finding.unknown(f"their distance is unknown: {reason}")
+        return finding.undecided(f"their distance is unknown: {reason}")
     if far == near:
         return finding
     nearest = tuple(name for name in names if known.get(name) == near)

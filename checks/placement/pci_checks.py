@@ -1,6 +1,7 @@
 """Checks of the PCIe way between GPUs, NICs and memory: link width, ACS, IOMMU."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from checks.framework.check import CheckSet, any_launch
 from checks.framework.device_nodes import PCI_DEVICES
@@ -18,7 +19,6 @@ from checks.framework.finding import (
 )
 from checks.framework.fold import fold
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown, must_be_read
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import gpu_function, gpu_processes, nics_in_use
@@ -59,9 +59,9 @@ def _pci_devices_in_use(
     must_be_read(pci)
     finding = passed("PCI")
     if needs is None:
-        accelerators = {gpu.address: gpu for gpu in finding.known(pci.accelerators)}
+        accelerators = {gpu.address: gpu for gpu in finding.require(pci.accelerators)}
         used = _PciDevices(accelerators, dict(pci.nics))
-        finding.known(rdma.nics)
+        finding.require(rdma.nics)
     else:
         used = _PciDevices({}, {})
         # gpu.count says what is wrong with the GPUs themselves, and with a silent library.
@@ -69,16 +69,16 @@ def _pci_devices_in_use(
         for process in gpu_processes(needs):
             gpu = gpu_function(gpus, process)
             if isinstance(gpu, Unknown) and not silent:
-                finding.known(gpu)
+                finding.require(gpu)
             if isinstance(gpu, PciFunction):
                 used.gpus[gpu.address] = gpu
-        for name in finding.known(nics_in_use(rdma, needs)):
+        for name in finding.require(nics_in_use(rdma, needs)):
             if name in pci.nics:
                 used.nics[name] = pci.nics[name]
                 continue
             for nic in rdma.present:
                 if nic.name == name:
-                    finding.known(nic.pci_address)
+                    finding.require(nic.pci_address)
     if not used.gpus and not used.nics:
         what = "the host has" if needs is None else "the launch uses"
         raise UnjudgedError(skip(f"{what} no GPU and no NIC on PCI here", "PCI"))
@@ -101,7 +101,7 @@ def _judge_link(subject: str, function: PciFunction, pci: PciFacts) -> Finding:
     unread = [fact for fact in (link.width, link.max_width) if isinstance(fact, Unknown)]
     if unread and unread[0].absent:
         return finding.skipped(unread[0].reason)
-    width, most = finding.known(link.width), finding.known(link.max_width)
+    width, most = finding.require(link.width), finding.require(link.max_width)
     bridge = pci.bridges.get(function.parents[-1]) if function.parents else None
     formula = f"the device's x{most}"
     if bridge is not None and isinstance(bridge.link.max_width, int):
@@ -145,7 +145,7 @@ def _judge_acs(bridge: str, control: int | Unknown | None) -> Finding:
         control: ACS register, None without ACS.
     """
     finding = passed(f"bridge {bridge}", need="no redirection")
-    bits = finding.known(control)
+    bits = finding.require(control)
     if bits is None:
         return finding._replace(have="no ACS")
     evidence = (Evidence(f"ACS control of {bridge}", f"0x{bits:04x}"),)
@@ -182,7 +182,7 @@ def _judge_iommu(subject: str, function: PciFunction, pci: PciFacts, arm: bool) 
         arm: The host has Arm's IOMMU.
     """
     finding = passed(subject, need="identity, or no IOMMU")
-    mode = finding.known(function.iommu)
+    mode = finding.require(function.iommu)
     finding = finding._replace(
         have="no IOMMU" if mode == "none" else mode,
         evidence=(Evidence("type of its group in /sys/kernel/iommu_groups", mode),),
@@ -190,7 +190,7 @@ def _judge_iommu(subject: str, function: PciFunction, pci: PciFacts, arm: bool) 
     if mode in PASS_THROUGH:
         return finding
     if mode not in TRANSLATING:
-        return finding.unknown(f"{mode!r} is no type known here")
+        return finding.undecided(f"{mode!r} is no type known here")
     name, wanted = ("iommu.passthrough", "1") if arm else ("iommu", "pt")
     arguments = [] if isinstance(pci.command_line, Unknown) else pci.command_line.split()
     values = [word.partition("=")[2] for word in arguments if word.partition("=")[0] == name]

@@ -17,7 +17,7 @@ from checks.framework.finding import (
     or_unjudged,
     passed,
     skip,
-    unknown,
+    unknown_finding,
 )
 from checks.framework.fold import fold
 from checks.framework.needs import LaunchNeeds
@@ -30,7 +30,7 @@ from checks.framework.units import (
     format_page_size,
     or_more,
 )
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from checks.rdma.device_table import BASE_PAGE_BYTES, DEVICE_TABLE, MEMORY_KEYS, DeviceRow, Measured
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.per_device import (
@@ -63,8 +63,8 @@ CROWDED_PERCENT = 80
 @CHECKS.check("rdma.cgroup-limit", rdma_launch)
 def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether the rdma cgroup lets the launch open its devices and make its objects."""
-    cgroups = unknown("cgroup", "").known(rdma.cgroups)
-    if not known(rdma.nics):
+    cgroups = unknown_finding("cgroup", "").require(rdma.cgroups)
+    if not require(rdma.nics):
         return [skip(NO_DEVICE)]
     launch_uses = uses(rdma, needs)
     limited = [
@@ -129,7 +129,7 @@ def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding)
         formula=f"{need.contexts} processes; {regions} memory regions + {need.others} protection "
         f"domains and completion queues; + {need.queue_pairs} queue pairs",
     )
-    used, limit = finding.known(cgroup.in_use(nic.name)), cgroup.limit(nic.name)
+    used, limit = finding.require(cgroup.in_use(nic.name)), cgroup.limit(nic.name)
     handles, objects = _rest(limit, used)
     limits = ["max" if most is None else str(most) for most in limit]
     line, wanted = (
@@ -160,7 +160,7 @@ def _judge_cgroup(nic: Nic, need: Objects, cgroup: RdmaCgroup, refused: Finding)
         text = "queue pairs to later peers may fail with 'Resource temporarily unavailable [11]'"
         return remedy.warned(text)
     if isinstance(need.regions, Unknown) and objects is not None:
-        return finding.unknown(need.regions.of(NO_COUNT))
+        return finding.undecided(need.regions.of(NO_COUNT))
     return finding
 
 
@@ -187,10 +187,10 @@ def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
     """Judge whether one device has room for the objects of the launch, and how full it is."""
     finding = passed(nic.name)
-    kernel, limits = finding.known(rdma.kernel), finding.known(nic.verbs.limits)
+    kernel, limits = finding.require(rdma.kernel), finding.require(nic.verbs.limits)
     counts = kernel.resources.get(nic.name)
     if counts is None:
-        return finding.unknown("the kernel does not count it")
+        return finding.undecided("the kernel does not count it")
     regions, pairs = counts.get("mr", 0), counts.get("qp", 0)
     most_of_each = f"max_mr {limits.max_mr} max_qp {limits.max_qp}"
     attributes = Evidence(f"ibv_query_device {nic.name}", most_of_each)
@@ -227,7 +227,7 @@ def _judge_resources(rdma: RdmaFacts, nic: Nic, need: Objects) -> Finding:
             (Setting(Kind.ENVIRONMENT, "MC_ENABLE_DEST_DEVICE_AFFINITY", "1"),),
         )
     if isinstance(need.regions, Unknown):
-        return finding.unknown(need.regions.of(NO_COUNT))
+        return finding.undecided(need.regions.of(NO_COUNT))
     return finding
 
 
@@ -248,8 +248,8 @@ def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
     """Judge whether each region of the process ``name`` fits into one registration, or is split."""
     longest = max(regions, key=lambda region: region.bytes, default=Region("no memory", 0, 0))
     finding = passed(name, need=format_bytes(longest.bytes, f"{{}} in one region ({longest.what})"))
-    largest = finding.known(largest_region_bytes(use.nics, use.environment))
-    limits = {n.name: f"max_mr_size {known(n.verbs.limits).max_mr_size_bytes}" for n in use.nics}
+    largest = finding.require(largest_region_bytes(use.nics, use.environment))
+    limits = {n.name: f"max_mr_size {require(n.verbs.limits).max_mr_size_bytes}" for n in use.nics}
     finding = finding._replace(
         have=format_bytes(largest, "{} in one registration"),
         need=format_need(longest.bytes, largest, f"{{}} in one region ({longest.what})"),
@@ -273,7 +273,7 @@ def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
         )
     if worst is Split.UNTOLD:
         text = "whether this Mooncake splits it is unknown, because its version is unknown"
-        return finding.unknown(f"{listed}: {text}")
+        return finding.undecided(f"{listed}: {text}")
     if worst is Split.CUT_OFF:
         over = max(longest.bytes - largest, 0)
         return finding.failed(
@@ -306,7 +306,7 @@ def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
         nics: The number of NICs in use, for the advice to spread processes over them.
     """
     finding = passed(load.nic.name)
-    row = finding.known(table_row(load.nic))
+    row = finding.require(table_row(load.nic))
     if row is not None and not row.holds_entries:
         return finding._replace(
             have=f"no limit of its own ({row.name})",
@@ -318,7 +318,7 @@ def _judge_table(rdma: RdmaFacts, load: NicLoad, nics: int) -> Finding:
         return judged
     # What is known may be too much by itself; that it is not says nothing of the whole.
     judged = judged._replace(need=or_more(judged.need))
-    return judged if judged.status is Status.WARN else judged.unknown(load.unknown)
+    return judged if judged.status is Status.WARN else judged.undecided(load.unknown)
 
 
 def _judge_bound(
@@ -346,7 +346,7 @@ def _judge_bound(
     if row is None:
         text = f"how much a device of {load.nic.provider} can hold is unknown: only a measurement "
         advice = f"run: mooncake-preflight measure --only registration --device {shlex.quote(name)}"
-        return finding.unknown(f"{text}tells it", advice=advice)
+        return finding.undecided(f"{text}tells it", advice=advice)
     return _judge_by_table(finding, load, row, nics)
 
 

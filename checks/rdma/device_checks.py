@@ -19,11 +19,11 @@ from checks.framework.finding import (
     or_unjudged,
     passed,
     skip,
-    unknown,
+    unknown_finding,
 )
 from checks.framework.fold import fold_names, join_names
 from checks.framework.needs import LaunchNeeds, ProcessNeeds, RdmaUse
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from checks.rdma.facts import ERDMA_MODE, Nic, RdmaFacts
 from checks.rdma.per_device import NO_RDMA, ends_at_start, judge_nics, rdma_launch
 from checks.rdma.use import EFA, Cause, ChosenBy, Transport, Use, reach_problem, uses
@@ -66,10 +66,10 @@ def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, processes: list[ProcessNeeds
     Args:
         processes: Those whose engine looks them up.
     """
-    known(rdma.nics)
+    require(rdma.nics)
     there = [nic.name for nic in rdma.present]
     who = fold_names([process.name for process in processes])
-    named = passed(who).known(use.devices)
+    named = passed(who).require(use.devices)
     finding = passed(who, join_names(there) or "no RDMA device", join_names(named), use.origin)
     gone = ", ".join(name for name in named if name not in there)
     advice = f"name devices of this host in {use.origin}: {', '.join(there)}"
@@ -91,9 +91,9 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
     """Judge whether the host has the devices named for Mooncake; a skip if no device is named."""
     process, devices = use.processes[0], use.devices
     assert process.rdma is not None
-    unread = unknown(use.who, "")
-    unread.known(rdma.nics)
-    if not unread.known(process.rdma.devices) and devices.chosen is not ChosenBy.FILTERS:
+    unread = unknown_finding(use.who, "")
+    unread.require(rdma.nics)
+    if not unread.require(process.rdma.devices) and devices.chosen is not ChosenBy.FILTERS:
         return skip("it names no device: Mooncake looks for them itself", use.who)
     there = tuple(nic.name for nic in rdma.present)
     named = devices.candidates
@@ -166,7 +166,7 @@ def _judge_devices_left(rdma: RdmaFacts, use: Use) -> Finding:
     """Judge the devices that are left to one use, and name the settings that leave none."""
     devices = use.devices
     finding = passed(use.who, need="at least 1 device", formula=devices.how)
-    names = finding.known(devices.names)
+    names = finding.require(devices.names)
     finding = finding._replace(have=", ".join(names) or "0 devices")
     if names:
         return finding
@@ -234,14 +234,14 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     def judge(nic: Nic) -> Finding:
         """Judge the type of one device; an eRDMA device is left to rdma.erdma-compat."""
         finding = passed(nic.name, need="node type CA")
-        node_type = finding.known(nic.node_type)
+        node_type = finding.require(nic.node_type)
         evidence = (Evidence(f"{RDMA_DEVICES}/{nic.name}/node_type", node_type),)
         finding = finding._replace(have=f"node type {node_type}", evidence=evidence)
         if nic.driver == ERDMA and node_type in (IWARP, UNSPECIFIED):
             if isinstance(mode, str):
                 return finding.skipped("judged by rdma.erdma-compat")
             if not mode.absent:
-                return finding.unknown(mode)
+                return finding.undecided(mode)
         if node_type == IWARP:
             text = "it is iWARP: the first transfer fails with 'Failed to modify QP to RTS'"
         elif nic.driver == EFA:
@@ -258,7 +258,7 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
             advice = f"{advice}, or {_GO_BY_EFA}" if rest else _GO_BY_EFA
         return judged(text, advice)
 
-    known(rdma.nics)
+    require(rdma.nics)
     return judge_nics(rdma, needs, lambda nic, _: judge(nic))
 
 
@@ -266,7 +266,7 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
 def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether Alibaba's eRDMA devices run in the mode that Mooncake can connect."""
     mode = rdma.erdma.compat_mode
-    if not any(nic.driver == ERDMA for nic in known(rdma.nics)):
+    if not any(nic.driver == ERDMA for nic in require(rdma.nics)):
         return [skip("this host has no eRDMA device")]
 
     @or_unjudged
@@ -277,10 +277,10 @@ def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
         finding = passed(nic.name, need="compat_mode=Y")
         if isinstance(mode, Unknown) and mode.absent:
             return finding.skipped("this driver has no compat_mode: see rdma.node-type")
-        word = finding.known(mode)
+        word = finding.require(mode)
         evidence = (Evidence(ERDMA_MODE, word),)
         finding = finding._replace(have=f"compat_mode={word}", evidence=evidence)
-        if word in ("Y", "1") or finding.known(nic.node_type) not in (IWARP, UNSPECIFIED):
+        if word in ("Y", "1") or finding.require(nic.node_type) not in (IWARP, UNSPECIFIED):
             return finding
         judged = finding.warned if needs is None else finding.failed
         return judged(
@@ -296,7 +296,7 @@ def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
 @CHECKS.check("rdma.erdma-driver", any_launch)
 def erdma_driver(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether each eRDMA card has the driver that makes an RDMA device."""
-    functions = known(rdma.erdma.functions)
+    functions = require(rdma.erdma.functions)
     if not functions:
         return [skip("this host has no eRDMA card")]
     asked = needs is not None and bool(needs.rdma_processes)

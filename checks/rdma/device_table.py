@@ -8,10 +8,9 @@ import os
 from collections.abc import Mapping
 from errno import ENOMEM
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.device_nodes import RDMA_DEVICES
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown
 

@@ -5,12 +5,11 @@ Source: rdma_context.cpp and rdma_gid_probe.h of the tags v0.3.8 to v0.3.12.post
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.device_nodes import RDMA_DEVICES
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 from checks.framework.written_numbers import leading_integer
 from checks.releases.mooncake import MooncakeRelease
 
@@ -95,7 +94,7 @@ def read_ports(
         gids: Indices to read behind that gap too.
     """
     folder = f"{RDMA_DEVICES}/{device}/ports"
-    numbers = _numbers(known(root.names(folder)))
+    numbers = _numbers(require(root.names(folder)))
     keys, entries = sorted(set(pkeys)), set(gids)
     return tuple(_read_port(root, f"{folder}/{at}", at, keys, entries) for at in numbers)
 
@@ -149,7 +148,7 @@ def _read_gids(
     for number in numbers:
         if number > last_used + LARGEST_GAP and number not in wanted:
             continue
-        content = known(root.word(f"{folder}/gids/{number}"))
+        content = require(root.word(f"{folder}/gids/{number}"))
         try:
             raw = bytes.fromhex(content.replace(":", ""))
         except ValueError:
@@ -171,18 +170,18 @@ def _read_gids(
 @or_unknown
 def _gid_type(content: str | Unknown, layer: str | Unknown) -> str | Unknown:
     """Return the GID type as Mooncake sees it: "IB/RoCE v1" is RoCE v1 on Ethernet, else IB."""
-    content = known(content)
+    content = require(content)
     if content == "RoCE v2":
         return ROCE_2
     if content != "IB/RoCE v1":
         return Unknown(f"not a GID type: {content[:40]!r}")
-    return ROCE_1 if known(layer) == "Ethernet" else IB
+    return ROCE_1 if require(layer) == "Ethernet" else IB
 
 
 @or_unknown
 def numbered_word(root: Root, name: str) -> str | Unknown:
     """Read a file such as ``4: ACTIVE``, as the kernel writes states; return the word."""
-    content = known(root.word(name))
+    content = require(root.word(name))
     number, colon, word = content.partition(":")
     if not colon or not number.isdecimal() or not word.strip():
         return Unknown(f"{name}: not a number and a word: {content[:40]!r}")
@@ -191,7 +190,7 @@ def numbered_word(root: Root, name: str) -> str | Unknown:
 
 @or_unknown
 def _hexadecimal(root: Root, name: str) -> int | Unknown:
-    content = known(root.word(name))
+    content = require(root.word(name))
     if not re.fullmatch("(0x)?[0-9a-fA-F]{1,16}", content):
         return Unknown(f"{name}: not a hexadecimal number: {content[:40]!r}")
     return int(content, 16)

@@ -1,13 +1,13 @@
 """Everything about the host's RDMA devices, read once. No RDMA at all is a fact."""
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from checks.framework.device_nodes import PCI_DEVICES, RDMA_DEVICES, device_names, device_numa_node
 from checks.framework.docker_config import docker_text, read_docker_config
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 from checks.framework.written_numbers import leading_integer
 from checks.numa.nodes import parse_cpu_list, read_list
 from checks.rdma.device_table import Measured, read_measured
@@ -200,7 +200,7 @@ def _provider(
         return PROVIDERS[number]
     if isinstance(driver, str) and driver in _PROVIDER_OF_DRIVER:
         return _PROVIDER_OF_DRIVER[driver]
-    driver = known(driver)
+    driver = require(driver)
     return Unknown(f"no known user-space library for the driver {driver or 'of ' + name}")
 
 
@@ -228,7 +228,7 @@ def _read_erdma(root: Root) -> Erdma:
 def _online_cpus(root: Root) -> int | Unknown:
     """Count the CPUs of ``0-3,8``: std::thread::hardware_concurrency reads the same file."""
     name = "/sys/devices/system/cpu/online"
-    return len(known(read_list(root, name, parse_cpu_list))) or Unknown(f"{name}: lists no CPU")
+    return len(require(read_list(root, name, parse_cpu_list))) or Unknown(f"{name}: lists no CPU")
 
 
 def _numbers(environments: list[Mapping[str, str]], name: str) -> Iterator[int]:

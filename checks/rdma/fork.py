@@ -9,12 +9,12 @@ rdma-core 44 and Mooncake 0.3.13.post1 and 0.3.14.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from checks.framework.check import CheckSet
 from checks.framework.finding import Consequence, Evidence, Finding, Kind, Setting, passed
 from checks.framework.needs import LaunchNeeds
 from checks.framework.pages import MemoryKind, Region
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, format_page_size
 from checks.framework.unknown import Unknown
 from checks.rdma.device_table import BASE_PAGE_BYTES
@@ -142,13 +142,13 @@ def _judge(rdma: RdmaFacts, name: str, regions: tuple[Region, ...], use: Use) ->
         advice=f"set {VARIABLE}=1", settings=(Setting(Kind.ENVIRONMENT, VARIABLE, "1"),)
     )
     if not ends:
-        return finding.unknown(doubts[-1])
+        return finding.undecided(doubts[-1])
     listed = "; ".join(ends)
     if isinstance(advised, Unknown):
-        return finding.unknown(advised.of(f"{listed}: "))
+        return finding.undecided(advised.of(f"{listed}: "))
     if use.release is None:
         text = f"{listed}: fatal with Mooncake before 0.3.14, and the version is unknown"
-        return finding.unknown(text)
+        return finding.undecided(text)
     if all(what == DROPPED for what, end in ends_by_region if end):
         text = f"{listed}: registering it fails, and Mooncake goes on without it"
         return finding.warned(text, consequence=Consequence.DEGRADED)

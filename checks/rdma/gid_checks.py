@@ -8,7 +8,7 @@ from checks.framework.check import CheckSet, any_launch
 from checks.framework.device_nodes import RDMA_DEVICES
 from checks.framework.finding import Evidence, Finding, Kind, Setting, Status, or_unjudged, passed
 from checks.framework.needs import LaunchNeeds
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.rdma.device_checks import names_setting
 from checks.rdma.devices import EMPTY_TABLE, IB, ROCE_2, Gid, GidChoice, Port, asked_index
 from checks.rdma.facts import Nic, RdmaFacts
@@ -94,7 +94,7 @@ def _judge_choice(
     """Judge the GID that Mooncake takes: its interface, its type and its reach."""
     gid = choice.gid
     assert gid is not None
-    if finding.known(gid.kind) == IB:
+    if finding.require(gid.kind) == IB:
         return finding
     interface = _judge_interface(finding, rdma, gid)
     if interface.status is Status.WARN:
@@ -112,11 +112,11 @@ def _judge_choice(
 
 def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
     """Judge whether this network namespace has the GID's interface, with its address if IPv4."""
-    netdev = rdma.netdevs.get(finding.known(gid.netdev))
+    netdev = rdma.netdevs.get(finding.require(gid.netdev))
     if netdev is None:
         text = "no network interface of this host has this GID: it may belong to another network "
         return finding.warned(f"{text}namespace", "use the host's network")
-    here = finding.known(netdev.here)
+    here = finding.require(netdev.here)
     addresses = () if isinstance(netdev.addresses, Unknown) else netdev.addresses
     if here and (not gid.ipv4 or any(gid.ipv4 == address for address, _ in addresses)):
         return finding
@@ -193,7 +193,7 @@ def _subnet(rdma: RdmaFacts, choice: GidChoice | Unknown) -> str | Unknown:
     Returns:
         Unknown if there is no GID, or its interface's address or prefix is not known.
     """
-    gid = known(choice).gid
+    gid = require(choice).gid
     if gid is None:
         return Unknown("no GID")
     if not gid.ipv4:
@@ -201,7 +201,7 @@ def _subnet(rdma: RdmaFacts, choice: GidChoice | Unknown) -> str | Unknown:
     netdev = rdma.netdevs.get(gid.netdev) if isinstance(gid.netdev, str) else None
     if netdev is None:
         return Unknown(f"the interface of {gid.text} is not seen here")
-    addresses = known(netdev.addresses)
+    addresses = require(netdev.addresses)
     prefix = next((prefix for address, prefix in addresses if address == gid.ipv4), None)
     if prefix is None or not 0 <= prefix <= 32:
         return Unknown(f"{netdev.name} does not carry {gid.text} here")
@@ -237,5 +237,5 @@ def _judge_subnets(use: Use, subnets: dict[str, str | Unknown]) -> Finding:
             ),
         )
     for subnet in subnets.values():
-        finding.known(subnet)
+        finding.require(subnet)
     return finding

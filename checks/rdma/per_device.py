@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from checks.framework.check import the_launch
-from checks.framework.finding import Consequence, Finding, Status, UnjudgedError, skip, unknown
+from checks.framework.finding import (
+    Consequence,
+    Finding,
+    Status,
+    UnjudgedError,
+    skip,
+    unknown_finding,
+)
 from checks.framework.fold import fold
 from checks.framework.needs import LaunchNeeds
 from checks.framework.pages import Region
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.use import Cause, DevicesInUse, Lost, Transport, Use, uses
 
@@ -55,7 +62,7 @@ def judge_devices(
         problem_of: Returns why a use loses a device, None if it does not.
         describe: Makes the finding; gets the loss of this cause, or None.
     """
-    known(rdma.nics)
+    require(rdma.nics)
     launch = rdma_launch_or_host(needs)
     host = Use((), DevicesInUse((), (), (), Transport.NOT_ASKED, ""), rdma.present, None)
     by_device: dict[str, list[Finding]] = {}
@@ -80,7 +87,7 @@ def _judge_device(
     """
     problem = problem_of(nic, use)
     if isinstance(problem, Unknown):
-        return describe(nic, None, use).unknown(problem)
+        return describe(nic, None, use).undecided(problem)
     if problem is None:
         return describe(nic, None, use)
     if problem.cause is not cause:
@@ -111,7 +118,7 @@ def whichever_is_used(
     use. If every finding then passes or is skipped, fewer devices pass too: nothing is unknown.
     """
     instead = [
-        unknown(use.who, names.of("which devices it uses is not known: "))
+        unknown_finding(use.who, names.of("which devices it uses is not known: "))
         if isinstance(names := use.devices.names, Unknown)
         else skip("no device is in use (see the other checks of rdma)", use.who)
         for use in launch_uses
@@ -140,7 +147,7 @@ def judge_nics(
     """
     launch = rdma_launch_or_host(needs)
     if launch is None:
-        known(rdma.nics)
+        require(rdma.nics)
         return [judge(nic, ()) for nic in rdma.present] or [skip(NO_DEVICE)]
 
     def judge_those(launch_uses: Sequence[Use]) -> list[Finding]:
@@ -174,7 +181,7 @@ def judge_regions(
     def judge_use(use: Use) -> Iterator[Finding]:
         for process in use.processes:
             if isinstance(process.regions, Unknown):
-                yield unknown(process.name, process.regions)
+                yield unknown_finding(process.name, process.regions)
             else:
                 yield judge(process.name, process.regions, use)
 

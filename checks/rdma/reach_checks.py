@@ -16,11 +16,11 @@ from checks.framework.finding import (
     command,
     or_unjudged,
     passed,
-    unknown,
+    unknown_finding,
 )
 from checks.framework.fold import fold, join_names
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import leading_integer
 from checks.rdma.devices import Port
 from checks.rdma.facts import DEFAULT_PKEY_INDEX, Nic, RdmaFacts
@@ -117,8 +117,8 @@ def _judge_mtus(use: Use) -> Finding:
     asked = leading_integer(use.environment.get("MC_MTU", ""))
     bound = asked if asked in MTUS_BYTES else DEFAULT_MTU_BYTES
     number = port_of(use.environment)
-    unread = unknown(use.who, "")
-    active = {nic.name: unread.known(_active_mtu(nic, number)) for nic in use.nics}
+    unread = unknown_finding(use.who, "")
+    active = {nic.name: unread.require(_active_mtu(nic, number)) for nic in use.nics}
     paths = {name: min(mtu, bound) for name, mtu in active.items()}
     smallest = min(paths.values())
     rows = active.items()
@@ -140,7 +140,7 @@ def _judge_mtus(use: Use) -> Finding:
 
 @or_unknown
 def _active_mtu(nic: Nic, number: int) -> int | Unknown:
-    port = known(nic.verbs.ports).get(number)
+    port = require(nic.verbs.ports).get(number)
     if port is None:
         return Unknown(f"libibverbs shows no port {number} of {nic.name}")
     return port.active_mtu_bytes
@@ -164,7 +164,7 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
     now = use.environment.get("MC_PKEY_INDEX", "")
     if isinstance(key, Unknown):
         if not key.absent:
-            return finding.unknown(key)
+            return finding.undecided(key)
         return finding.failed(
             "the first transfer fails with 'Failed to modify QP to INIT'",
             "unset MC_PKEY_INDEX, or give an index that the table has",
@@ -242,7 +242,7 @@ def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Findin
         if container.own_network:
             text = "a container with a network of its own sees no RDMA device, whatever it is given"
             return finding._replace(status=Status.FAIL, text=text, have="a network of its own")
-        return finding.unknown("whether a device is moved into the container's network")
+        return finding.undecided("whether a device is moved into the container's network")
     given_nodes = container.verbs_nodes
     # NVIDIA's gives the nodes where the image (NVIDIA_MOFED) or its own configuration asks for it.
     runtime = rdma.docker_runtime
@@ -260,7 +260,7 @@ def _judge_container(process: ProcessNeeds, use: Use, rdma: RdmaFacts) -> Findin
         advice = "ask for the resource of the RDMA device plugin under resources.limits"
         settings = (Setting(Kind.DEVICE, NODES, NODES, described_by="kubernetes"),)
     if isinstance(given_nodes, Unknown):
-        return finding.unknown(Unknown(given_nodes.reason, advice=advice), settings=settings)
+        return finding.undecided(Unknown(given_nodes.reason, advice=advice), settings=settings)
     places = [f"{place.rstrip('/')}/" for place in given_nodes]
     lost = [path for path in wanted if not f"{path}/".startswith(tuple(places))]
     shown = join_names([path for path in wanted if path not in lost]) or "no device"

@@ -7,12 +7,12 @@ region was cut off), ``real_client.cpp`` (segments were always mounted in pieces
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from math import gcd
+from typing import NamedTuple
 
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
 from checks.framework.pages import MemoryKind, Region
-from checks.framework.record import NamedTuple
 from checks.framework.units import round_up
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import leading_integer
 from checks.rdma.device_table import BASE_PAGE_BYTES, DeviceRow, device_row
 from checks.rdma.facts import Nic, RdmaFacts
@@ -48,7 +48,7 @@ def largest_region_bytes(nics: Iterable[Nic], environment: Mapping[str, str]) ->
     asked = leading_integer(environment.get("MC_MAX_MR_SIZE", ""))
     smallest = asked if asked is not None and asked > 0 else DEFAULT_LARGEST_REGION_BYTES
     for nic in nics:
-        smallest = min(smallest, known(nic.verbs.limits).max_mr_size_bytes)
+        smallest = min(smallest, require(nic.verbs.limits).max_mr_size_bytes)
     return smallest
 
 

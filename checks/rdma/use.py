@@ -8,11 +8,11 @@ or silent TCP depends on who chose them. Registered memory is charged once per d
 from collections.abc import Mapping
 from enum import Enum
 from errno import EAGAIN
+from typing import NamedTuple
 
 from checks.framework.finding import Subject
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
-from checks.framework.record import NamedTuple
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import leading_integer
 from checks.rdma.devices import GidChoice, choose_gid
 from checks.rdma.facts import Nic, RdmaFacts
@@ -292,7 +292,7 @@ def reach_problem(nic: Nic) -> Lost | Unknown | None:
     for problem in (file_problem(nic), provider_problem(nic)):
         if problem is not None:
             return problem
-    states = [port.state for port in known(nic.ports) if port.gid_table != 0]
+    states = [port.state for port in require(nic.ports) if port.gid_table != 0]
     if any(state == "ACTIVE" for state in states):
         return None
     unknown = next((state for state in states if isinstance(state, Unknown)), None)
@@ -327,7 +327,7 @@ def file_problem(nic: Nic) -> Lost | Unknown | None:
 @or_unknown
 def provider_problem(nic: Nic) -> Lost | Unknown | None:
     """Return a problem if libibverbs has no library for the device, else None."""
-    if known(nic.verbs.listed):
+    if require(nic.verbs.listed):
         return None
     return Lost(nic.name, Cause.PROVIDER, "libibverbs does not list it")
 
@@ -336,10 +336,10 @@ def provider_problem(nic: Nic) -> Lost | Unknown | None:
 def port_problem(nic: Nic, environment: Mapping[str, str]) -> Lost | Unknown | None:
     """Return a problem if the port that Mooncake opens is not active, else None."""
     number = port_of(environment)
-    port = known(nic.port(number))
+    port = require(nic.port(number))
     if port is None:
         return Lost(nic.name, Cause.PORT, f"it has no port {number}")
-    state = known(port.state)
+    state = require(port.state)
     return None if state == "ACTIVE" else Lost(nic.name, Cause.PORT, f"port {number} is {state}")
 
 
@@ -352,7 +352,7 @@ def gid_problem(
     Args:
         has_host_gids: If False, the container may have more GIDs, and the problem becomes Unknown.
     """
-    choice = known(gid_choice(nic, environment, release))
+    choice = require(gid_choice(nic, environment, release))
     if choice.gid or has_host_gids:
         return None if choice.gid else Lost(nic.name, Cause.GID, choice.how)
     return Unknown(
@@ -378,7 +378,7 @@ def gid_choice(
         Unknown without such a port, or if the port could not be read.
     """
     number = port_of(environment)
-    port = known(nic.port(number))
+    port = require(nic.port(number))
     if port is None:
         return Unknown(f"{nic.name} has no port {number}")
     return choose_gid(port, environment, release)

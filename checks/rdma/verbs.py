@@ -7,14 +7,13 @@ device.
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.cgroup_mounts import own_mount
 from checks.framework.device_nodes import RDMA_DEVICES
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 
 NODES = "/dev/infiniband"
 CLASS = "/sys/class/infiniband_verbs"
@@ -102,7 +101,7 @@ class Libraries(NamedTuple):
 @or_unknown
 def read_device_file(root: Root, path: str) -> DeviceNode | Unknown:
     """Read the mode of a device file, and whether it opens; an absent Unknown without the file."""
-    answer = known(root.call("rdma.device_node", path))
+    answer = require(root.call("rdma.device_node", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("mode"), int):
         return Unknown(f"rdma.device_node {path}: the recorded answer is damaged")
     mode = answer["mode"] & 0xFFFF  # type and permissions
@@ -119,11 +118,11 @@ def uverbs_of(root: Root, devices: Iterable[str]) -> dict[str, str | Unknown] | 
     """Return ``{"mlx5_0": "uverbs0"}``, from CLASS or, if unreadable, from the PCI functions."""
     names = root.entries(CLASS)
     if not isinstance(names, Unknown):
-        return {**known(_uverbs_in(root, CLASS, names))}
+        return {**require(_uverbs_in(root, CLASS, names))}
     by_device: dict[str, str | Unknown] = dict.fromkeys(devices, names)
     for device in devices:
         folder = f"{RDMA_DEVICES}/{device}/device/infiniband_verbs"
-        by_device |= known(_uverbs_in(root, folder, root.listed(folder)))
+        by_device |= require(_uverbs_in(root, folder, root.listed(folder)))
     return by_device
 
 
@@ -210,7 +209,7 @@ def _providers(root: Root, folder: str) -> frozenset[str] | Unknown:
         names = root.names(place)
         if isinstance(names, Unknown) and names.absent:
             return frozenset()
-        names_in.append({match[1] for name in known(names) if (match := pattern.fullmatch(name))})
+        names_in.append({match[1] for name in require(names) if (match := pattern.fullmatch(name))})
     return frozenset(names_in[0] & names_in[1])
 
 
@@ -255,13 +254,13 @@ class RdmaCgroup(NamedTuple):
 
     @or_unknown
     def in_use(self, device: str) -> CgroupLimit | Unknown:
-        return known(self.used).get(device, CgroupLimit(0, 0))
+        return require(self.used).get(device, CgroupLimit(0, 0))
 
 
 @or_unknown
 def read_kernel(root: Root) -> RdmaKernel | Unknown:
     """Read what ``rdma system`` and ``rdma resource`` show; needs no privilege."""
-    answer = known(root.call("rdma.kernel"))
+    answer = require(root.call("rdma.kernel"))
     if not isinstance(answer, dict) or not isinstance(answer.get("devices"), dict):
         return Unknown("rdma.kernel: the recorded answer is damaged")
     mode, copies = answer.get("netns_mode"), answer.get("copy_on_fork")
@@ -285,8 +284,8 @@ def read_kernel(root: Root) -> RdmaKernel | Unknown:
 @or_unknown
 def read_cgroups(root: Root) -> tuple[RdmaCgroup, ...] | Unknown:
     """Read this process's cgroup, then its ancestors, as far as they have rdma limits."""
-    mount = known(own_mount(root, "rdma"))
-    limited = [known(_read_cgroup(root, folder)) for folder in (mount.folders if mount else ())]
+    mount = require(own_mount(root, "rdma"))
+    limited = [require(_read_cgroup(root, folder)) for folder in (mount.folders if mount else ())]
     return tuple(cgroup for cgroup in limited if cgroup is not None)
 
 
@@ -303,7 +302,7 @@ def _read_cgroup(root: Root, folder: str) -> RdmaCgroup | Unknown | None:
 @or_unknown
 def _device_limits(root: Root, name: str) -> dict[str, CgroupLimit] | Unknown:
     """Read lines of ``mlx5_0 hca_handle=2 hca_object=max`` as limits by device; ``max`` is None."""
-    content = known(root.text(name))
+    content = require(root.text(name))
     budgets = {}
     for line in content.splitlines():
         device, *pairs = line.split() or [""]

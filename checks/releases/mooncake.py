@@ -7,9 +7,8 @@ writes. What is mapped was read in source at each tag; the rows over TCP were al
 
 from enum import Enum
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, MIB
 from checks.framework.written_numbers import Numbers, version_numbers
 

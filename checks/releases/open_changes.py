@@ -6,8 +6,7 @@ of its row, with the code that reads it, and leaves this table.
 """
 
 from collections.abc import Iterator
-
-from checks.framework.record import NamedTuple
+from typing import NamedTuple
 
 
 class OpenChange(NamedTuple):

@@ -10,9 +10,8 @@ that reads the store's configuration, see ``tests/real`` and
 
 from enum import Enum
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.written_numbers import Numbers, version_numbers
 
 

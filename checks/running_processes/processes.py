@@ -9,11 +9,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import kernel_count
 from checks.limits.facts import INITIAL_USER_NAMESPACE, IPC_LOCK_BIT, status_rows
 from checks.limits.runtimes import Limit, limit_of_file
@@ -120,7 +120,7 @@ def tree_of(pid: int, processes: tuple[RunningProcess, ...]) -> tuple[int, ...]:
 @or_unknown
 def read_environment(root: Root, pid: int) -> dict[str, str] | Unknown:
     """Return the variables that a process was started with."""
-    pairs = known(root.text(f"/proc/{pid}/environ")).split("\0")
+    pairs = require(root.text(f"/proc/{pid}/environ")).split("\0")
     return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
 
 
@@ -141,13 +141,13 @@ def _parse_held_memory(root: Root, pid: int) -> HeldMemory | Unknown:
         IndexError: If a file is malformed.
     """
     places = {}
-    for line in known(root.text(f"/proc/{pid}/maps")).splitlines():
+    for line in require(root.text(f"/proc/{pid}/maps")).splitlines():
         fields = line.split(maxsplit=5)
         start, _, end = fields[0].partition("-")
         places[start] = (f"{fields[3]}:{fields[4]}", int(end, 16) - int(start, 16))
     huge: dict[str, HugeMapping] = {}
     regular_bytes = 0
-    for line in known(root.text(f"/proc/{pid}/numa_maps")).splitlines():
+    for line in require(root.text(f"/proc/{pid}/numa_maps")).splitlines():
         start, *rest = line.split()
         counts = dict(word.split("=", 1) for word in rest if "=" in word)
         page_bytes = int(counts.get("kernelpagesize_kB", 0)) << 10
@@ -161,7 +161,7 @@ def _parse_held_memory(root: Root, pid: int) -> HeldMemory | Unknown:
         before = huge.get(key, HugeMapping(key, page_bytes, 0, {}))
         pages = before.pages + size_bytes // page_bytes
         huge[key] = HugeMapping(key, page_bytes, pages, Counter(nodes) + Counter(before.node_pages))
-    status = known(status_rows(root.text(f"/proc/{pid}/status")))
+    status = require(status_rows(root.text(f"/proc/{pid}/status")))
     locked, pinned = (int(status.get(n, "0").split()[0]) << 10 for n in ("VmLck", "VmPin"))
     return HeldMemory(tuple(huge.values()), regular_bytes, locked, pinned)
 
@@ -213,7 +213,7 @@ def read_memlock(root: Root, pid: int) -> Limit | Unknown:
 @or_unknown
 def read_open_files(root: Root, pid: int) -> OpenFiles | Unknown:
     """Return how many files a process has open, and the RDMA devices among them."""
-    numbers = known(root.names(f"/proc/{pid}/fd"))
+    numbers = require(root.names(f"/proc/{pid}/fd"))
     devices = set()
     for number in numbers:
         target = read_link(root, f"/proc/{pid}/fd/{number}")
@@ -269,11 +269,11 @@ def read_registered(root: Root, pids: tuple[int, ...]) -> tuple[Registered, ...]
         the objects of that process.
     """
     for pid in pids:
-        status = known(root.text(f"/proc/{pid}/status"))
+        status = require(root.text(f"/proc/{pid}/status"))
         numbers = next((x for x in status.splitlines() if x.startswith("NSpid:")), "").split()
         if len(numbers) > 2:
             return Unknown(f"pid {pid} is in a container: the kernel lists its regions in there")
-    answer = known(root.call("rdma.held"))
+    answer = require(root.call("rdma.held"))
     devices = []
     for device, processes in answer.items():
         counts = [processes[str(pid)] for pid in pids if str(pid) in processes]
@@ -307,11 +307,11 @@ def read_traffic(
     """
     ports: dict[str, Traffic | Unknown] = {}
     for file in verbs_devices:
-        device = known(root.text(f"/sys/class/infiniband_verbs/{file}/ibdev")).strip()
+        device = require(root.text(f"/sys/class/infiniband_verbs/{file}/ibdev")).strip()
         folder = f"/sys/class/infiniband/{device}/ports"
-        for port in known(root.names(folder)):
+        for port in require(root.names(folder)):
             ports[f"rdma {device} port {port}"] = _port(root, f"{folder}/{port}/counters")
-    for line in known(root.text(f"/proc/{pid}/net/dev")).splitlines():
+    for line in require(root.text(f"/proc/{pid}/net/dev")).splitlines():
         interface, colon, numbers = line.partition(":")
         counts = [kernel_count(number) for number in numbers.split()]
         if colon and len(counts) >= 9 and counts[0] is not None and counts[8] is not None:
@@ -322,4 +322,4 @@ def read_traffic(
 @or_unknown
 def _port(root: Root, folder: str) -> Traffic | Unknown:
     counters = (root.count(f"{folder}/{name}") for name in ("port_rcv_data", "port_xmit_data"))
-    return Traffic(*(known(count) * _WORD_BYTES for count in counters))
+    return Traffic(*(require(count) * _WORD_BYTES for count in counters))

@@ -12,10 +12,9 @@ import shutil
 import stat
 import struct
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.installed import distribution_of, is_mooncake
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 
 CACHE = "/etc/ld.so.cache"

@@ -8,12 +8,12 @@ import os
 import re
 from collections.abc import Iterator
 from functools import cache
+from typing import NamedTuple
 
 from checks.framework.installed import OTHER_ENGINES, Installed, distribution_of, is_mooncake
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.limits.facts import field
 from checks.rdma.use import TENT
 
@@ -123,7 +123,7 @@ class SoftwareFacts(NamedTuple):
 @or_unknown
 def engine_of(environments: tuple[Environment, ...] | Unknown) -> Environment | Unknown | None:
     """Return the first environment with SGLang or Mooncake; None if none has them."""
-    environments = known(environments)
+    environments = require(environments)
     return next((e for e in environments if e.sglang or e.package or e.mooncake), None)
 
 
@@ -199,10 +199,10 @@ def _records(root: Root, engine: Environment | Unknown | None) -> tuple[Record, 
     """Read how the files of the engine's Mooncake wheels differ from the wheels' RECORDs; ()
     without an engine.
     """
-    engine = known(engine)
+    engine = require(engine)
     records = []
     for folder in dict.fromkeys(wheel.folder for wheel in engine.mooncake) if engine else ():
-        answer = known(root.call("software.records", folder))
+        answer = require(root.call("software.records", folder))
         try:
             for row in answer:
                 wheel = distribution_of(row["info"])
@@ -225,10 +225,10 @@ def _master(
     Returns:
         Unknown if it is neither a program nor a script of Python.
     """
-    path = known(programs).get("mooncake_master")
+    path = require(programs).get("mooncake_master")
     if path is None:
         return None
-    answer = known(root.call("software.program", path))
+    answer = require(root.call("software.program", path))
     if not isinstance(answer, dict):
         return Unknown("software.program: not an object")
     if "build_id" in answer:
@@ -237,8 +237,8 @@ def _master(
     folder, _, python = script.rpartition("/")
     if not python.startswith("python"):
         return Unknown(f"{path}: neither a program nor a script of Python")
-    same = (x for x in known(environments) if folder in ("", x.interpreter.rpartition("/")[0]))
-    used = next(same, None) or known(_environment(root, script, [*_folders_of(root, script)]))
+    same = (x for x in require(environments) if folder in ("", x.interpreter.rpartition("/")[0]))
+    used = next(same, None) or require(_environment(root, script, [*_folders_of(root, script)]))
     releases = tuple(wheel.version for wheel in used.mooncake[:1])
     source = f"a script of {used.interpreter}, which imports {used.package}"
     return Master(path, used.package, releases, source)
@@ -286,7 +286,7 @@ def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unkno
         return Unknown("software.search: has no folders")
     folders_here = [folder for folder in folders if isinstance(folder, str)]
     interpreter = field(search, "interpreter")
-    first = known(_environment(root, str(interpreter or ""), folders_here))
+    first = require(_environment(root, str(interpreter or ""), folders_here))
     programs = _programs(search)
     python = None if isinstance(programs, Unknown) else programs.get("python3")
     of_path = () if python is None else _folders_of(root, python)
@@ -376,7 +376,7 @@ def _cuda_libraries(root: Root, folder: str) -> dict[str, str]:
 @or_unknown
 def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
     """Read the compiled files of Mooncake from the answer of ``software.libraries``."""
-    answer = known(answer)
+    answer = require(answer)
     if not isinstance(answer, list):
         return Unknown("software.libraries: not a list of files")
     files = []

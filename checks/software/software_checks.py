@@ -15,11 +15,11 @@ from checks.framework.finding import (
     or_unjudged,
     passed,
     skip,
-    unknown,
+    unknown_finding,
 )
 from checks.framework.fold import fold
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
-from checks.framework.unknown import Unknown, known, unread
+from checks.framework.unknown import Unknown, require, unread
 from checks.framework.written_numbers import is_release
 from checks.gpu.hardware_use import probes_numactl
 from checks.rdma.facts import RdmaFacts
@@ -103,14 +103,14 @@ def _judge_missing(system: SystemFacts, software: SoftwareFacts, process: Proces
     """
     if elsewhere(system, process):
         return skip(OTHER_CONTAINER, process.name)
-    environments = unknown(process.name, "").known(software.environments)
+    environments = unknown_finding(process.name, "").require(software.environments)
     engine = software.engine
     looked_at = ", ".join(environment.interpreter for environment in environments)
     need = "Mooncake installed"
     if not isinstance(engine, Environment):
         text = f"neither SGLang nor Mooncake is installed for {looked_at}"
         advice = "run this check with the interpreter that runs the launch"
-        return passed(process.name, need=need).unknown(text, advice=advice)
+        return passed(process.name, need=need).undecided(text, advice=advice)
     finding = passed(process.name, _have(engine), need)
     if engine.package is not None:
         return finding._replace(evidence=(Evidence(engine.package, _have(engine)),))
@@ -134,7 +134,7 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
 
     Judge too whether the mooncake_master on PATH is of the same release.
     """
-    engine = known(software.engine)
+    engine = require(software.engine)
     if engine is None:
         yield skip("neither SGLang nor Mooncake is installed here")
         return
@@ -165,7 +165,7 @@ def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
         finding = _judge_master(finding, master, imported)
     for fact in (software.records, software.master):
         if isinstance(fact, Unknown) and finding.status is Status.PASS:
-            finding = finding.unknown(fact)
+            finding = finding.undecided(fact)
     yield finding
 
 
@@ -294,8 +294,8 @@ def library_missing(
     """Judge whether the loader finds every library that Mooncake's compiled files need: for each
     process of the launch, or without a launch for each file.
     """
-    files = known(software.files)
-    engine = known(software.engine)
+    files = require(software.files)
+    engine = require(software.engine)
     if files is None or engine is None:
         yield skip("no Mooncake is installed here")
         return
@@ -320,7 +320,7 @@ def _judge_libraries(
     wanted = FILES_OF[process.program]
     loaded = [file for file in files if file.name.split(".")[0] in wanted]
     if not loaded:
-        return [unknown(process.name, f"{engine.package} has no {' or '.join(wanted)}")]
+        return [unknown_finding(process.name, f"{engine.package} has no {' or '.join(wanted)}")]
     torch = process.program == "sglang" and engine.torch is not None
     findings = [_judge_file(system, engine, file, process.name, torch) for file in loaded]
     names = ", ".join(file.name for file in loaded)
@@ -388,7 +388,7 @@ def version_skew(
     if all(elsewhere(system, process) for process in needs.processes):
         yield skip(OTHER_CONTAINER)
         return
-    engine = known(software.engine)
+    engine = require(software.engine)
     mooncake = engine.mooncake[0].version if engine is not None and engine.mooncake else ""
     sglang = engine.sglang.version if engine is not None and engine.sglang is not None else ""
     for name, wanted, have in (
@@ -437,10 +437,10 @@ def _judge_part(
     if any(elsewhere(system, process) for process in of):
         return skip(OTHER_CONTAINER, asked.who)
     finding = passed(asked.who, need=f"{asked.part} built in ({asked.phrase})")
-    engine = finding.known(software.engine)
+    engine = finding.require(software.engine)
     if engine is None or engine.package is None:
         return skip("no Mooncake is installed here", asked.who)
-    if asked.part in finding.known(software.parts):
+    if asked.part in finding.require(software.parts):
         return finding._replace(have="built in")
     evidence = (Evidence(engine.package, f"its compiled files have no {asked.part}"),)
     finding = finding._replace(have="not built in", evidence=evidence)
@@ -457,7 +457,7 @@ def _judge_part(
     advice = f"install mooncake-transfer-engine-efa{ending} in place of {name or 'this Mooncake'}"
     if ending == "-cuda13":
         advice += ", or 0.3.14 of that, which has it too"
-    if any(nic.driver == EFA for nic in finding.known(rdma.nics)):
+    if any(nic.driver == EFA for nic in finding.require(rdma.nics)):
         text = "RDMA is taken in its place, without a message, and the first transfer ends with "
         return finding.failed(f'{text}"Failed to create QP: Operation not supported [95]"', advice)
     text = "RDMA or TCP is taken in its place, without a message, whichever is found here"
@@ -489,7 +489,7 @@ def _judge_numactl(
         return skip(OTHER_CONTAINER, process.name)
     if process.environment.get("SGLANG_NUMA_BIND_V2", "1").lower() in ("0", "false", "no", "n"):
         return skip("SGLANG_NUMA_BIND_V2 is off, so SGLang binds without the program", process.name)
-    path = unknown(process.name, "").known(software.programs).get("numactl")
+    path = unknown_finding(process.name, "").require(software.programs).get("numactl")
     finding = passed(process.name, path or "none", "numactl on PATH")
     if path is not None:
         return finding
@@ -500,6 +500,6 @@ def _judge_numactl(
     package = Setting(Kind.PACKAGE, "numactl", "installed")
     finding = finding._replace(advice="install numactl", settings=(package,))
     why = "SGLang before 0.5.15 loses the rank here, newer ones do not bind it: "
-    if not finding.known(probes, why):
+    if not finding.require(probes, why):
         return finding.failed('the rank ends at once with "exec: numactl: not found"')
     return finding.warned("ranks are not bound to their NUMA node")

@@ -3,7 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.check import CheckSet, the_launch
 from checks.framework.finding import (
@@ -18,13 +18,12 @@ from checks.framework.finding import (
     or_unjudged,
     passed,
     skip,
-    unknown,
+    unknown_finding,
 )
 from checks.framework.needs import LaunchNeeds, Storage
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import format_bytes, format_need
-from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 
 
 def folder(path: str) -> dict[str, Any]:
@@ -154,7 +153,7 @@ def _direct(root: Root, path: str) -> bool | Unknown:
     Returns:
         False if the kernel answers EINVAL, Unknown if it answers another error.
     """
-    answer = known(root.call("storage.direct", path))
+    answer = require(root.call("storage.direct", path))
     if not isinstance(answer, dict) or not isinstance(answer.get("direct"), bool):
         return Unknown(f"storage.direct {path}: no answer")
     refused_else = not answer["direct"] and answer.get("errno") != "EINVAL"
@@ -185,7 +184,7 @@ def _judge_folder(item: Storage, storage: StorageFacts) -> Finding:
     Only the first failure is reported, of path, existence, symbolic link, directory, read-only
     mount, write permission, O_DIRECT.
     """
-    path = passed(Subject(item.owner, "process")).known(item.path)
+    path = passed(Subject(item.owner, "process")).require(item.path)
     finding = passed(path, evidence=(Evidence(item.origin, path),))
     if not path.startswith("/"):
         return finding.failed("Mooncake: storage_filepath must be an absolute path")
@@ -195,7 +194,7 @@ def _judge_folder(item: Storage, storage: StorageFacts) -> Finding:
     if isinstance(folder, Unknown) and folder.absent:
         make = (command("install", "-d", "-o", Fill.USER_ID, path, as_root=True),)
         return finding.failed("the folder does not exist", "make it", make, have="absent")
-    folder = passed(path).known(folder)
+    folder = passed(path).require(folder)
     where = path if not folder.parent else f"{folder.path}, the nearest that exists"
     seen = Evidence("lstat, access, statvfs", repr(folder._asdict()))
     finding = finding._replace(have=where, evidence=(*finding.evidence, seen))
@@ -214,7 +213,7 @@ def _judge_folder(item: Storage, storage: StorageFacts) -> Finding:
         text = "its file system has no O_DIRECT, which io_uring offload needs"
         return finding.failed(text, "use a local ext4 or xfs")
     if item.direct_io and isinstance(folder.direct, Unknown):
-        return unknown(path, folder.direct, have=where)
+        return unknown_finding(path, folder.direct, have=where)
     return finding
 
 
@@ -230,9 +229,9 @@ def _judge_space(item: Storage, storage: StorageFacts) -> Finding:
 
     Warn if the room is too small, or if its file system has no inode left.
     """
-    path = passed(Subject(item.owner, "process")).known(item.path)
+    path = passed(Subject(item.owner, "process")).require(item.path)
     finding = passed(path, need=format_bytes(item.need_bytes))
-    folder = finding.known(storage.folders.get(path, Unknown("not looked at")))
+    folder = finding.require(storage.folders.get(path, Unknown("not looked at")))
     have = format_bytes(folder.available_bytes, "{} free")
     need = format_need(item.need_bytes, folder.available_bytes)
     users = max(1, item.users)
@@ -265,9 +264,9 @@ def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
 @or_unjudged
 def _judge_file(item: Storage, storage: StorageFacts) -> Finding:
     """Judge whether one file of the launch exists, and is no folder."""
-    path = passed(f"{item.kind} of {item.owner}").known(item.path)
+    path = passed(f"{item.kind} of {item.owner}").require(item.path)
     answer = storage.files.get(path, Unknown("not looked at"))
-    is_file = passed(path).known(none_if_absent(answer, None))
+    is_file = passed(path).require(none_if_absent(answer, None))
     there = passed(path, "there", item.kind, evidence=(Evidence(item.origin, path),))
     have, text = "nothing there", "it does not exist here; it may exist in the container"
     if is_file is False:

@@ -3,13 +3,12 @@
 import os
 import re
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.cgroup_mounts import MOUNTS
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.root import MOST_ERRNO, Root, in_child
-from checks.framework.unknown import Unknown, known, none_if_absent, or_unknown
+from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 from checks.numa.nodes import STATUS
 
 IO_URING_SETUP = 425  # everywhere but on alpha (include/uapi/asm-generic/unistd.h)
@@ -163,7 +162,7 @@ def _kernel_release(root: Root) -> str | Unknown:
 
 @or_unknown
 def _kernel(release: str | Unknown) -> tuple[int, int] | Unknown:
-    release = known(release)
+    release = require(release)
     numbers = re.match(r"([0-9]{1,5})\.([0-9]{1,5})", release)
     if numbers is None:
         return Unknown(f"{KERNEL_RELEASE}: not a release: {release[:40]!r}")
@@ -172,21 +171,21 @@ def _kernel(release: str | Unknown) -> tuple[int, int] | Unknown:
 
 @or_unknown
 def _text_of(machine: object, key: str) -> str | Unknown:
-    machine = known(machine)
+    machine = require(machine)
     value = machine.get(key) if isinstance(machine, dict) else None
     return value if isinstance(value, str) else Unknown(f"system.machine: has no {key}")
 
 
 @or_unknown
 def _glibc(machine: object) -> str | Unknown:
-    name, _, version = known(_text_of(machine, "libc")).partition(" ")
+    name, _, version = require(_text_of(machine, "libc")).partition(" ")
     return version if name == "glibc" else Unknown("system.machine: this is not glibc")
 
 
 @or_unknown
 def _page_bytes(machine: object) -> int | Unknown:
     """Read the base page size; Unknown if it is no power of two from 4096 on."""
-    machine = known(machine)
+    machine = require(machine)
     value = machine.get("page_bytes") if isinstance(machine, dict) else None
     # A page is a power of two; anything else would spoil every count that is made with it.
     if type(value) is not int or value < 4096 or value & (value - 1):
@@ -196,7 +195,7 @@ def _page_bytes(machine: object) -> int | Unknown:
 
 @or_unknown
 def _errno(answer: object) -> int | Unknown:
-    code = known(answer)
+    code = require(answer)
     if type(code) is int and 0 <= code < MOST_ERRNO:
         return code
     return Unknown(f"not an errno: {str(code)[:40]!r}")
@@ -249,7 +248,7 @@ def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
 @or_unknown
 def _seccomp(root: Root) -> str | Unknown:
     """Return the seccomp mode of this process: off, strict or filter."""
-    for line in known(root.text(STATUS)).splitlines():
+    for line in require(root.text(STATUS)).splitlines():
         if line.startswith("Seccomp:"):
             mode = line.partition(":")[2].strip()
             return SECCOMP_MODES.get(mode, Unknown(f"{STATUS}: Seccomp {mode[:20]!r}"))

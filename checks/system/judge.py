@@ -3,14 +3,14 @@
 import os
 from collections.abc import Iterator
 from errno import ENOMEM
+from typing import NamedTuple
 
 from checks.framework.check import CheckSet, any_launch, the_launch
 from checks.framework.finding import Evidence, Finding, Kind, Setting, passed, skip
 from checks.framework.fold import fold
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, KIB, MIB, format_page_size, kernel_size
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from checks.rdma.registration import through_peermem
 from checks.system.facts import KERNEL_RELEASE, URING_DISABLED, SystemFacts
 
@@ -41,11 +41,11 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
         unconfined = {"seccomp=unconfined", "seccomp:unconfined"} & {*container.security_options}
         if not unconfined and not (isinstance(errno, int) and errno != 0):
             text = "this is not the launch's container, and its seccomp profile decides"
-            return finding.unknown(text, have="")
+            return finding.undecided(text, have="")
     if errno is None:
-        return finding.unknown("it was not tried", have="")
+        return finding.undecided("it was not tried", have="")
     if isinstance(errno, Unknown):
-        return finding.unknown(errno, have="")
+        return finding.undecided(errno, have="")
     evidence = [Evidence("io_uring_setup(1)", os.strerror(errno) if errno else "a ring")]
     if isinstance(system.uring_disabled, int):
         evidence.append(Evidence(URING_DISABLED, str(system.uring_disabled)))
@@ -53,7 +53,7 @@ def _judge_uring(system: SystemFacts, process: ProcessNeeds) -> Finding:
     if not errno:
         return finding
     if isinstance(process.uses_uring, Unknown):
-        return finding.unknown(process.uses_uring, have="")
+        return finding.undecided(process.uses_uring, have="")
     way, setting = _way_to_a_ring(system, errno, process)
     return finding.failed(
         "it starts, and every read of what was offloaded to the SSD fails",
@@ -102,7 +102,7 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
     Fail if an ARM host with this base page lacks a huge page size that the launch maps; warn if the
     base page is not 4 KiB.
     """
-    size = known(system.page_bytes)
+    size = require(system.page_bytes)
     evidence = (Evidence("sysconf(_SC_PAGE_SIZE)", str(size)),)
     have = f"{format_page_size(size)} base pages"
     finding = passed("host", have, evidence=evidence)
@@ -126,7 +126,7 @@ def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Findin
             )
             return
     elif isinstance(system.architecture, Unknown) and asked and size != _USUAL_PAGE_BYTES:
-        yield finding.unknown(system.architecture)
+        yield finding.undecided(system.architecture)
         return
     text = "sizes that are rounded to 4 KiB elsewhere are rounded to this page here"
     yield finding if size == _USUAL_PAGE_BYTES else finding.warned(text)
@@ -153,7 +153,7 @@ _DMA_BUF = _KernelFeature((5, 12), "ibv_reg_dmabuf_mr", "GPU memory cannot be re
 @CHECKS.check("system.kernel-old", the_launch)
 def kernel_old(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
     """Judge whether the kernel is new enough for what the launch uses; warn if it is not."""
-    kernel = known(system.kernel)
+    kernel = require(system.kernel)
     needed = sorted(set(_needed_features(needs)))
     have = f"Linux {system.kernel_release}"
     evidence = (Evidence(KERNEL_RELEASE, str(system.kernel_release)),)

@@ -6,10 +6,10 @@ every script but this module's and the caller's, by their hashes, and every addr
 """
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import markupsafe
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.host_snapshot.secrets import public
 from preflight.base.program import data_file

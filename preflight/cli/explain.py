@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
-from checks.framework.record import NamedTuple
 from preflight.base.output import columns, painter, say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within

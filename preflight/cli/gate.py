@@ -7,10 +7,9 @@ import os
 import select
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks.framework.finding import Kind, Status
-from checks.framework.record import NamedTuple
 from mooncake_preflight import MODE, become
 from preflight.base import exit_codes
 from preflight.base.output import say

@@ -3,9 +3,8 @@
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.recording import Answers
 from checks.framework.unknown import Unknown
 from checks.host_snapshot.anonymise import without_secrets

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.recording import RecordingRoot
 from checks.framework.unknown import Unknown
 from checks.host_snapshot.capture import Capture, open_root

@@ -1,8 +1,6 @@
 """The launch as the command line gives it, and which checks it is held against."""
 
-from typing import TYPE_CHECKING
-
-from checks.framework.record import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from datetime import date

@@ -3,10 +3,10 @@
 import os
 import re
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from checks.framework.finding import Status
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.root import Root
 from checks.framework.units import format_bytes

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from statistics import median
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from preflight.base.one_line import clean
 from preflight.base.output import Progress, say
 from preflight.base.usage_error import UsageError

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from checks.rdma.devices import ROCE_1
 from preflight.base.one_line import clean

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from checks.framework.finding import Fill, Kind, Setting
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from checks.host_snapshot.secrets import public
 from checks.hugetlb.boot import DROP_IN, OWN_UNIT

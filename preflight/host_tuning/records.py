@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks.framework.finding import Kind, Setting
 from checks.framework.fold import fold_alike
 from checks.framework.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
 from checks.framework.pages import Spot, own_allocator
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
 from checks.framework.unknown import Unknown

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from checks.framework.finding import Finding, Kind, Setting, Status
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.hugetlb.targets import FIT, RESERVATION, grows_pool
 

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from checks.framework.needs import GivenGpus
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.unknown import Unknown
 

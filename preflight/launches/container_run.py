@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from preflight.launches import container
 from preflight.launches.container import ContainerSettings, Published
 from preflight.launches.env_files import read_env_file, read_small_file

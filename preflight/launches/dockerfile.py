@@ -7,8 +7,8 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.launches.container import ContainerSettings
 from preflight.launches.env_files import interpolate

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.launches.documents import Node
 

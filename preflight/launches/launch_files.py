@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.base.shell import quote
 from preflight.launches.documents import Node, load_documents

@@ -7,8 +7,8 @@ is read here, and what they do to its environment is told rather than guessed.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.launches.source import ASSIGNMENT, SourceNote, Word, brief
 

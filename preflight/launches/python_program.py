@@ -9,8 +9,8 @@ import json
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.unknown import Inside
 from preflight.launches.launch_files import LaunchKind, LaunchText, with_env_files

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from checks.framework.needs import CAPABILITIES, LIMIT_NAMES, Bound, RunAs, SetLimit
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.units import KIB
 from checks.framework.unknown import Unknown

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.launches.set_limits import ulimit
 from preflight.launches.shell_blocks import ShellBlocks

@@ -10,8 +10,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.launches.container import ContainerSettings
 from preflight.launches.launch_files import Beside, HostWords

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.host_snapshot.secrets import beginning
 from preflight.launches.source import Origin, SourceError, SourceNote

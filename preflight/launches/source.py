@@ -13,9 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 from checks.framework.needs import RunAs, SetLimit
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.unknown import Inside, OpenVariable, Unknown
 from checks.host_snapshot.secrets import beginning

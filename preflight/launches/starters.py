@@ -6,8 +6,8 @@ What is named says what to give in its place, as a manifest itself for ``kubectl
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.launches.launch_files import Beside, LaunchText, read_python_text
 from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types_into_pane

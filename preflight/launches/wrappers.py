@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from checks.framework.needs import RunAs, SetLimit
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.launches import launchers, set_limits
 from preflight.launches.container import ContainerSettings, Published

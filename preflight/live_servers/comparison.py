@@ -57,7 +57,7 @@ def _of_server(server: RunningServer) -> Iterator[Finding]:
         if isinstance(holding.memory, Unknown):
             unread = Finding(PAGES, Status.PASS, subject)
             why = f"pid {holding.pid}: {holding.memory.reason}"
-            yield unread.unknown(why, advice="Ask as root, or as the user who runs it.")
+            yield unread.undecided(why, advice="Ask as root, or as the user who runs it.")
             return
         memories.append(holding.memory)
     yield from _huge_pages(server, subject, tuple(memories))
@@ -82,7 +82,7 @@ def _huge_pages(
     mapped, on_node = pages_by_size(memories)
     if isinstance(predicted, Unknown):
         texts = [_pages(size, count) for size, count in sorted(mapped.items())]
-        yield Finding(PAGES, Status.PASS, subject, ", ".join(texts) or _NONE).unknown(predicted)
+        yield Finding(PAGES, Status.PASS, subject, ", ".join(texts) or _NONE).undecided(predicted)
         return
     wanted: Counter[int] = Counter()
     for spot, count in predicted.items():
@@ -200,7 +200,7 @@ def _transport(
     for holding in server.holdings:
         if isinstance(holding.files, Unknown):
             why = f"pid {holding.pid}: {holding.files.reason}"
-            yield Finding(TRANSPORT, Status.PASS, subject).unknown(why)
+            yield Finding(TRANSPORT, Status.PASS, subject).undecided(why)
             return
         opened.append(holding.files.verbs_devices)
     devices = ", ".join(sorted({device for files in opened for device in files}))
@@ -233,13 +233,13 @@ def _registered(
         text = "in {0.regions} regions on {0.device}, {0.queue_pairs} queue pairs"
         rows = [(each.device, each.bytes, 1, text.format(each)) for each in seen]
     if not rows:
-        yield finding.unknown("the kernel lists nothing that its processes hold of a device")
+        yield finding.undecided("the kernel lists nothing that its processes hold of a device")
     # Engines register more than is counted here: GPU memory, the buffers of NCCL and NVSHMEM.
     alone = server.program in (ProcessKind.CLIENT, ProcessKind.STORE_SERVICE)
     for device, have, times, text in rows:
         sizes = [each.registered_bytes for each in processes if _uses(each, device)]
         if unknown := [size for size in sizes if isinstance(size, Unknown)]:
-            yield finding.unknown(unknown[0])
+            yield finding.undecided(unknown[0])
             continue
         need = sum(size for size in sizes if not isinstance(size, Unknown)) * times
         row = finding._replace(have=format_bytes(have, f"{{}} {text}"), need=format_bytes(need))
@@ -277,7 +277,7 @@ def _store_pool(
         return
     finding = Finding(POOL, Status.PASS, Subject(master.name, "process"))
     if metrics is None or isinstance(metrics, Unknown):
-        yield finding.unknown("its metrics port is not known" if metrics is None else metrics)
+        yield finding.undecided("its metrics port is not known" if metrics is None else metrics)
         return
     rpc = next((port.port for port in master.needs.ports if port.what == "RPC port"), None)
     segments = metrics.segments
@@ -293,7 +293,7 @@ def _store_pool(
     local = [each for each in segments if is_local(each.rpartition(":")[0])]
     more = sum(segments[name] for name in local) - need
     if any(isinstance(size, Unknown) for size in sizes):
-        finding = finding.unknown("the segment of one of its clients here is not known")
+        finding = finding.undecided("the segment of one of its clients here is not known")
     elif number > 1:
         text = f"{number} programs here are {name}: peers find the one that joined last alone"
         finding = finding.warned(text, "Give each a local_hostname with a port of its own.")
@@ -365,7 +365,7 @@ def gpu_findings(
     for server, share in shares:
         finding = Finding(GPU, Status.PASS, Subject(server.name, "process"))
         if isinstance(gpus, Unknown):
-            yield server, finding.unknown(gpus)
+            yield server, finding.undecided(gpus)
             continue
         pids = {str(holding.pid) for holding in server.holdings}
         for index, gpu in enumerate(gpus):
@@ -373,7 +373,7 @@ def gpu_findings(
             if not sizes:
                 continue
             if None in gpu["processes"].values():
-                yield server, finding.unknown(f"the driver does not tell who holds GPU {index}")
+                yield server, finding.undecided(f"the driver does not tell who holds GPU {index}")
                 continue
             size, need = sum(sizes), int(share * gpu["total_bytes"])
             others = sum(gpu["processes"].values()) - size
@@ -413,7 +413,7 @@ def traffic_findings(
         finding = Finding(TRAFFIC, Status.PASS, Subject(server.name, "process"))
         if isinstance(before, Unknown) or isinstance(after, Unknown):
             why = before if isinstance(before, Unknown) else after
-            yield server, finding.unknown(why if isinstance(why, Unknown) else "")
+            yield server, finding.undecided(why if isinstance(why, Unknown) else "")
             continue
         for port, last in after.items():
             first = before.get(port)

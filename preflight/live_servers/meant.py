@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from checks.framework.finding import Finding, Status, Subject
 from checks.framework.pages import Spot
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.unknown import Unknown
 from checks.running_processes.processes import pages_by_size
@@ -209,7 +209,7 @@ def _of_match(
         yield server, row.warned(text, _ADVICE)
     sizing = None if server.program in OF_ANYBODY else server.sizing
     if isinstance(sizing, Unknown):
-        yield server, finding.unknown(sizing.of("its settings are not readable: "))
+        yield server, finding.undecided(sizing.of("its settings are not readable: "))
     elif not compared.differences:
         left = ", ".join(compared.left_open)
         yield server, finding._replace(text=f"the launch leaves open: {left}" if left else "")
@@ -267,7 +267,9 @@ def _of_missing(
     subject = Subject(meant.launched.name, "launch")
     finding = Finding(LAUNCH, Status.PASS, subject, "not running", "running")
     if isinstance(first_process, Unknown):
-        return finding.unknown(first_process.of("processes of other users are hidden (hidepid): "))
+        return finding.undecided(
+            first_process.of("processes of other users are hidden (hidepid): ")
+        )
     text = "no process of this host is it"
     if near is not None:
         shown = (f"{each.name} {each.running}" for each in near[1].differences[:4])

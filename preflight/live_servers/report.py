@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.finding import Finding, Status
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from checks.running_processes.processes import HeldMemory, pages_by_size
 from preflight.base.envelope import finding_object

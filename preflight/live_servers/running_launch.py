@@ -4,14 +4,14 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from checks.framework.installed import Installed, distribution_of, is_mooncake
 from checks.framework.needs import LaunchNeeds
 from checks.framework.pages import MemoryKind, Spot
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.limits.runtimes import Limit
 from checks.running_processes.processes import (
     HeldMemory,
@@ -88,14 +88,14 @@ class RunningServer(NamedTuple):
         Raises:
             UnknownFactError: If there is none.
         """
-        most = known(self.sizing).most
-        return known(Unknown(known(self.sizing).reason) if most is None else most)
+        most = require(self.sizing).most
+        return require(Unknown(require(self.sizing).reason) if most is None else most)
 
     @property
     @or_unknown
     def predicted_pages(self) -> dict[Spot, int] | Unknown:
         """The huge pages that the program should hold, by size and node; Unknown if not exact."""
-        most, least = self.sized(), known(self.sizing).least
+        most, least = self.sized(), require(self.sizing).least
         if least is not None and least.asked != most.asked:
             return Unknown("its sizes are known between two bounds alone")
         pages: Counter[Spot] = Counter()

@@ -7,8 +7,8 @@ of secret flags; of an environment the variables that count.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.recording import Answers, RecordingRoot
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown

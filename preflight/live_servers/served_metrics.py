@@ -12,9 +12,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import NamedTuple
 
 from checks.framework.finding import Finding, Status, Subject
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.units import Quantity, format_bytes
 from checks.framework.unknown import Unknown
@@ -188,7 +188,7 @@ def tier_findings(server: RunningServer, metrics: Metrics | Unknown) -> Iterator
     if isinstance(metrics, Unknown):
         if server.program is not ProcessKind.MASTER:  # of which observe.store-pool says it
             check = L3 if process.server is None else L2
-            yield Finding(check, Status.PASS, subject).unknown(metrics)
+            yield Finding(check, Status.PASS, subject).undecided(metrics)
     elif process.server is not None:
         evicted = _evicted(process.server, metrics)
         early = _too_early(metrics, evicted)

@@ -1,10 +1,10 @@
 """What to set: the pool to reserve, the environment to export, and the arena worth having."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from checks.framework.finding import Kind
 from checks.framework.pages import MemoryKind, Spot
-from checks.framework.record import NamedTuple
 from checks.framework.units import (
     GIB,
     GIGABYTE,
@@ -14,7 +14,7 @@ from checks.framework.units import (
     round_up,
     segment_text,
 )
-from checks.framework.unknown import Unknown, UnknownFactError, known
+from checks.framework.unknown import Unknown, UnknownFactError, require
 from checks.hugetlb.fit import pool_needs
 from checks.hugetlb.pools import GIGANTIC_BYTES
 from checks.hugetlb.targets import (
@@ -147,8 +147,8 @@ def _host_memory(sizing: Sizing, added: int) -> list[Recommendation]:
     if not added or sizing.inputs.available_bytes is not None:  # then of another host
         return []
     try:
-        total = known(sizing.host.memory_bytes("MemTotal"))
-        available = known(sizing.host.memory_bytes("MemAvailable"))
+        total = require(sizing.host.memory_bytes("MemTotal"))
+        available = require(sizing.host.memory_bytes("MemAvailable"))
     except UnknownFactError as error:
         why = error.fact.reason
         text = f"whether this host's memory can give {format_bytes(added)} is unknown ({why})"

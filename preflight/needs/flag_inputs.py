@@ -4,9 +4,9 @@ A flag beats the environment, which beats what this host shows, which beats a de
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from checks.framework.pages import Default, ProcessId
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import GIB, MIB, format_bytes, format_page_size
 from checks.framework.unknown import Unknown

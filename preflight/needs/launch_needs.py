@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from checks.framework.finding import Subject
 from checks.framework.needs import GpuShare, LaunchNeeds, ProcessNeeds, Storage
 from checks.framework.pages import MemoryKind, ProcessId, Region
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from checks.memlock.demand import pinned_unseen
 from preflight.engines.consumers.consumer import Consumer
 from preflight.engines.mooncake.allocations import Allocation, Backing, all_regions_of
@@ -324,7 +324,7 @@ def _ray_below_gpus(consumer: Consumer) -> int:
     exact = len(numbers) == 3 and all(number.isdecimal() for number in numbers)
     if not consumer.executor and exact and tuple(map(int, numbers)) >= VLLM_REFUSES:
         return 0
-    return known(consumer.workers)
+    return require(consumer.workers)
 
 
 def _gpu_registered(process: LaunchProcess) -> int | Unknown:

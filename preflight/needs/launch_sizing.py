@@ -8,13 +8,13 @@ is known, and two bounds otherwise, so there are two launches to judge.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from checks.framework.finding import Consequence
 from checks.framework.pages import MemoryKind
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import MIB
-from checks.framework.unknown import Unknown, UnknownFactError, known, or_unknown
+from checks.framework.unknown import Unknown, UnknownFactError, or_unknown, require
 from checks.hugetlb.fit import Fit
 from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import NoLaunchError
@@ -173,7 +173,7 @@ def gather_launch(
         Returns:
             Unknown if the share of any process is unknown.
         """
-        members = tuple(process for share in shares_at_bound for process in known(share))
+        members = tuple(process for share in shares_at_bound for process in require(share))
         return SizingInputs(
             _terms(processes, members),
             Launch(members, mooncake, () if isinstance(nodes, Unknown) else nodes, default),
@@ -458,11 +458,15 @@ def admit(
 
     The gate asks for regular memory, whatever backs the pools.
     """
-    origin, ranks, release = str(server.command.origin), known(server_ranks(server)), inputs.sglang
+    origin, ranks, release = (
+        str(server.command.origin),
+        require(server_ranks(server)),
+        inputs.sglang,
+    )
     if not memory.pools:
         why = Unknown(memory.why) if memory.missing is None else memory.missing
         raise UnknownFactError(why.of("the size of each pool is not known: "))
-    host = known(inputs.free[number])
+    host = require(inputs.free[number])
     if memory.budget_bytes is not None:
         # Sized to fit a budget, and booked against it: no rank reads the memory anew.
         booked = gate_booked(memory.pools, memory.budget_bytes, release)

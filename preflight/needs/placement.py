@@ -5,10 +5,9 @@ stands for them all.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from checks.framework.device_nodes import device_numa_nodes, gpu_numa_nodes
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown
 from checks.numa.nodes import numa_nodes, read_allowed

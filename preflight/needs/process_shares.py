@@ -4,13 +4,13 @@ the host's memory and its GPUs.
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
 from checks.framework.needs import NamedNodes
 from checks.framework.pages import ProcessId
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, UnknownFactError, known, or_unknown
+from checks.framework.unknown import Unknown, UnknownFactError, or_unknown, require
 from checks.memory.facts import memory_headroom
 from checks.numa.nodes import memory_nodes, numa_nodes, parse_node_list, read_whole_meminfo
 from checks.pci.facts import ACCELERATOR_VENDORS, read_accelerators
@@ -84,9 +84,9 @@ _BEFORE_BLACKWELL, _BLACKWELL = range(0x13, 0x29), (0x29, 0x31)
 def _gpu_kind(root: Root) -> GpuKind | None:
     """Return the kind of the GPUs; None if several, not listed, or no GPU; Unknown if not read."""
     kinds: set[GpuKind | None] = set()
-    for gpu in known(read_accelerators(root)):
-        maker = ACCELERATOR_VENDORS.get(known(gpu.vendor))
-        number = int(known(gpu.device), 16) >> 8
+    for gpu in require(read_accelerators(root)):
+        maker = ACCELERATOR_VENDORS.get(require(gpu.vendor))
+        number = int(require(gpu.device), 16) >> 8
         if maker == "NVIDIA" and number in _BEFORE_BLACKWELL:
             kinds.add(GpuKind.BEFORE_BLACKWELL)
         elif maker == "NVIDIA" and number in _BLACKWELL:
@@ -102,7 +102,7 @@ def host_memory(options: LaunchOptions, root: Root) -> FreeMemory:
     if options.available_bytes is not None:
         why = "another host is sized, whose memory is not known"
         raise UnknownFactError(Unknown(why))
-    available = known(known(read_whole_meminfo(root)).value("MemAvailable"))
+    available = require(require(read_whole_meminfo(root)).value("MemAvailable"))
     headroom = memory_headroom(root)
     left = headroom if isinstance(headroom, Unknown | None) else headroom.left_bytes
     return FreeMemory(available, left)
@@ -280,7 +280,7 @@ def _unbound_share(
         return _consumer_share(process, process.consumer, host)
     if process.store is None:
         return Share()
-    client = with_offload(known(process.store.client), process, host.mooncake)
+    client = with_offload(require(process.store.client), process, host.mooncake)
     environment = plain_environment(process.command.environment)
     settings, notes = read_store_settings(environment, host.mooncake, process.store.arena)
     name = f"{process.command.origin} {process.kind.value}"
@@ -296,7 +296,7 @@ def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost)
     The share has no ranks if the engine has no client, pool or transfer. Raises UnknownFactError,
     and UsageError for too many ranks.
     """
-    ranks = known(consumer.ranks)
+    ranks = require(consumer.ranks)
     if ranks > MOST_RANKS:
         raise UsageError(f"{ranks} ranks on one host: {MOST_RANKS} at most")
     environment = plain_environment(process.command.environment)
@@ -311,7 +311,7 @@ def _consumer_share(process: LaunchProcess, consumer: Consumer, host: SizedHost)
         # Of a model with MLA fewer workers may have a store client.
         latent = not most if isinstance(mla, Unknown) else mla
         for rank in range(ranks):
-            stores = (known(store.client) for store in consumer.stores_of(rank, latent))
+            stores = (require(store.client) for store in consumer.stores_of(rank, latent))
             clients = (with_offload(client, process, host.mooncake) for client in stores)
             name = f"{process.command.origin} {process.kind.value} rank {rank}"
             yield MappedProcess(
@@ -341,11 +341,11 @@ def _server_share(
     """
     if server.arguments.unread is not None:
         raise UnknownFactError(server.arguments.unread)
-    ranks = known(server_ranks(server))
+    ranks = require(server_ranks(server))
     if ranks.here > MOST_RANKS:
         raise UsageError(f"{ranks.here} ranks on one host: {MOST_RANKS} at most")
     pools = memory[process.number] = server_memory(server, ranks, hardware, host.sglang)
-    client = known(server_client(server, ranks, host.sglang))
+    client = require(server_client(server, ranks, host.sglang))
     if pools.most_pools_bytes == () and not server.links:
         client = None  # nothing to attach a storage backend to
     clients: list[StoreClient | None] = []

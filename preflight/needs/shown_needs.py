@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from checks.framework.needs import Service
 from checks.framework.pages import Default
-from checks.framework.record import NamedTuple
 from checks.framework.units import format_bytes, format_page_size
 from checks.framework.unknown import Unknown
 from checks.hugetlb.fit import HEADROOM

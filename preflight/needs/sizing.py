@@ -1,9 +1,9 @@
 """The sizing itself: a launch's needs held against this host's pools, under both rules."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from checks.framework.pages import MemoryKind, Pages, Spot
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import format_page_size
 from checks.framework.unknown import Unknown

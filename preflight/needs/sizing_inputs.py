@@ -1,8 +1,8 @@
 """What a sizing depends on, as plain records, whether flags or a launch say it."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from preflight.engines.programs.memory_records import Launch, StoreSettings
 from preflight.engines.programs.store_environment import Note

@@ -8,8 +8,8 @@ process of which nothing of this is known may run on any host, and is counted wi
 import re
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_address
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown

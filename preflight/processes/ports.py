@@ -6,10 +6,10 @@ own arguments.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from checks.framework.needs import BoundPort
 from checks.framework.pages import Default
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from preflight.engines.programs.mooncake_flags import is_on, value_of
 from preflight.engines.programs.sglang_arguments import port_value, why_unresolved

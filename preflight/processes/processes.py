@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cache, wraps
 from operator import is_
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from checks.framework.installed import Installed
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.unknown import Unknown
 from preflight.base.program import data_file

@@ -6,10 +6,10 @@ Sources: Mooncake ``mooncake-store/src/master.cpp`` and ``real_client_main.cpp``
 
 from collections.abc import Iterator
 from ipaddress import ip_address
+from typing import NamedTuple
 
 from checks.framework.needs import Service
 from checks.framework.pages import Default
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import RUN_INSIDE, Unknown
 from preflight.engines.programs.mooncake_flags import value_of
 from preflight.engines.programs.sglang_arguments import SettingValue, why_unresolved

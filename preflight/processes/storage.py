@@ -5,10 +5,10 @@ Source: Mooncake ``mooncake-store/src/file_storage.cpp`` (``FileStorageConfig``)
 """
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from checks.framework.needs import Storage
 from checks.framework.pages import Default
-from checks.framework.record import NamedTuple
 from checks.framework.units import TIB
 from checks.framework.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease

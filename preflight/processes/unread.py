@@ -10,9 +10,8 @@ import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.unknown import Inside, OpenVariable, Unknown
 from checks.host_snapshot.secrets import clean_words

@@ -12,12 +12,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import leading_integer
 from checks.network.facts import RoutingTables, exits
 from checks.rdma.devices import Port, choose_gid
@@ -331,9 +330,9 @@ def protocol_of(sizing: LaunchSizing) -> str:
     protocols: set[str] = set()
     for process in sizing.inputs.processes:
         if process.server is not None and process.server.store is not None:
-            protocols.add(str(known(process.server.store.value("protocol"))))
+            protocols.add(str(require(process.server.store.value("protocol"))))
         else:
-            protocols |= {known(store.client).protocol.value for store in process.stores}
+            protocols |= {require(store.client).protocol.value for store in process.stores}
     return " ".join(sorted(protocols))
 
 

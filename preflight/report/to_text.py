@@ -5,10 +5,10 @@ import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from checks.framework.finding import Kind, Status
 from checks.framework.fold import fold_alike, fold_one_number
-from checks.framework.record import NamedTuple
 from checks.framework.units import Quantity
 from preflight.base.one_line import clean, shortened, with_last_name, with_short_paths
 from preflight.base.shell import merge_lines

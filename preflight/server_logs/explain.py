@@ -10,9 +10,8 @@ import sys
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, KIB, MIB, format_bytes, format_page_size, round_up
 from preflight.base.plain_data import fields
 from preflight.engines.sglang.admission_gate import RESERVE_BYTES

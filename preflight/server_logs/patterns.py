@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.launch_problems.advisories.records import (
     CHECK_PREFIX,

@@ -14,9 +14,8 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.server_logs.patterns import Pattern, PatternHit, Stage, read_patterns
 

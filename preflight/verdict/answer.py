@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from checks.framework.check import Check, Judge
 from checks.framework.finding import Finding, Status
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from checks.run_checks.runner import every_check
 from preflight.base.shell import Line, line

@@ -1,10 +1,10 @@
 """Everything that ``check`` and ``fleet`` can find, by id; ``explain`` shows each page."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from checks.framework.check import Check, Judge
 from checks.framework.finding import Status
-from checks.framework.record import NamedTuple
 from preflight.base.text import wrapped
 from preflight.launch_problems.advisories.records import Advisory, condition_text, range_text
 from preflight.launch_problems.rules.rules import Rule, Severity

@@ -6,11 +6,11 @@ upper bound becomes unknown, as the launch may start. A failure at both bounds s
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from checks.framework.check import Check, Judge
-from checks.framework.finding import Finding, Status, passed, unknown
+from checks.framework.finding import Finding, Status, passed, unknown_finding
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.units import or_more
 from checks.framework.unknown import Unknown
 from checks.run_checks.facts import READERS, Facts, read_facts
@@ -157,7 +157,7 @@ def _judge_launch(launch: Sized | Unknown | None) -> list[Finding]:
     from preflight.verdict.pages import SIZES
 
     if isinstance(launch, Unknown):
-        return [unknown("launch", launch, check=SIZES.id)]
+        return [unknown_finding("launch", launch, check=SIZES.id)]
     try:
         return launch_findings(launch.sizing)
     except Exception as error:

@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 from itertools import combinations
 
-from checks.framework.finding import Consequence, Evidence, Finding, Status, Subject, unknown
+from checks.framework.finding import (
+    Consequence,
+    Evidence,
+    Finding,
+    Status,
+    Subject,
+    unknown_finding,
+)
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown
 from checks.hugetlb.targets import FIT
@@ -86,7 +93,7 @@ def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
     """
     for bound in (sizing.inputs.least, sizing.inputs.most):
         if isinstance(bound, Unknown):
-            yield unknown("launch", bound, check=SIZES.id)
+            yield unknown_finding("launch", bound, check=SIZES.id)
             return
     unread = [
         (str(process.command.origin), name, why)
@@ -94,7 +101,7 @@ def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
         for name, why in unknown_settings(process.command)
     ]
     for origin, name, why in dict.fromkeys(unread):
-        yield unknown(f"{name} of {origin}", why, check=SIZES.id)
+        yield unknown_finding(f"{name} of {origin}", why, check=SIZES.id)
     if not unread:
         yield Finding(SIZES.id, Status.PASS, "launch", have="every size known")
 
@@ -184,7 +191,7 @@ def _gate(sizing: LaunchSizing) -> Iterator[Finding]:
         yield Finding(GATE.id, Status.SKIP, "launch", text=text)
     for admission in sizing.admissions:
         if isinstance(admission, Unknown):
-            yield unknown("server", admission, check=GATE.id)
+            yield unknown_finding("server", admission, check=GATE.id)
         else:
             yield _admission(admission)
 
@@ -283,16 +290,16 @@ def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | U
     page = server.value("page_size") if server is not None else None
     host_pool = next((p for p in memory.pools if p.tokens), None) if memory else None
     if isinstance(page, Unknown):
-        return unknown(subject, page, check=KEYS.id)
+        return unknown_finding(subject, page, check=KEYS.id)
     if server is not None and server.links:
         text = "an object is a page of the cache on the GPU: how many there will be is not computed"
         return Finding(KEYS.id, Status.SKIP, subject, text=text)
     if host_pool is None:
         sizes = Unknown(_NO_SIZES if memory is None else memory.why)
         missing = None if memory is None else memory.missing
-        return unknown(subject, sizes if missing is None else missing, check=KEYS.id)
+        return unknown_finding(subject, sizes if missing is None else missing, check=KEYS.id)
     if isinstance(segments, Unknown):
-        return unknown(subject, segments, check=KEYS.id)
+        return unknown_finding(subject, segments, check=KEYS.id)
     if not segments:
         text = "this host contributes no segment: its clients are elsewhere"
         return Finding(KEYS.id, Status.SKIP, subject, text=text)

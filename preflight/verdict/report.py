@@ -9,13 +9,12 @@ init container or entry point, anything but 0 keeps the pod from starting.
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.check import Check
 from checks.framework.finding import Consequence, Evidence, Finding, Status
 from checks.framework.fold import fold_alike
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
-from checks.framework.record import NamedTuple
 from checks.host_snapshot.secrets import public
 from checks.hugetlb.targets import ASK_FIT, FIT
 from preflight.base import exit_codes

@@ -11,9 +11,8 @@ vLLM 0.33.0 ``mooncake/store/data.py``, ``worker.py`` and ``v1/core/kv_cache_uti
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from checks.releases.mooncake import parse_version
 from checks.releases.sglang import NEWEST_KNOWN, sglang_release

@@ -7,11 +7,9 @@ import pickle
 import sys
 import threading
 import typing
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-
-from checks.framework.record import NamedTuple
 
 
 class Light(NamedTuple):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from checks.framework.root import Root, in_child
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from checks.numa.facts import MemoryPolicy, NumaFacts, memory_policy, read_numa
 from checks.numa.nodes import parse_cpu_list, parse_node_list
 from tests.builders.seccomp import KILL, REFUSE, filtered
@@ -36,7 +36,7 @@ def test_a_host_with_two_nodes(tmp_path: Path) -> None:
     second = facts.nodes[1]
     assert (second.cpus, second.distances) == (tuple(range(48, 96)), (21, 10))
     assert second.total_bytes == 1024 * GIB
-    assert second.available_bytes == known(second.free_bytes) + known(second.cache_bytes)
+    assert second.available_bytes == require(second.free_bytes) + require(second.cache_bytes)
     assert facts.memory_nodes == facts.mems_allowed == (0, 1)
     assert facts.policy == MemoryPolicy(0, errno.EPERM, errno.ENOSYS)
     assert facts.balancing == 0

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from checks.framework.check import Check, CheckSet, the_launch
-from checks.framework.finding import Finding, Kind, Setting, Status, passed, skip, unknown
+from checks.framework.finding import Finding, Kind, Setting, Status, passed, skip, unknown_finding
 from checks.framework.needs import LaunchNeeds
 from checks.framework.root import Root
 from checks.framework.unknown import (
     Unknown,
     UnreadTopicError,
-    known,
     must_be_read,
     or_unknown,
+    require,
     unread,
 )
 from checks.run_checks.facts import Facts, read_facts
@@ -78,18 +78,18 @@ def test_a_topic_that_was_not_read_makes_the_whole_check_unknown_where_it_is_ask
         must_be_read(limits)
         yield passed("one")
 
-    assert run(asks) == run(must_have) == [unknown("host", "hung")]
+    assert run(asks) == run(must_have) == [unknown_finding("host", "hung")]
     assert run(asks_not) == [passed("one")]
     assert run(does_without) == [passed("one", "hung")]
 
 
 def test_a_fact_that_a_subject_needs_makes_that_subject_unknown() -> None:
     def judge(system: Any) -> Iterator[Finding]:
-        yield passed("one", str(passed("one").known(system.page_bytes)))
-        passed("two", "a", "b").known(system.kernel, "the kernel: ")
+        yield passed("one", str(passed("one").require(system.page_bytes)))
+        passed("two", "a", "b").require(system.kernel, "the kernel: ")
         yield passed("three")
 
-    two = unknown("two", Unknown("no uname").of("the kernel: "), "a", "b")
+    two = unknown_finding("two", Unknown("no uname").of("the kernel: "), "a", "b")
     assert (two.text, two.cause) == ("the kernel: no uname", "no uname")
     assert run(judge) == [passed("one", "4096"), two]
 
@@ -97,9 +97,9 @@ def test_a_fact_that_a_subject_needs_makes_that_subject_unknown() -> None:
 def test_a_fact_that_a_check_needs_makes_the_check_unknown() -> None:
     def judge(system: Any) -> Iterator[Finding]:
         yield passed("one")
-        known(system.kernel)
+        require(system.kernel)
 
-    assert run(judge) == [unknown("host", "no uname")]
+    assert run(judge) == [unknown_finding("host", "no uname")]
 
 
 def test_an_unread_topic_is_no_unknown_fact_of_a_reader() -> None:
@@ -112,25 +112,25 @@ def test_an_unread_topic_is_no_unknown_fact_of_a_reader() -> None:
     def judge(limits: Any) -> Iterator[Finding]:
         yield passed("one", str(page(limits)))
 
-    assert run(judge) == [unknown("host", "hung")]
+    assert run(judge) == [unknown_finding("host", "hung")]
 
 
 def test_or_unknown_hands_the_very_fact_on() -> None:
     @or_unknown
     def double(value: int | Unknown) -> int:
-        return 2 * known(value)
+        return 2 * require(value)
 
     assert double(2) == 4
     assert double(HUNG) is HUNG
 
 
-@pytest.mark.parametrize("name", ["failed", "warned", "unknown", "skipped"])
+@pytest.mark.parametrize("name", ["failed", "warned", "undecided", "skipped"])
 def test_a_half_made_finding_keeps_what_it_has(name: str) -> None:
     setting = (Setting(Kind.SYSCTL, "vm.x", "1"),)
     half = passed("one", "have", "need", "formula", advice="do", settings=setting)
     whole = getattr(half, name)("text")
     status = {"failed": Status.FAIL, "warned": Status.WARN, "skipped": Status.SKIP}
-    cause = "text" if name == "unknown" else ""
+    cause = "text" if name == "undecided" else ""
     wanted = half._replace(status=status.get(name, Status.UNKNOWN), text="text", cause=cause)
     assert whole == wanted
     assert getattr(half, name)("text", need="more").need == "more"

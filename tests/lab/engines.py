@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from checks.framework.root import Root
 from checks.framework.units import GIB
-from checks.framework.unknown import known
+from checks.framework.unknown import require
 from checks.rdma.registration import pinned_bytes, registration_of
 from preflight.command_inputs.written_launch import read_launch, size_written
 from preflight.engines.consumers.lmcache import mooncake_setup
@@ -120,7 +120,7 @@ def predicted_bytes(one: Engine, folder: Path) -> int:
         return 0
     return DEVICES * sum(
         pinned_bytes(registration_of(region, 0, None), BASE_PAGE_BYTES, region.offset_bytes)
-        for region in known(worker.regions)
+        for region in require(worker.regions)
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from checks.framework.pages import Spot
-from checks.framework.unknown import known
+from checks.framework.unknown import require
 from checks.releases.mooncake import mooncake_release
 from preflight.engines.mooncake.allocations import EndlessPools, StockedPools
 from preflight.engines.mooncake.replay import pages_by_spot, replay, replay_endless
@@ -172,7 +172,7 @@ def test_the_arena_that_mooncake_client_is_told_of(
     sizes = ("--global_segment_size=100MB", "--local_buffer_size=20MB")
     origin = Origin("command line")
     process = read_mooncake_client(tuple(Word(text, origin) for text in (*sizes, *flags)), {})
-    client = known(process.client)
+    client = require(process.client)
     settings, _ = read_store_settings(environment, mooncake, process.arena)
     launch = Launch((MappedProcess("mooncake_client", settings, (), (client,)),), mooncake)
     needed = pages_by_spot(replay_endless(launch)[0].allocations)[Spot(2 * MIB, None)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.framework.finding import Consequence, Evidence, Finding, Status, unknown
+from checks.framework.finding import Consequence, Evidence, Finding, Status, unknown_finding
 from preflight.base.shell import Line
 from preflight.engines.programs.sglang_arguments import why_unresolved
 from preflight.launches.source import Origin, Word
@@ -71,7 +71,7 @@ def marked(text: str, colour: str) -> str:
 
 def unset(check: str, before: str = "", **fields: Any) -> Finding:
     why = why_unresolved(Word("$MODEL_PATH", Origin("a.sh", 2), ("MODEL_PATH",))).of(before)
-    return unknown("launch", why)._replace(check=check, **fields)
+    return unknown_finding("launch", why)._replace(check=check, **fields)
 
 
 def test_checks_that_are_unknown_for_one_reason_say_it_once() -> None:

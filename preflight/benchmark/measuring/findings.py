@@ -75,7 +75,7 @@ def _transports(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
         finding = Finding(TRANSPORT, Status.PASS, ", ".join(names), used.text, need)
         missing = [name for name in wanted.devices.split(",") if name and name not in used.devices]
         if not used.transport:
-            yield finding.unknown("the engine's log does not say what it uses")
+            yield finding.undecided("the engine's log does not say what it uses")
         elif used.transport != "rdma":
             text = "the engine went on over TCP without a word, as the launch's own would"
             text += f"; its log: {used.error}" if used.error else ""
@@ -111,7 +111,7 @@ def _nics(measured: MeasuredRun) -> Iterator[Finding]:
             asked = format_bytes(2 * rate.size_bytes)
             finding = finding.warned(f"{why} for {asked}, in which another NIC moves {moved}")
         elif LATE in why:  # a busy machine, or a rail that answers nobody
-            finding = finding.unknown(f"{why}: give --budget more")
+            finding = finding.undecided(f"{why}: give --budget more")
         elif why or have < need:
             finding = finding.warned(why or f"it is slower than half of {whose} speed")
         yield finding
@@ -149,7 +149,7 @@ def _ready(measured: MeasuredRun, wanted: LaunchWish) -> Iterator[Finding]:
             more = "and more by the time that the model takes to load"
             yield finding.warned(text, f"startupProbe: {times}, {more}")
         else:
-            yield finding.unknown(missing) if missing else finding
+            yield finding.undecided(missing) if missing else finding
 
 
 def _slowest(rates: Iterable[Rate], field: str) -> dict[Any, float]:

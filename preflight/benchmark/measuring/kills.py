@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from http.client import HTTPConnection
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.units import MIB
 from checks.framework.unknown import Unknown

@@ -13,10 +13,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.finding import Finding, Status
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import MIB, format_bytes
 from checks.framework.unknown import Unknown

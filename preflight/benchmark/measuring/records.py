@@ -7,9 +7,8 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.root import Root
 from checks.framework.units import GIB, KIB, MIB, format_page_size, round_up

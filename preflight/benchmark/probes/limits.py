@@ -7,12 +7,12 @@ EINVAL), mlx5 (EAGAIN and ENOMEM, with a line in the kernel's log); seen on soft
 import errno
 import os
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import format_bytes
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.memlock.demand import grant
 from checks.rdma.device_table import BASE_PAGE_BYTES, DEVICE_TABLE, MEMORY_KEYS
 from checks.rdma.facts import Nic
@@ -302,16 +302,16 @@ def need_of(facts: Facts, needs: LaunchNeeds, devices: tuple[str, ...]) -> Probe
     every = uses(facts.rdma, needs)
     lengths: set[int] = set()
     for use in every:
-        names = known(use.devices.names)
+        names = require(use.devices.names)
         largest = largest_region_bytes(use.nics, use.environment)
         for process in use.processes:
-            load = known(load_of(process, largest, use.release))
+            load = require(load_of(process, largest, use.release))
             if load.more is not None:
                 return load.more
             if not set(names) & set(devices):
                 continue
             most = max(most, load.bytes)
-            for region in known(process.regions):
+            for region in require(process.regions):
                 longest = region.bytes if isinstance(largest, Unknown) else largest
                 lengths.add(registration_of(region, longest, use.release).piece_bytes)
     rows = [(0, 0, 0)]

@@ -19,9 +19,8 @@ import time
 from collections.abc import Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import MIB, format_bytes, format_page_size, round_up
 from checks.framework.unknown import Unknown

@@ -6,11 +6,10 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.archive import write_whole
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import GIB, MIB, format_bytes, format_page_size, round_up
 from checks.framework.unknown import Unknown

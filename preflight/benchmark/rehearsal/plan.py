@@ -11,11 +11,10 @@ back, and setup goes on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
 from checks.framework.pages import MemoryKind, Region, Spot
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from checks.hugetlb.fit import Stock
 from checks.memlock.demand import RING_EDGES_BYTES, Demand, demand

@@ -10,9 +10,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from preflight.benchmark.rehearsal.plan import environment_of
 from preflight.benchmark.rehearsal.records import Member, RehearsalPlan
 

@@ -6,11 +6,10 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.installed import installed_mooncake
 from checks.framework.pages import Spot
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from checks.rdma.fork import Forking
 from preflight.base.within import limit_seconds, within

@@ -8,14 +8,13 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.needs import LaunchNeeds
 from checks.framework.pages import Spot
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import GIB, format_bytes, format_page_size
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.releases.mooncake import mooncake_release
 from checks.run_checks.facts import Facts, read_facts
 from preflight.base.output import Progress, columns, painter
@@ -92,14 +91,14 @@ class Preparation(NamedTuple):
 @or_unknown
 def _prepare_launch(launch: LaunchWords, python: str | None, scale: int) -> Preparation | Unknown:
     """Size the launch for the installed library and plan the rehearsal; Unknown if that fails."""
-    library = known(find_library(python))
+    library = require(find_library(python))
     try:
         mooncake_release(library.version)
     except ValueError as error:
         return Unknown(f"{library.name}: {error}")
     host = open_host("/")
     of_release = launch._replace(mooncake_version=library.version)
-    sized = known(size_within(of_release, host, limit_seconds(READ_SECONDS)))
+    sized = require(size_within(of_release, host, limit_seconds(READ_SECONDS)))
     assert sized is not None
     return prepare(sized, host, library, scale)
 

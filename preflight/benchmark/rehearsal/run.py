@@ -6,9 +6,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from checks.framework.pages import Spot
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown

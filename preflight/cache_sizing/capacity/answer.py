@@ -3,8 +3,8 @@ is written to each tier and read from it while so many new tokens a second are c
 """
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown
 from preflight.base.usage_error import UsageError

@@ -6,8 +6,8 @@ used keep, and the best that could be. A letter is a tier of the launch, by its 
 
 from collections.abc import Callable, Sequence
 from math import hypot, log2
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from preflight.base.html_page import Html, element, join, page, table
 from preflight.base.output import say

@@ -10,9 +10,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown
 from preflight.base.envelope import subjects

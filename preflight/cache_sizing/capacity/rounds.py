@@ -15,8 +15,8 @@ was asked for twice, which is a round later, and what L1 evicts before that is l
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from random import Random
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from preflight.cache_sizing.capacity.deployment import (
     DEFAULT_WRITE_POLICY,

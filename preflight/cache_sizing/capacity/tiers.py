@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.units import format_bytes
-from checks.framework.unknown import Unknown, UnknownFactError, known, or_unknown
+from checks.framework.unknown import Unknown, UnknownFactError, or_unknown, require
 from checks.releases.mooncake import MooncakeRelease, mooncake_release
 from checks.storage.folders import Folder
 from preflight.base.usage_error import UsageError
@@ -102,7 +102,7 @@ def page_objects(request: PoolRequest) -> PageObjects:
             whole += [page * size for size in _halves(row.parts)] * writers
             beside += [page * size for size in _halves(row.sliding_parts)] * writers
     if request.draft is not None:
-        beside += known(page_objects(request.of_draft())).whole
+        beside += require(page_objects(request.of_draft())).whole
     kept = tuple(size for size in whole if size)
     if not kept:
         raise UnknownFactError(Unknown(f"{geometry.name}: no layer of it keeps every token"))
@@ -240,16 +240,16 @@ def _l2_tokens(deployment: Deployment) -> Bounds:
     Returns:
         Unknown if L2 is refused, or if the model, a draft or the pools are not known.
     """
-    request, memory = known(deployment.request), deployment.memory
+    request, memory = require(deployment.request), deployment.memory
     if memory.refused is not None:
         raise UnknownFactError(memory.refused)
     model_of(request)
     if request.dcp > 1:
         raise UnknownFactError(_DCP)
-    known(deployment.sized.hardware.drafts.separate)
+    require(deployment.sized.hardware.drafts.separate)
     if request.size_gb > 0:
         return _sized_tokens(deployment, request)
-    known(memory.most_pools_bytes)
+    require(memory.most_pools_bytes)
     if not memory.pools:
         raise UnknownFactError(Unknown(memory.why))
     most = _tokens(HostPools(memory.pools))
@@ -321,7 +321,7 @@ def pool_tier(
     if deployment.server.store is None:
         return None
     try:
-        parts, limit, page = known(store_segments), known(eviction), known(objects)
+        parts, limit, page = require(store_segments), require(eviction), require(objects)
         if limit.cachelib:
             raise UnknownFactError(Unknown(_CACHELIB))
     except UnknownFactError as error:
@@ -471,8 +471,8 @@ def _workers(consumer: Consumer, client: Client, inputs: LaunchInputs, number: i
     Raises:
         UnknownFactError: If a fact that it needs is not known.
     """
-    alone = client.first_if_mla and known(inputs.geometry[number]).kind is AttentionKind.MLA
-    return known(consumer.engines if alone else consumer.ranks)
+    alone = client.first_if_mla and require(inputs.geometry[number]).kind is AttentionKind.MLA
+    return require(consumer.engines if alone else consumer.ranks)
 
 
 @or_unknown
@@ -490,7 +490,7 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
     for process in inputs.processes:
         clients: list[tuple[StoreClient | Unknown | None, int]] = []
         if process.server is not None:
-            ranks = known(server_ranks(process.server))
+            ranks = require(server_ranks(process.server))
             pools = inputs.memory.get(process.number)
             if pools is not None and pools.most_pools_bytes == ():
                 continue  # nothing to attach a storage backend to
@@ -505,7 +505,7 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
         elif process.store is not None:
             clients = [(process.store.client, hosts)]
         for attached, count in clients:
-            client = known(attached)
+            client = require(attached)
             if client is not None and client.segment_bytes > 0:
                 what = "ranks" if process.server is not None else process.kind.value
                 every.append(Segments(what, client.segment_bytes, count))

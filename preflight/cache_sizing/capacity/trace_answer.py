@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from checks.releases.sglang import SglangRelease
 from preflight.cache_sizing.capacity.answer import CapacityAnswer, ServerCapacity

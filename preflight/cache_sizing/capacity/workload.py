@@ -6,9 +6,8 @@ client's history grows: each round sends all that was said, and a new question).
 
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.engines.programs.sglang_arguments import why_unresolved

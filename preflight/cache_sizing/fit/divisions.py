@@ -7,8 +7,8 @@ size that was computed, for tokens grow with bytes.
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import GIB, GIGABYTE, MIB
 from checks.framework.unknown import Unknown, UnknownFactError

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from checks.framework.archive import write_whole
 from checks.framework.finding import Finding, Kind, Setting, Status
 from checks.framework.pages import MemoryKind
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, GIGABYTE, format_page_size
 from checks.framework.unknown import Unknown, UnknownFactError
 from checks.gpu.facts import read_gpus

@@ -9,17 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.check import Check, Judge
 from checks.framework.finding import Finding, Kind, Status
 from checks.framework.needs import LaunchNeeds
 from checks.framework.pages import MemoryKind
-from checks.framework.record import NamedTuple
 from checks.framework.recording import RecordingRoot
 from checks.framework.root import Root
 from checks.framework.units import KIB, format_bytes, format_need
-from checks.framework.unknown import Unknown, UnknownFactError, known
+from checks.framework.unknown import Unknown, UnknownFactError, require
 from checks.hugetlb.facts import HugetlbFacts
 from checks.hugetlb.pools import POOLS, Pool
 from checks.memory.facts import MemoryFacts
@@ -470,7 +469,10 @@ def _judge_keep(needs: LaunchNeeds, facts: Facts, keep_bytes: int) -> tuple[list
     """
     memory: MemoryFacts | Unknown = facts.topic("memory")
     try:
-        available, taken = known(known(memory).value("MemAvailable")), known(regular_bytes(needs))
+        available, taken = (
+            require(require(memory).value("MemAvailable")),
+            require(regular_bytes(needs)),
+        )
     except UnknownFactError as error:
         unknown = Finding(KEEP, Status.UNKNOWN, "memory to keep", text=error.fact.reason)
         return ([unknown] if keep_bytes else []), 0

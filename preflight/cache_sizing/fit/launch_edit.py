@@ -14,9 +14,8 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.host_snapshot.secrets import clean_words
 from preflight.cache_sizing.fit.launch_values import (

@@ -6,8 +6,8 @@ place that is not written yet is one too: the flag or the variable is added.
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.units import GIGABYTE, MIB, format_bytes, segment_text
 from checks.framework.unknown import Unknown

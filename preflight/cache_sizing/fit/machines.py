@@ -7,9 +7,8 @@ of GPU: beside L2 and the segment it does not depend on these.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, GIGABYTE, format_bytes
 from checks.framework.unknown import Unknown, UnknownFactError
 from checks.host_snapshot.described import Description, Devices, gpu_kinds, usable_bytes

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from checks.framework.finding import Finding, Status
 from checks.framework.pages import MemoryKind
 from checks.framework.units import GIB, GIGABYTE, MIB, round_up
-from checks.framework.unknown import Unknown, UnknownFactError, known
+from checks.framework.unknown import Unknown, UnknownFactError, require
 from checks.memory.facts import MemoryFacts
 from preflight.base.usage_error import UsageError
 from preflight.cache_sizing.fit.judged_values import (
@@ -378,7 +378,7 @@ class _Search:
         memory: MemoryFacts | Unknown = host.facts.topic("memory")
         self._top_bytes = 1 << 50
         with suppress(UnknownFactError):
-            self._top_bytes = sum(known(known(memory).value(row)) for row in _MEMORY_ROWS)
+            self._top_bytes = sum(require(require(memory).value(row)) for row in _MEMORY_ROWS)
         # Whether the size that is more than any host takes passes: then nothing that could be
         # judged depends on it, and it is no answer.
         self.endless = False

@@ -21,8 +21,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import ceil
 from statistics import stdev
-
-from checks.framework.record import NamedTuple
+from typing import NamedTuple
 
 # Distinct blocks that are followed at once: each takes about 150 bytes.
 MOST_BLOCKS = 4_000_000

@@ -11,9 +11,8 @@ from hashlib import blake2b
 from heapq import heappop, heappush
 from itertools import count, islice, pairwise
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from preflight.base.plain_data import fields, plain
 from preflight.base.program import data_file
 from preflight.base.text import filled, fitted_table

@@ -16,9 +16,8 @@ from functools import partial
 from hashlib import blake2b
 from importlib import import_module
 from itertools import chain, islice
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.base import shell
 from preflight.base.usage_error import UsageError

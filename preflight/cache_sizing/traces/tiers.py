@@ -34,8 +34,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil, inf
 from random import Random
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from preflight.base.usage_error import UsageError
 from preflight.cache_sizing.traces.formats import Request
 

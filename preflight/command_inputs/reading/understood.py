@@ -2,9 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown

@@ -1,12 +1,11 @@
 """What one program takes through Mooncake and beside it, as every consumer's reader gives it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from checks.framework.pages import Default
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, TIB
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import version_numbers
 from preflight.engines.programs.memory_records import OwnPool, Protocol, StoreClient
 from preflight.engines.programs.sglang_arguments import SettingValue, port_value, word_value
@@ -182,11 +181,11 @@ class Consumer(NamedTuple):
     @or_unknown
     def ranks(self) -> int | Unknown:
         """Its worker processes on this host."""
-        return known(self.engines) * known(self.workers)
+        return require(self.engines) * require(self.workers)
 
     def is_first(self, rank: int) -> bool:
         """Tell whether a worker here is the first of its engine."""
-        return rank % known(self.workers) == 0
+        return rank % require(self.workers) == 0
 
     def pools_of(self, rank: int, mla: bool | Unknown, most: bool) -> tuple[OwnPool, ...]:
         """Return a worker's pools with the ``most`` or the least bytes, without pools of 0 bytes.

@@ -10,9 +10,8 @@ import ast
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, MIB
 from checks.framework.unknown import Unknown
 from preflight.base.program import data_file

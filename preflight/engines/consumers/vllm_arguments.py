@@ -5,12 +5,11 @@ Read in vLLM 0.33.0 (``vllm/engine/arg_utils.py``, ``vllm/utils/argparse_utils.p
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.pages import Default
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from preflight.engines.consumers.consumer import attempt
 from preflight.engines.programs.sglang_arguments import (
     SettingValue,
@@ -129,7 +128,7 @@ def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, 
     for value in sizes:
         if isinstance(value, Unknown):
             return value, value, 1
-    tp, pp, pcp, engines, nodes = map(known, sizes)
+    tp, pp, pcp, engines, nodes = map(require, sizes)
     world, flags = tp * pp * pcp, arguments.flags
     ray = [name for name in ("distributed-executor-backend", "data-parallel-backend")
            if name in flags and flags[name].text == "ray"]  # fmt: skip

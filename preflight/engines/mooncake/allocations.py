@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 from checks.framework.pages import MemoryKind, Region, Spot
-from checks.framework.record import NamedTuple
 from checks.framework.units import KIB
 
 REGULAR_PAGE_BYTES = 4 * KIB

@@ -19,9 +19,9 @@ against the real library by ``tests/real``.
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from checks.framework.pages import MemoryKind, Spot, Usage, own_allocator
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, MIB, TIB, kernel_size, round_up
 from checks.framework.unknown import Unknown
 from checks.hugetlb.fit import Stock

@@ -4,9 +4,9 @@ Nothing here reads a machine or a command line; sizes are bytes as asked for, be
 """
 
 from enum import Enum
+from typing import NamedTuple
 
 from checks.framework.pages import ProcessId
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, MIB
 from checks.releases.mooncake import MooncakeRelease
 

@@ -8,8 +8,8 @@ gflags' (gflags.cc CommandLineFlagParser), in gflags' words.
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from preflight.base.program import data_file
 from preflight.engines.programs.sglang_arguments import why_unresolved

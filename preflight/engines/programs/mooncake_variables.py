@@ -12,9 +12,8 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.base.program import data_file
 from preflight.engines.programs.store_environment import STRTOD_BLANKS

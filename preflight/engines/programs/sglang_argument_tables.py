@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.releases.sglang import parse_version
 from preflight.base.program import data_file

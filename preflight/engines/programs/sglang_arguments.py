@@ -8,10 +8,9 @@ import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, NoReturn, SupportsIndex
+from typing import Any, NamedTuple, NoReturn, SupportsIndex
 
 from checks.framework.pages import Default
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.unknown import OpenVariable, Unknown
 from preflight.engines.programs.sglang_argument_tables import (

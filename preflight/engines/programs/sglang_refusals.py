@@ -9,10 +9,9 @@ tests/engines/sglang/test_conformance.py.
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
-from checks.framework.unknown import UnknownFactError, known
+from checks.framework.unknown import UnknownFactError, require
 from checks.releases.sglang import parse_version
 from preflight.base.program import data_file
 from preflight.engines.programs.sglang_argument_tables import known_releases
@@ -30,7 +29,7 @@ class Values:
         self._arguments = arguments
 
     def __getattr__(self, name: str) -> Any:
-        return known(self._arguments.value(name)) if name in self._arguments.settings else None
+        return require(self._arguments.value(name)) if name in self._arguments.settings else None
 
     def __getitem__(self, name: str) -> Any:
         return getattr(self, name)

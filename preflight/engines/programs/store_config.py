@@ -10,10 +10,9 @@ other releases do differently is in ``checks.releases.sglang``.
 import json
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.pages import Default
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB
 from checks.framework.unknown import NoFile, Unknown
 from checks.releases.sglang import StoreReader, store_reader

@@ -8,8 +8,8 @@ digits), ``mooncake-common/include/bool_parser.h``; C++'s stod and stoull; confi
 
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.units import MIB, format_page_size
 from checks.releases.mooncake import MooncakeRelease
 from preflight.engines.programs.memory_records import (

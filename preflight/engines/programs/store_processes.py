@@ -6,10 +6,10 @@ Each comes to a ``StoreClient``, or to findings in its consumer's own words. Sou
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, MIB
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.releases.mooncake import MooncakeRelease
 from preflight.engines.programs.memory_records import (
     DEFAULT_ARENA_BYTES,
@@ -135,8 +135,8 @@ def read_mooncake_client(
 
     @or_unknown
     def arena() -> ArenaFlags:
-        on = known(switch("use_mmap_arena_allocator"))
-        pool_bytes = as_integer("uint64", known(text("mmap_arena_pool_size", "-")))
+        on = require(switch("use_mmap_arena_allocator"))
+        pool_bytes = as_integer("uint64", require(text("mmap_arena_pool_size", "-")))
         # What is no such number ends the program, as the check of its flags says.
         return ArenaFlags(on, DEFAULT_ARENA_BYTES if pool_bytes is None else pool_bytes)
 
@@ -206,7 +206,7 @@ def _client(
 
     Any protocol but tcp is treated as RDMA.
     """
-    segment, local = known(segment), known(local)
+    segment, local = require(segment), require(local)
     # So does any protocol but tcp: RDMA registers the most.
     transport = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
     buffer = offload_buffer_bytes(environment) if offload is True else None

@@ -8,9 +8,8 @@ the C++ library as it is. Source: Mooncake ``mooncake-wheel/mooncake``
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, TIB
 from checks.framework.unknown import NoFile, Unknown
 from preflight.engines.programs.sglang_arguments import file_text, why_unresolved, word_value

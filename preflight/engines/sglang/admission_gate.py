@@ -8,8 +8,8 @@ Source: ``mem_cache/pool_host/base.py`` and ``mem_cache/host_memory.py`` of SGLa
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, format_bytes, format_need, format_page_size
 from checks.framework.unknown import Unknown
 from checks.releases.sglang import SglangRelease

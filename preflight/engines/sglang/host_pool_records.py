@@ -7,9 +7,9 @@ Source: the ``get_size_per_token`` of SGLang's host pool classes (``mem_cache/po
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
-from checks.framework.unknown import Unknown, UnknownFactError, known
+from checks.framework.unknown import Unknown, UnknownFactError, require
 from checks.releases.sglang import Indexer, SglangRelease
 from preflight.engines.sglang.model_geometry import (
     AttentionKind,
@@ -226,7 +226,7 @@ def stage_rows(request: PoolRequest) -> tuple[RowBytes, ...]:
     Raises:
         UnknownFactError: If a fact that it needs is not known.
     """
-    geometry = known(request.geometry)
+    geometry = require(request.geometry)
     return tuple(_row_bytes(request, geometry, stage) for stage in range(request.pp))
 
 

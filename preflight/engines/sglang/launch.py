@@ -13,12 +13,12 @@ ShmRingBuffer and parallel_state.py, 0.5.2 to 0.5.23.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from checks.framework.pages import ProcessId
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from checks.framework.units import GIB, MIB
-from checks.framework.unknown import Unknown, UnknownFactError, known, or_unknown
+from checks.framework.unknown import Unknown, UnknownFactError, or_unknown, require
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SegmentDivisor, SglangRelease
 from preflight.engines.programs.memory_records import (
@@ -101,7 +101,7 @@ def server_client(server: SglangServer, ranks: Ranks, release: SglangRelease) ->
     if store is None:
         return None
     names = ("global_segment_size", "protocol", "enable_ssd_offload", "standalone_storage")
-    size, protocol, offload, standalone = (known(store.value(name)) for name in names)
+    size, protocol, offload, standalone = (require(store.value(name)) for name in names)
     transport = Protocol.TCP if protocol == "tcp" else Protocol.RDMA
     if standalone:
         return StoreClient(0, SGLANG_LOCAL_BUFFER_BYTES, transport, dummy=True)
@@ -226,9 +226,9 @@ class Ranks(NamedTuple):
 @or_unknown
 def server_ranks(server: SglangServer) -> Ranks:
     """Return the ranks of ``server``; Unknown if one of its sizes is not known, or less than 1."""
-    tp, pp = known(server.number("tp_size")), known(server.number("pp_size"))
-    replicas, attention_dp = known(server.replicas), known(server.attention_dp)
-    nodes = known(server.number("nnodes"))
+    tp, pp = require(server.number("tp_size")), require(server.number("pp_size"))
+    replicas, attention_dp = require(server.replicas), require(server.attention_dp)
+    nodes = require(server.number("nnodes"))
     if min(tp, pp, replicas, attention_dp, nodes) < 1:
         raise UnknownFactError(Unknown("tp, pp, dp and nnodes must be 1 or more"))
     here = max(1, tp * pp * replicas // nodes)

@@ -10,8 +10,8 @@ import json
 from collections.abc import Collection, Mapping
 from enum import Enum
 from functools import cache
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from preflight.base.program import data_file
 

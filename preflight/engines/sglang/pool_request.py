@@ -8,11 +8,10 @@ Source: ``arg_groups/memory_hook.py``, ``mem_cache/kv_cache_configurator.py`` an
 """
 
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.units import GIB, MIB, round_up
-from checks.framework.unknown import Unknown, UnknownFactError, known, or_unknown
+from checks.framework.unknown import Unknown, UnknownFactError, or_unknown, require
 from checks.releases.sglang import BUFFER_ONLY_RATIO, DEFAULT_RATIO, SglangRelease
 from preflight.engines.sglang.admission_gate import FreeMemory
 from preflight.engines.sglang.host_pool_records import (
@@ -102,7 +101,7 @@ def default_mem_fraction(request: DeviceRequest) -> float:
     Speculative decoding, DeepEP and a vision tower lower the default further, which is not
     computed.
     """
-    gpu_mib = known(request.gpu_bytes) / MIB
+    gpu_mib = require(request.gpu_bytes) / MIB
     pools = request.pools
     if not pools.release.mem_fraction_rules:
         why = "the default --mem-fraction-static of this release is not computed"
@@ -154,7 +153,7 @@ def device_tokens(request: DeviceRequest) -> Interval | Unknown:
 def _profiled(request: DeviceRequest) -> Interval:
     """Return the tokens that fit the GPU, between the bounds of the estimate, or Unknown."""
     pools = request.pools
-    geometry, gpu_bytes = known(pools.geometry), known(request.gpu_bytes)
+    geometry, gpu_bytes = require(pools.geometry), require(request.gpu_bytes)
     fraction = request.mem_fraction or default_mem_fraction(request)
     widest = max(_cell_bytes(pools, geometry, row) for row in stage_rows(pools))
     if not widest:
@@ -216,7 +215,7 @@ def mirrored_bytes(pools: PoolRequest, tokens: int) -> int:
     Returns:
         Unknown for linear layers.
     """
-    geometry = known(pools.geometry)
+    geometry = require(pools.geometry)
     if pools.dcp > 1:
         raise UnknownFactError(BY_GPU_WITH_DCP)
     stages = [_copy_bytes(pools, geometry, row, tokens) for row in stage_rows(pools)]
@@ -342,8 +341,8 @@ def pool_request(sized: SizedServer) -> PoolRequest:
     draft_type = server.value("speculative_draft_kv_cache_dtype")
     layout = layout_in_use(server, sized.release)
     for value in (size, ratio, page, kv_type, layout, draft_type):
-        known(value)
-    dcp = known(server.number("dcp_size"))
+        require(value)
+    dcp = require(server.number("dcp_size"))
     _refuse_sparse_dtype(sized, kv_type)
     if kv_type not in _ITEM_BYTES:
         raise UnknownFactError(Unknown(f"--kv-cache-dtype {kv_type} is not sized here"))
@@ -405,7 +404,7 @@ def _cache_element(sized: SizedServer, kv_type: str) -> tuple[int | None, bool]:
     if isinstance(geometry, Unknown) or not geometry.index_layers:
         return _ITEM_BYTES[kv_type], False
     if kv_type == "auto":
-        kv_type = "fp8_e4m3" if known(gpu) is GpuKind.BLACKWELL else "bfloat16"
+        kv_type = "fp8_e4m3" if require(gpu) is GpuKind.BLACKWELL else "bfloat16"
     item_bytes = _ITEM_BYTES[kv_type]
     return item_bytes, item_bytes == 1 and _rows_without_scales(sized, gpu)
 
@@ -418,10 +417,12 @@ def _rows_without_scales(sized: SizedServer, gpu: GpuKind | Unknown) -> bool:
     """
     release = sized.release
     prefix = "nsa" if release.indexer_name == "NSA" else "dsa"
-    backends = [known(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")]
+    backends = [
+        require(sized.value(f"{prefix}_{phase}_backend")) for phase in ("prefill", "decode")
+    ]
     if isinstance(gpu, Unknown):
         answers = {_rows_without_scales(sized, gpu_kind) for gpu_kind in GpuKind}
-        return answers.pop() if len(answers) == 1 else known(gpu)
+        return answers.pop() if len(answers) == 1 else require(gpu)
     hisparse = sized.value("enable_hisparse") is True
     default = "flashmla_kv"
     if gpu is GpuKind.AMD:
@@ -454,7 +455,7 @@ def layout_in_use(server: SglangServer, release: SglangRelease) -> Any:
 
 @or_unknown
 def ratio_tokens(sized: SizedServer, request: PoolRequest) -> Interval:
-    return known(device_tokens(_device_request(sized, request)))
+    return require(device_tokens(_device_request(sized, request)))
 
 
 def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
@@ -464,7 +465,7 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
         UnknownFactError: If a fact that it needs is not known.
     """
     names = "mem_fraction_static max_total_tokens chunked_prefill_size max_running_requests".split()
-    fraction, tokens, chunk, running = (known(sized.value(name)) for name in names)
+    fraction, tokens, chunk, running = (require(sized.value(name)) for name in names)
     hardware, drafts = sized.hardware, sized.hardware.drafts
     # What these leave on the GPU is not the checkpoint's weights.
     other = ("quantization", "torchao_config", "cpu_offload_gb", "moe_dense_tp_size")

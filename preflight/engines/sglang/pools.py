@@ -7,9 +7,10 @@ default one, or by the host's free memory: a pool that SGLang sizes by the host
 once the server itself has started.
 """
 
-from checks.framework.record import NamedTuple
+from typing import NamedTuple
+
 from checks.framework.units import GIB, format_bytes
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.releases.sglang import Indexer, SglangRelease
 from preflight.engines.sglang.admission_gate import FreeMemory, auto_budget_bytes
 from preflight.engines.sglang.host_pool_records import (
@@ -65,7 +66,7 @@ class ServerMemory(NamedTuple):
         stages = self.most_by_stage if most else self.least_by_stage
         if stages:
             return stages[stage]
-        return known(self.most_pools_bytes) if most else self.least_pools_bytes
+        return require(self.most_pools_bytes) if most else self.least_pools_bytes
 
 
 def _unsized(why: Unknown, lead: str = "") -> ServerMemory:
@@ -105,7 +106,7 @@ def server_memory(
 
 @or_unknown
 def _together(parts: list[tuple[int, ...] | Unknown]) -> tuple[int, ...]:
-    return tuple(size for part in parts for size in known(part))
+    return tuple(size for part in parts for size in require(part))
 
 
 def _purposes(sized: SizedServer) -> list[Purpose]:
@@ -260,7 +261,7 @@ def _widest_stage(sized: SizedServer, request: PoolRequest, origin: str) -> Serv
         memory = memory._replace(why=why, least_by_stage=least_by_stage)
     if isinstance(memory.most_pools_bytes, Unknown):
         return memory
-    by_stage = tuple(known(stage.most_pools_bytes) for stage in stages)
+    by_stage = tuple(require(stage.most_pools_bytes) for stage in stages)
     return memory._replace(most_by_stage=by_stage) if len(set(by_stage)) > 1 else memory
 
 

@@ -1,9 +1,8 @@
 """One SGLang server of a launch: its arguments as its release reads them, and its store."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from preflight.engines.programs.sglang_arguments import ParsedArguments
 from preflight.engines.programs.store_config import StoreConfig

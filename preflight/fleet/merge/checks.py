@@ -6,8 +6,8 @@ right value, those that have another.
 
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.rdma.reach_checks import DEFAULT_MTU_BYTES
 from checks.releases.mooncake import work_together
 from preflight.fleet.base.node_sets import fold, in_order

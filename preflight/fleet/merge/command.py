@@ -1,8 +1,8 @@
 """A fleet as it is asked for: text, JSON, a page, or the names of its nodes alone."""
 
 import os
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from preflight.base.command_frame import Answers
 from preflight.base.output import columns, output_to, painter, say, say_json
 from preflight.base.usage_error import UsageError

@@ -6,8 +6,8 @@ temporary folder, which it removes. The launch comes behind it, as it was read h
 
 import shlex
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from preflight.base.bundle import CARRIED, zipapp
 
 # How what is said of the program differs from a login shell's banner and from the report itself.

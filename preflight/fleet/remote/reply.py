@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from preflight.base.bundle import OLD_PYTHON
 from preflight.base.one_line import clean
 from preflight.fleet.base.decode import Json

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
 from preflight.base.envelope import envelope
 from preflight.base.one_line import clean, shortened
 from preflight.base.output import columns, painter, say, say_json

@@ -2,9 +2,8 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from preflight.fleet.base.decode import LARGEST_NUMBER, LONGEST_TEXT, WrongError, decode, short
 from preflight.fleet.base.node_sets import is_name

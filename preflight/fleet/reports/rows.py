@@ -6,9 +6,8 @@ the worst if it is not known which is the newest.
 
 from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 from preflight.base.envelope import finding_object
 from preflight.fleet.base.decode import Json, Unread

@@ -11,9 +11,8 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.regex import regex
 from preflight.base.within import LateError, limit_seconds, within
 from preflight.fleet.base.decode import no_constant, short

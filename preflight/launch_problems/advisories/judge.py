@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.finding import Evidence, Finding, Status
-from checks.framework.record import NamedTuple
-from checks.framework.unknown import Unknown, UnknownFactError, UnreadTopicError, known
+from checks.framework.unknown import Unknown, UnknownFactError, UnreadTopicError, require
 from checks.rdma.facts import Nic
 from checks.rdma.use import forces_tcp
 from checks.releases.sglang import sglang_release
@@ -334,7 +333,7 @@ def _uses(subject: AdvisorySubject, product: str) -> bool:
     if not uses_mooncake(process) or not by_engine:
         return uses_mooncake(process)
     # Only the engine would be Mooncake's, and may be another's.
-    return known(_flag(subject, "disaggregation_transfer_backend")) is not None
+    return require(_flag(subject, "disaggregation_transfer_backend")) is not None
 
 
 def _words(subject: AdvisorySubject) -> str:
@@ -372,7 +371,7 @@ def _environment(subject: AdvisorySubject) -> Environment:
         UnknownFactError: If the process runs in another container, or if neither SGLang nor
             Mooncake is installed here.
     """
-    engine = known(_local_facts(subject).software.engine)
+    engine = require(_local_facts(subject).software.engine)
     if engine is None:
         raise UnknownFactError(Unknown("neither SGLang nor Mooncake is installed here"))
     return engine
@@ -397,8 +396,8 @@ def _nics(subject: AdvisorySubject) -> list[Nic]:
         UnknownFactError: If the names are not known.
     """
     use = store_devices(subject.process, 0)
-    names = () if use is None else known(use.devices)
-    nics = known(subject.seen.facts.rdma.nics)
+    names = () if use is None else require(use.devices)
+    nics = require(subject.seen.facts.rdma.nics)
     return [nic for nic in nics if not names or nic.name in names]
 
 
@@ -415,7 +414,7 @@ def _object_bytes(subject: AdvisorySubject) -> int | Unknown:
     for process in inputs.processes:
         if process.server is None or process.server.store is None:
             continue
-        memory, page = inputs.memory.get(process.number), known(process.server.value("page_size"))
+        memory, page = inputs.memory.get(process.number), require(process.server.value("page_size"))
         pools = [host_pool for host_pool in memory.pools if host_pool.tokens] if memory else []
         if not pools:
             missing = None if memory is None else memory.missing
@@ -436,9 +435,9 @@ def _segment_bytes(subject: AdvisorySubject) -> int | None:
     """
     server = subject.process.server
     if server is not None:
-        known(_store_setting(subject, "global_segment_size"))
+        require(_store_setting(subject, "global_segment_size"))
         return configured_segment(server)
-    sizes = [known(store.client).segment_bytes for store in subject.process.stores]
+    sizes = [require(store.client).segment_bytes for store in subject.process.stores]
     return max(sizes, default=None)
 
 
@@ -449,10 +448,10 @@ def _driver(subject: AdvisorySubject) -> str | None:
         UnknownFactError: If the GPUs or the version are not known.
     """
     gpus = subject.seen.facts.gpus
-    if known(gpus.nvidia) is False:
+    if require(gpus.nvidia) is False:
         return None
     driver = None if isinstance(gpus.nvml, Unknown) else gpus.nvml.driver
-    return driver or known(gpus.kernel_module_version) or None
+    return driver or require(gpus.kernel_module_version) or None
 
 
 def _model(subject: AdvisorySubject) -> ModelGeometry | None:
@@ -460,12 +459,12 @@ def _model(subject: AdvisorySubject) -> ModelGeometry | None:
     if server is None:
         return None
     models = Models(subject.seen.host.root, subject.sized.options.model_config)
-    return known(models.target(server.value("model_path")).geometry)
+    return require(models.target(server.value("model_path")).geometry)
 
 
 def _protocol(subject: AdvisorySubject) -> str | None:
     protocol = store_protocol(subject.process)
-    named = protocol is not None and known(protocol)
+    named = protocol is not None and require(protocol)
     return "tcp" if named == "rdma" and _is_forced(subject) else named or None
 
 
@@ -475,7 +474,7 @@ def _engine_protocol(subject: AdvisorySubject) -> str | Unknown | None:
     if process.server is not None:
         protocol = engine_protocol(process.server)
         if protocol is not None:
-            known(_flag(subject, "disaggregation_transfer_backend"))
+            require(_flag(subject, "disaggregation_transfer_backend"))
         return protocol
     named = process.consumer.transfer_protocol if process.consumer else ""
     return "tcp" if named and "MC_FORCE_TCP" in process.command.environment else named or None
@@ -486,14 +485,14 @@ def _is_forced(subject: AdvisorySubject) -> bool:
     variables = subject.process.command.environment
     if use is None or "MC_FORCE_TCP" not in variables:
         return False
-    return forces_tcp(known(use.devices), {name: word.text for name, word in variables.items()})
+    return forces_tcp(require(use.devices), {name: word.text for name, word in variables.items()})
 
 
 def _uses_rdma(subject: AdvisorySubject) -> bool:
-    if known(_engine_protocol(subject)) == "rdma":
+    if require(_engine_protocol(subject)) == "rdma":
         return True
     protocol = store_protocol(subject.process)
-    return protocol is not None and known(protocol) == "rdma" and not _is_forced(subject)
+    return protocol is not None and require(protocol) == "rdma" and not _is_forced(subject)
 
 
 def _metadata(subject: AdvisorySubject) -> Any:
@@ -507,7 +506,7 @@ def _metadata(subject: AdvisorySubject) -> Any:
         address = _store_setting(subject, "metadata_server")
     else:
         address = None if process.store is None else process.store.metadata
-    if not known(address) or address == "P2PHANDSHAKE":
+    if not require(address) or address == "P2PHANDSHAKE":
         return address or None
     scheme, colon, _ = address.partition("://")
     return scheme if colon else "etcd"
@@ -524,7 +523,7 @@ def _ranks_together(subject: AdvisorySubject) -> int | None:
     server = subject.process.server
     if server is None:
         return None
-    return known(server.number("tp_size")) // max(1, known(server.attention_dp))
+    return require(server.number("tp_size")) // max(1, require(server.attention_dp))
 
 
 def clients_by_network(sized: Sized) -> dict[str, int | Unknown]:
@@ -558,8 +557,8 @@ def _layout(subject: AdvisorySubject) -> Any:
     server = subject.process.server
     if server is None or not server.hicache:
         return None
-    known(_flag(subject, "hicache_mem_layout"))
-    return layout_in_use(server, sglang_release(known(_version(subject, "sglang"))))
+    require(_flag(subject, "hicache_mem_layout"))
+    return layout_in_use(server, sglang_release(require(_version(subject, "sglang"))))
 
 
 def _store_setting(subject: AdvisorySubject, key: str) -> Any:
@@ -577,14 +576,14 @@ FACTS: Mapping[str, Read] = {
     "uses.lmcache": lambda s: _uses(s, "lmcache"),  # or may, in vLLM
     "uses.store": lambda s: store_clients(s.process),
     "uses.rdma": _uses_rdma,  # it registers with NICs
-    "uses.offload": lambda s: known(ssd_offload(s.process)) is True,
-    "uses.hicache": lambda s: known(_flag(s, "enable_hierarchical_cache")) is True,
+    "uses.offload": lambda s: require(ssd_offload(s.process)) is True,
+    "uses.hicache": lambda s: require(_flag(s, "enable_hierarchical_cache")) is True,
     "hicache.layout": _layout,  # of L2, after SGLang's own changes to it
     "words": _words,  # all words and variables of its command
     "mooncake": lambda s: _version(s, "mooncake"),
     "mooncake.wheel": lambda s: frozenset(wheel.name for wheel in _environment(s).mooncake),
     "mooncake.missing": lambda s: frozenset(  # libraries that its files need and do not find
-        name for file in known(_local_facts(s).software.files) or () for name, _ in file.missing
+        name for file in require(_local_facts(s).software.files) or () for name, _ in file.missing
     ),
     "sglang": lambda s: _version(s, "sglang"),
     "vllm": lambda s: _named_release(s, "vLLM"),  # by its image or pip, as LMCache's
@@ -608,18 +607,18 @@ FACTS: Mapping[str, Read] = {
     "glibc": lambda s: _local_facts(s).system.glibc,
     "architecture": lambda s: s.seen.facts.system.architecture,  # x86_64, aarch64
     # Bytes that the kernel keeps for contiguous allocations.
-    "memory.cma-total": lambda s: known(s.seen.facts.memory.meminfo).values.get("CmaTotal"),
-    "rdma-core": lambda s: str(known(_local_facts(s).rdma.libraries.version)),
+    "memory.cma-total": lambda s: require(s.seen.facts.memory.meminfo).values.get("CmaTotal"),
+    "rdma-core": lambda s: str(require(_local_facts(s).rdma.libraries.version)),
     "nic.driver": lambda s: frozenset(
-        str(known(nic.driven_by)) for nic in known(s.seen.facts.rdma.nics)
+        str(require(nic.driven_by)) for nic in require(s.seen.facts.rdma.nics)
     ),
     # On how many NUMA nodes those sit that the process takes, and how many they are.
-    "nic.nodes": lambda s: len({known(nic.node) for nic in _nics(s)} - {None}),
+    "nic.nodes": lambda s: len({require(nic.node) for nic in _nics(s)} - {None}),
     "nic.taken": lambda s: len(_nics(s)),
     "gpu.name": lambda s: frozenset(
         ()
-        if known(s.seen.facts.gpus.nvidia) is False
-        else (gpu.name for gpu in known(s.seen.facts.gpus.nvml).gpus if gpu.name is not None)
+        if require(s.seen.facts.gpus.nvidia) is False
+        else (gpu.name for gpu in require(s.seen.facts.gpus.nvml).gpus if gpu.name is not None)
     ),
     "nvidia-driver": _driver,
 }

@@ -13,10 +13,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.finding import Consequence
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown
 
 FOLDER = os.path.dirname(__file__)

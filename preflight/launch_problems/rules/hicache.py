@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
+from typing import NamedTuple
 
 from checks.framework.needs import running_with_last
-from checks.framework.record import NamedTuple
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from checks.host_snapshot.secrets import clean_words
 from preflight.engines.programs.sglang_argument_tables import (
     argument_flags,
@@ -641,7 +641,7 @@ def _ranks(server: SglangServer) -> int:
         UnknownFactError: If a variable decides a number.
     """
     sizes = (server.number("tp_size"), server.number("pp_size"), server.replicas)
-    return prod(known(size) for size in sizes)
+    return prod(require(size) for size in sizes)
 
 
 def _number(server: SglangServer, name: str, default: int) -> int | None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from checks.framework.units import GIB, format_bytes
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from checks.framework.written_numbers import leading_integer
 from checks.releases.sglang import DraftPool, Indexer
 from preflight.engines.sglang.launch import l2_gigabytes, own_allocator, plain_environment
@@ -32,7 +32,7 @@ _LONG_SECONDS = 60
 @RULES.memory("indexer-on-top")
 def indexer_on_top(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if the indexer's pool needs memory beyond --hicache-size."""
-    geometry = known(versions.geometry)
+    geometry = require(versions.geometry)
     on_top = geometry.index_layers and versions.sglang.indexer is Indexer.ON_TOP
     if on_top and server.hicache and l2_gigabytes(server) > 0:
         layers = len(geometry.index_layers)
@@ -51,8 +51,8 @@ def draft_on_top(server: SglangServer, versions: Versions) -> Iterator[Match]:
 @RULES.memory("mla-copies")
 def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if several ranks of an MLA model keep copies of the same L2 pool."""
-    geometry, size = known(versions.geometry), l2_gigabytes(server) * 10**9
-    copies = known(server.number("tp_size")) // max(1, known(server.attention_dp))
+    geometry, size = require(versions.geometry), l2_gigabytes(server) * 10**9
+    copies = require(server.number("tp_size")) // max(1, require(server.attention_dp))
     if geometry.kind is AttentionKind.MLA and server.hicache and copies > 1:
         paid = f": {format_bytes(copies * size)} for {format_bytes(size)} of KV cache"
         yield Match(f"{geometry.name}: {copies} ranks keep the same rows{paid * (size > 0)}")
@@ -61,10 +61,10 @@ def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Match]:
 @RULES.memory("offload-folder-shared")
 def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if several ranks offload to one folder, as they do before SGLang 0.5.21."""
-    store, tp = server.store, known(server.number("tp_size"))
+    store, tp = server.store, require(server.number("tp_size"))
     if store is None or versions.sglang.rank_offload_folders:
         return
-    path, ranks = store.value("ssd_offload_path"), tp * known(server.number("pp_size"))
+    path, ranks = store.value("ssd_offload_path"), tp * require(server.number("pp_size"))
     if store.value("enable_ssd_offload") is True and isinstance(path, str) and ranks > 1:
         where = store.settings["enable_ssd_offload"].origin
         edit = (
@@ -88,7 +88,7 @@ def gate_blind_to_hugepages(server: SglangServer, versions: Versions) -> Iterato
 @RULES.memory("storage-needs-equal-heads")
 def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if K and V differ in width, which the storage backend cannot take."""
-    geometry, backend = known(versions.geometry), server.value("hicache_storage_backend")
+    geometry, backend = require(versions.geometry), server.value("hicache_storage_backend")
     heads = geometry.heads
     unequal = geometry.kind is AttentionKind.MHA and heads.head_dim != heads.v_head_dim
     if server.hicache and unequal and backend in ("hf3fs", "nixl", "eic"):
@@ -99,8 +99,8 @@ def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Itera
 @RULES.memory("heads-not-shared")
 def heads_not_shared(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if the ranks cannot share the key/value heads of an MHA model evenly."""
-    geometry = known(versions.geometry)
-    ranks, uneven = divmod(known(server.number("tp_size")), max(1, known(server.attention_dp)))
+    geometry = require(versions.geometry)
+    ranks, uneven = divmod(require(server.number("tp_size")), max(1, require(server.attention_dp)))
     if uneven:  # values-refused
         return
     heads = geometry.heads.kv_heads

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
 from functools import partialmethod
-from typing import Any
+from typing import Any, NamedTuple
 
-from checks.framework.record import NamedTuple
 from checks.framework.unknown import Unknown, UnknownFactError
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease

@@ -10,7 +10,7 @@ from typing import Any
 
 from checks.framework.pages import Default
 from checks.framework.units import format_bytes
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from checks.releases.sglang import sglang_release
 from preflight.engines.programs.memory_records import Protocol, StoreClient
 from preflight.engines.programs.sglang_arguments import SettingValue
@@ -42,7 +42,7 @@ _SWITCHES = ("standalone_storage", "check_server", "enable_ssd_offload", "enable
 
 @RULES.store("extra-config-ignored")
 def extra_config_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
-    source = known(store.source)
+    source = require(store.source)
     ignored = [key for key in store.extra if key in KEYS]
     if ignored and source is not Source.EXTRA_CONFIG:
         text = f"the extra config sets {', '.join(ignored)}, and {source.value} is used instead"
@@ -52,7 +52,7 @@ def extra_config_ignored(server: SglangServer, store: StoreConfig) -> Iterator[M
 @RULES.store("store-environment-ignored")
 def store_environment_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding for each store variable that is set, if SGLang uses another source."""
-    source = known(store.source)
+    source = require(store.source)
     keys = {entry.variable: key for key, entry in KEYS.items()}
     for variable, where in () if source is Source.ENVIRONMENT else store.unused:
         if variable in keys:
@@ -103,7 +103,7 @@ def _edit_text(server: SglangServer, edit: StoreEdit | None) -> str:
 @RULES.store("segment-size-refused")
 def segment_size_refused(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding if SGLang or Mooncake refuses the value of global_segment_size."""
-    value, where = known(store.value(_SEGMENT)), store.settings[_SEGMENT].origin
+    value, where = require(store.value(_SEGMENT)), store.settings[_SEGMENT].origin
     why = ""
     try:
         if value is not None and sglang_segment_bytes(value) < 0:
@@ -137,7 +137,7 @@ def string_is_true(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
 @RULES.store("store-key-unknown")
 def store_key_unknown(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding for each setting that SGLang's Mooncake store does not know."""
-    known(store.source)
+    require(store.source)
     spelling = Spelling()
     for key in store.unknown_keys:
         near = spelling.nearest(key, KEYS)
@@ -162,7 +162,10 @@ def environment_value_defaulted(server: SglangServer, store: StoreConfig) -> Ite
 @RULES.store("segment-times-dp")
 def segment_times_dp(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding if each of several data-parallel groups contributes a whole segment."""
-    size, groups = configured_segment(server), known(server.attention_dp) * known(server.replicas)
+    size, groups = (
+        configured_segment(server),
+        require(server.attention_dp) * require(server.replicas),
+    )
     if size is not None and groups > 1 and size > 0:
         text = f"global_segment_size {format_bytes(size)} is contributed by each of {groups} "
         yield Match(f"{text}data-parallel groups: {format_bytes(size * groups)} in all")
@@ -170,7 +173,7 @@ def segment_times_dp(server: SglangServer, store: StoreConfig) -> Iterator[Match
 
 @RULES.store("local-hostname-localhost")
 def local_hostname_localhost(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
-    nodes, host = known(server.number("nnodes")), store.settings["local_hostname"]
+    nodes, host = require(server.number("nnodes")), store.settings["local_hostname"]
     if nodes > 1 and host.value in ("localhost", "127.0.0.1"):
         yield Match(f"local_hostname is {host.value} ({host.origin}) with --nnodes {nodes}")
 
@@ -178,9 +181,9 @@ def local_hostname_localhost(server: SglangServer, store: StoreConfig) -> Iterat
 @RULES.store("standalone-without-switch")
 def standalone_without_switch(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding if client_server_address is set without standalone storage or a master."""
-    known(store.source)
+    require(store.source)
     names = ("client_server_address", "master_server_address", "standalone_storage")
-    client, master, standalone = (known(store.value(name)) for name in names)
+    client, master, standalone = (require(store.value(name)) for name in names)
     if client and not store.error and not master and not standalone:
         text, tenant = f"client_server_address is {client!r}", store.value("tenant_id")
         text += ", standalone_storage is off and no master is named"
@@ -332,10 +335,10 @@ def device_map_unreadable(server: SglangServer) -> Iterator[Match]:
 @DEVICES.server("device-map-rank-missing")
 def device_map_rank_missing(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if the store's per-rank device map leaves out some ranks."""
-    text, ranks = _store_devices(server), known(server.number("tp_size"))
+    text, ranks = _store_devices(server), require(server.number("tp_size"))
     mapped = None if text is None else _device_map(text)
     if isinstance(mapped, dict) and ranks <= 1024:
-        sharing = max(1, ranks // max(1, known(server.attention_dp)))
+        sharing = max(1, ranks // max(1, require(server.attention_dp)))
         missing = [str(rank) for rank in range(sharing) if str(rank) not in mapped]
         if missing:
             yield Match(f"device_name names no device for rank {', '.join(missing)}")
@@ -344,22 +347,22 @@ def device_map_rank_missing(server: SglangServer) -> Iterator[Match]:
 @DEVICES.server("device-map-repeats")
 def device_map_repeats(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if data-parallel groups use the same entries of a per-rank device map."""
-    text, groups = _store_devices(server), known(server.number("dp_size"))
+    text, groups = _store_devices(server), require(server.number("dp_size"))
     if text is not None and groups > 1 and isinstance(_device_map(text), dict):
-        each = "each attention group" if known(server.attention_dp) > 1 else "each replica"
+        each = "each attention group" if require(server.attention_dp) > 1 else "each replica"
         yield Match(f'a device map with --dp-size {groups}: the first rank of {each} takes "0"')
 
 
 @DEVICES.store("two-transfer-engines")
 def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding for each reason why an RDMA store does not share SGLang's transfer engine."""
-    known(store.source)
+    require(store.source)
     if store.error or not _offers_engine(server) or store.value("standalone_storage") is True:
         return
     devices = [server.value(name) for name in ("disaggregation_ib_device", "mooncake_ib_device")]
-    engine = known(next((value for value in devices if value is not None), None))
+    engine = require(next((value for value in devices if value is not None), None))
     names = ("device_name", "metadata_server", "protocol")
-    device, metadata, protocol = (known(store.value(name)) for name in names)
+    device, metadata, protocol = (require(store.value(name)) for name in names)
     if protocol != "rdma":
         return
     if metadata != "P2PHANDSHAKE":

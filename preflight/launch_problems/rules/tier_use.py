@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-from checks.framework.record import NamedTuple
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from checks.releases.mooncake import MooncakeRelease
 from preflight.engines.programs.mooncake_flags import flags_of, is_on, read_flags, value_of
 from preflight.engines.programs.mooncake_variables import RATIOS, Reader, read_number, read_ratio
@@ -283,7 +283,7 @@ def decode_offload_unread(processes: tuple[LaunchProcess, ...]) -> Iterator[Matc
 @RULES.store("standalone-settings-ignored")
 def standalone_settings_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding if store settings are given that standalone storage ignores."""
-    if known(store.value("standalone_storage")) is not True:
+    if require(store.value("standalone_storage")) is not True:
         return
     pairs = [(key, s) for key, s in store.settings.items() if key in _OF_STANDALONE_CLIENT]
     ignored = [f"{key} ({s.origin})" for key, s in pairs if s.written_as and s.value]
@@ -310,9 +310,9 @@ def ssd_promotes_slowly(process: LaunchProcess) -> Iterator[Match]:
 
 @RULES.store("device-map-stages")
 def device_map_stages(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
-    devices, stages = store.value("device_name"), known(server.number("pp_size"))
+    devices, stages = store.value("device_name"), require(server.number("pp_size"))
     if stages > 1 and isinstance(devices, str) and devices.lstrip().startswith("{"):
-        tp = known(server.number("tp_size"))
+        tp = require(server.number("tp_size"))
         yield Match(f"{stages} pipeline stages: ranks {tp} and up take the devices of 0 and up")
 
 
@@ -353,8 +353,8 @@ def prefetch_within_l2(server: SglangServer, versions: Versions) -> Iterator[Mat
     if not _has_storage_backend(server) or not isinstance(context, int) or not certain:
         return
     hardware = Hardware(versions.geometry, Unknown("not asked"), None)
-    request = pool_request(SizedServer(server, known(server_ranks(server)), hardware, release))
-    pools = host_pools(known(request)) if known(request).size_gb else None
+    request = pool_request(SizedServer(server, require(server_ranks(server)), hardware, release))
+    pools = host_pools(require(request)) if require(request).size_gb else None
     if isinstance(pools, HostPools) and context >= pools.pools[0].tokens // 2:
         text = f"--context-length {context}: two prompts of that length do not fit into L2's "
         yield Match(f"{text}{pools.pools[0].tokens:,} tokens")

@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import date
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from checks.framework.finding import Finding, Kind, Status
 from checks.framework.fold import fold_alike
-from checks.framework.record import NamedTuple
 from checks.framework.units import KIB, format_bytes, format_page_size
-from checks.framework.unknown import Unknown, UnknownFactError, UnreadTopicError, known
+from checks.framework.unknown import Unknown, UnknownFactError, UnreadTopicError, require
 from checks.host_snapshot.secrets import REMOVED, is_secret, public
 from checks.run_checks.facts import Facts
 from checks.run_checks.runner import every_check
@@ -396,15 +395,15 @@ def _host(facts: Facts) -> Iterator[tuple[AnswerKey, str]]:
 
 _HOST: Mapping[str, Callable[[Facts], str | Unknown]] = {
     "kernel": lambda facts: facts.system.kernel_release,
-    "NVIDIA driver": lambda facts: known(facts.gpus.kernel_module_version) or "none",
-    "rdma-core": lambda facts: str(known(facts.rdma.libraries.version)),
+    "NVIDIA driver": lambda facts: require(facts.gpus.kernel_module_version) or "none",
+    "rdma-core": lambda facts: str(require(facts.rdma.libraries.version)),
     "NICs": lambda facts: ", ".join(
         f"{nic.name} on {'no node' if nic.node is None else f'node {nic.node}'}"
-        for nic in known(facts.rdma.nics)
+        for nic in require(facts.rdma.nics)
     ),
     "huge pages": lambda facts: ", ".join(
-        f"{known(counts).total_pages} pages of {format_page_size(size)}"
-        for size, counts in sorted(known(facts.hugetlb.hugetlb.pools).items())
+        f"{require(counts).total_pages} pages of {format_page_size(size)}"
+        for size, counts in sorted(require(facts.hugetlb.hugetlb.pools).items())
     ),
 }
 

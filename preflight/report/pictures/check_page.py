@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from checks.framework.finding import Status
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.units import format_bytes, format_page_size
-from checks.framework.unknown import Unknown, UnknownFactError, UnreadTopicError, known
+from checks.framework.unknown import Unknown, UnknownFactError, UnreadTopicError, require
 from checks.run_checks.facts import Facts
 from preflight.base.html_page import (
     Html,
@@ -338,17 +338,17 @@ def host_table(facts: Facts) -> Html:
 
     def memory() -> str:
         sizes = [facts.memory.value(key) for key in ("MemTotal", "MemAvailable")]
-        total, available = (_text(partial(lambda x: format_bytes(known(x)), x)) for x in sizes)
+        total, available = (_text(partial(lambda x: format_bytes(require(x)), x)) for x in sizes)
         return f"{total}, {available} available"
 
     def container() -> str:
         engine, source = facts.system.container.kind, facts.system.container.source
         return f"{engine} ({source})" if source else engine
 
-    version = _text(lambda: known(facts.system.distribution_version))
+    version = _text(lambda: require(facts.system.distribution_version))
     rows = [
-        ("kernel", _text(lambda: known(facts.system.kernel_release))),
-        ("distribution", _text(lambda: f"{known(facts.system.distribution)} {version}")),
+        ("kernel", _text(lambda: require(facts.system.kernel_release))),
+        ("distribution", _text(lambda: f"{require(facts.system.distribution)} {version}")),
         ("container", _text(container)),
         ("memory", _text(memory)),
     ]
@@ -369,11 +369,11 @@ def _pools(facts: Facts) -> Iterable[tuple[str, str]]:
     """
 
     def text(size: int) -> str:
-        counts = known(pools[size])
+        counts = require(pools[size])
         return f"{counts.total_pages}, {counts.free_pages} free, {counts.reserved_pages} promised"
 
     try:
-        pools = known(facts.hugetlb.hugetlb.pools)
+        pools = require(facts.hugetlb.hugetlb.pools)
     except (UnknownFactError, UnreadTopicError) as error:
         return [("huge pages", f"unknown: {error.fact.reason}")]
     return [(f"pages of {format_page_size(size)}", _text(partial(text, size))) for size in pools]

@@ -5,9 +5,9 @@ tiers of the cache, and how much of a workload they serve; a host's devices, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from checks.framework.needs import LaunchNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown
 from checks.memlock.demand import Demand, grant

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 from checks.framework.pages import MemoryKind
-from checks.framework.record import NamedTuple
 from checks.framework.units import format_bytes
-from checks.framework.unknown import Unknown, known, or_unknown
+from checks.framework.unknown import Unknown, or_unknown, require
 from checks.hugetlb.pools import HugeTlb, Pool
 from checks.memory.facts import MemoryFacts
 from checks.memory.judge import RESERVE_BYTES
@@ -310,8 +310,8 @@ def _ordered(parts: Iterable[BarPart]) -> tuple[BarPart, ...]:
 @or_unknown
 def _host(facts: Facts, hugetlb: HugeTlb | Unknown) -> _Memory | Unknown:
     """Return the memory of the whole host, with the memory cgroup's limit if that is less."""
-    topic: MemoryFacts = known(facts.topic("memory"))
-    total, available = known(topic.value("MemTotal")), known(topic.value("MemAvailable"))
+    topic: MemoryFacts = require(facts.topic("memory"))
+    total, available = require(topic.value("MemTotal")), require(topic.value("MemAvailable"))
     if available > total:
         return Unknown(f"MemAvailable is more than MemTotal ({total} bytes)")
 
@@ -338,7 +338,7 @@ def _node(
     Args:
         total, available: In bytes.
     """
-    total, available = known(total), known(available)
+    total, available = require(total), require(available)
     if available > total:
         return Unknown(f"node {numa_node}: more is available than there is ({total} bytes)")
     promised: list[int] = []
@@ -368,11 +368,11 @@ def _pools(
     Args:
         share: Gives both for one pool.
     """
-    pools = known(hugetlb).pools
+    pools = require(hugetlb).pools
     if isinstance(pools, Unknown) and pools.absent:
         return {}
-    pools = known(pools)
-    return {size: known(share(known(counts))) for size, counts in pools.items()}
+    pools = require(pools)
+    return {size: require(share(require(counts))) for size, counts in pools.items()}
 
 
 # What the replay calls them -> the owner that a picture shows; anything else is "other".

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 from checks.framework.check import Check, Judge
 from checks.framework.finding import Finding, Status
 from checks.framework.fold import fold_names, join_names, ranges
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
-from checks.framework.record import NamedTuple
 from checks.framework.root import Root
 from checks.framework.units import format_bytes
-from checks.framework.unknown import Unknown, UnreadTopicError, known
+from checks.framework.unknown import Unknown, UnreadTopicError, require
 from checks.gpu.facts import NvmlGpu
 from checks.gpu.hardware_use import gpu_function, nics_of, physical_gpus, splits_segment
 from checks.pci.facts import ACCELERATOR_VENDORS, PathClass, PciFunction
@@ -337,7 +337,7 @@ def _segment_notes(needs: LaunchNeeds | None, group: MooncakeView) -> Iterator[s
     split: dict[tuple[int, ...], list[str]] = {}
     for process in needs.processes if needs is not None else ():
         if process.name in group.processes and splits_segment(process) is True:
-            split.setdefault(known(process.segment_nodes), []).append(process.name)
+            split.setdefault(require(process.segment_nodes), []).append(process.name)
     unnamed = group.devices.chosen in _WITHOUT_NAMES
     where = "NICs" if unnamed else f"devices of {group.devices.how}"
     for nodes, names in split.items():

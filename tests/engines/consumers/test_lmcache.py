@@ -10,7 +10,7 @@ import pytest
 
 from checks.framework.pages import Spot
 from checks.framework.units import GIB, MIB
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from preflight.engines.consumers.consumer import Consumer
 from preflight.engines.consumers.lmcache import (
     _unquote,
@@ -151,7 +151,7 @@ def test_its_own_huge_pages_do_not_depend_on_mooncakes(tmp_path: Path) -> None:
     }
     config = transfer("LMCacheConnectorV1", **pool)
     sizing = sized(tmp_path, "-tp 2", config)
-    pages = [one.mapped.get(Spot(2 * MIB, None)) for one in known(launch_needs(sizing).usages)]
+    pages = [one.mapped.get(Spot(2 * MIB, None)) for one in require(launch_needs(sizing).usages)]
     assert pages == [512, 512]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from checks.framework.pages import Spot
 from checks.framework.units import GIB, MIB
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from preflight.benchmark.rehearsal.plan import members_of
 from preflight.benchmark.rehearsal.rehearse import prepare
 from preflight.cache_sizing.capacity.deployment import Cluster
@@ -50,7 +50,7 @@ def sized(folder: Path, host: Host, *lines: str) -> Sized:
 def test_pages_and_registered_bytes_are_of_all(tmp_path: Path, host: Host) -> None:
     needs = sized(tmp_path, host, MASTER, LMCACHE, SGLANG, VLLM).needs
     spot = Spot(2 * MIB, None)
-    pages = {usage.process: usage.mapped.get(spot, 0) for usage in known(needs.usages)}
+    pages = {usage.process: usage.mapped.get(spot, 0) for usage in require(needs.usages)}
     of_vllm = [count for name, count in pages.items() if "vLLM" in name]
     assert of_vllm == [11 * 512] * 2
     assert [count for name, count in pages.items() if "LMCache" in name] == [2048]
@@ -66,7 +66,7 @@ def test_a_port_that_two_programs_have_by_default(tmp_path: Path, host: Host) ->
 
 def test_one_stores_capacity_is_of_all_that_contribute(tmp_path: Path, host: Host) -> None:
     inputs = sized(tmp_path, host, MASTER, SGLANG, VLLM).sizing.inputs
-    found = known(segments(inputs, Cluster()))
+    found = require(segments(inputs, Cluster()))
     assert sum(one.bytes * one.number for one in found) == 2 * GIB + 2 * 10 * GIB
 
 
@@ -102,7 +102,7 @@ def test_a_worker_of_vllm_is_rehearsed_and_a_pool_of_its_own_is_not(
     tmp_path: Path, host: Host
 ) -> None:
     plain = sized(tmp_path, host, MASTER, VLLM)
-    launch = known(plain.sizing.inputs.most).launch
+    launch = require(plain.sizing.inputs.most).launch
     members = members_of(launch, plain.sizing, plain.needs, None)
     assert [member.program for member in members] == ["vllm", "vllm"]
     library: Any = None  # refused before it is asked

@@ -11,7 +11,7 @@ import pytest
 from checks.framework.needs import LaunchNeeds
 from checks.framework.pages import Spot
 from checks.framework.units import GIB, MIB
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from preflight.cli.main import run
 from preflight.engines.consumers.consumer import MOST_CHUNK_BYTES, Consumer
 from preflight.engines.consumers.vllm import (
@@ -72,7 +72,7 @@ def read(*texts: str, environment: dict[str, str] | None = None) -> Consumer:
 
 def test_a_store_of_each_worker_is_on_huge_pages(tmp_path: Path) -> None:
     needs = needs_of(sized(tmp_path, "-tp 4", transfer("MooncakeStoreConnector")))
-    pages = [usage.mapped[Spot(2 * MIB, None)] for usage in known(needs.usages)[:4]]
+    pages = [usage.mapped[Spot(2 * MIB, None)] for usage in require(needs.usages)[:4]]
     assert pages == [(10 + 1) * 512] * 4
     ranks = [one for one in needs.processes if one.program == "vllm"]
     assert [one.role for one in ranks] == ["rank 0", "rank 1", "rank 2", "rank 3"]
@@ -92,7 +92,7 @@ def test_every_child_of_a_multi_connector_counts(tmp_path: Path) -> None:
         20 * GIB,
         0,
     ]
-    assert sum(known(one.regular_bytes) for one in needs.processes) >= 40 * GIB
+    assert sum(require(one.regular_bytes) for one in needs.processes) >= 40 * GIB
 
 
 def test_the_pool_is_an_interval_of_one_chunk(tmp_path: Path) -> None:

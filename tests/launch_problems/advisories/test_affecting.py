@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from checks.framework.unknown import Unknown, known
+from checks.framework.unknown import Unknown, require
 from checks.run_checks.facts import Facts
 from checks.system.facts import with_kernel
 from preflight.command_inputs.launch_words import LaunchWords
@@ -107,7 +107,7 @@ HICACHE = {name for name, (_, said) in LAUNCHES.items() if 64 in said[0]}
 
 def of(topic: str, **values: Any) -> Callable[[Facts], Facts]:
     def changed(facts: Facts) -> Facts:
-        return Facts({**facts.topics, topic: known(facts.topic(topic))._replace(**values)})
+        return Facts({**facts.topics, topic: require(facts.topic(topic))._replace(**values)})
 
     return changed
 
