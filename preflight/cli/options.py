@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -267,7 +268,7 @@ with_host = taking("root", _host_and_assumptions, *_DESCRIBED)
 def _launch_words(launch: tuple[str, ...], model_config: str | None, **options: Any) -> LaunchWords:
     """Return the launch of the command line.
 
-    Standard input ("-") and the file ``model_config`` are read here, once.
+    Each stream ("-") and the file ``model_config`` are read here, once.
 
     Raises:
         UsageError: If one cannot be read.
@@ -278,11 +279,12 @@ def _launch_words(launch: tuple[str, ...], model_config: str | None, **options: 
         from preflight.cli.named_inputs import config_text
 
         model_config = config_text(model_config)
-    if launch == ("-",):
+    for stream in (word for word in launch if launch == ("-",) or word.startswith("/dev/fd/")):
         from preflight.launches.env_files import read_small_file
 
         # Here, once: what reads the launch may be another process, or read it twice.
-        within(limit_seconds(), "standard input", lambda: read_small_file("-"))
+        called = "standard input" if stream == "-" else stream
+        within(limit_seconds(), called, partial(read_small_file, stream))
     return LaunchWords(launch, model_config=model_config, **options)
 
 

@@ -25,6 +25,8 @@ _WRITES = regex(
     r"(?:(?P<drops>e?grep -v ['\"]\^#['\"]) (?P<kept>[\w./-]+)|cat (?P<all>[\w./-]+))"
     r" ?\| ?xargs(?P<whole> -0| -d '\\n')?|xargs < ?(?P<given>[\w./-]+)"
 )
+# Standard input, and what a shell opens for ``<(...)``: read once, and kept.
+STREAM = regex(r"-|/dev/fd/\d+")
 _SETTING = regex(r"""([A-Za-z_]\w*)=(["']?)([^\s"'\\$`*?\[#]*)\2""")
 _QUOTED = regex(r"""(["']).*\1""", re.DOTALL)
 _VARIABLE = regex(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)(?:(:?[-+?])|\}))")
@@ -89,9 +91,9 @@ def env_file_settings(command: str, near: Callable[[str], str | None]) -> str | 
 
 
 def read_small_file(path: str) -> str | None:
-    """Return the text of a regular file of at most 4 MiB, or of "-", standard input; else None."""
-    if path == "-":
-        return _standard_input()
+    """Return the text of a regular file of at most 4 MiB, or of a ``STREAM``; else None."""
+    if STREAM.fullmatch(path):
+        return _text_of_stream(path)
     try:
         status = Path(path).stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE_BYTES:
@@ -102,9 +104,13 @@ def read_small_file(path: str) -> str | None:
 
 
 @cache
-def _standard_input() -> str | None:
+def _text_of_stream(path: str) -> str | None:
     try:
-        content = sys.stdin.buffer.read(LARGEST_FILE_BYTES + 1)
+        if path == "-":
+            content = sys.stdin.buffer.read(LARGEST_FILE_BYTES + 1)
+        else:
+            with open(path, "rb") as stream:
+                content = stream.read(LARGEST_FILE_BYTES + 1)
     except (OSError, ValueError, AttributeError):  # closed, or none
         return None
     return content.decode("utf-8", "replace") if len(content) <= LARGEST_FILE_BYTES else None

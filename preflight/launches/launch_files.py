@@ -65,6 +65,7 @@ class LaunchText:
         beside: Gives the text of a file near the launch.
         arguments: Of a script, or None if not known.
         host_words: Gives the output of ``nproc`` and the like.
+        is_manifest: The text is YAML or JSON that stands in a file of another kind.
     """
 
     path: str
@@ -75,6 +76,7 @@ class LaunchText:
     beside: Beside
     arguments: Sequence[str] | None = None
     host_words: HostWords = lambda command: None
+    is_manifest: bool = False
 
     @cached_property
     def documents(self) -> Sequence[Node] | None:
@@ -84,9 +86,9 @@ class LaunchText:
             SourceError: If the file is broken, or is a template that is not filled in.
         """
         path = self.path.lower()
-        if path.endswith(_SCRIPTS):  # which may begin with { too
+        if path.endswith(_SCRIPTS) and not self.is_manifest:  # which may begin with { too
             return None
-        if path.endswith(_YAML) or _looks_like_manifest(self.text):
+        if self.is_manifest or path.endswith(_YAML) or _looks_like_manifest(self.text):
             try:
                 return load_documents(self.text, self.path)
             except SourceError:

@@ -30,12 +30,20 @@ def _quotient(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)  # C rounds towards zero
 
 
+def _shift_count(bits: int) -> int:
+    if not 0 <= bits < 64:  # what C does with others is up to the processor
+        raise ArithmeticError
+    return bits
+
+
 _RESULTS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: _quotient,
     ast.Mod: lambda a, b: a - _quotient(a, b) * b,
+    ast.LShift: lambda a, b: a << _shift_count(b),
+    ast.RShift: lambda a, b: a >> _shift_count(b),
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -50,7 +58,8 @@ def arithmetic(formula: str, value: Value, assign: Assign | None = None) -> int 
 
     Args:
         assign: Called with name and result for ``i++`` or ``i = 3``; if it is None, such a formula
-            gives None. Sums and comparisons are understood; bits, bases, ``**`` and ``?:`` are not.
+            gives None. Sums, shifts and comparisons are understood; other bits, bases, ``**`` and
+            ``?:`` are not.
 
     Returns:
         None if the formula is not understood, or ``value`` knows no number for a name.

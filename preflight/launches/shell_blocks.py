@@ -93,6 +93,7 @@ class ShellBlocks(ShellFlow):
         """
         arms = arms_of(tree)
         skipped: list[Sequence[Node]] = []  # that a variable would lead to that nothing sets
+        defaults = self.state.defaults
         for index, (condition, body) in enumerate(arms):
             truth = TRUE if condition is None else self.test(text, condition).undoubted()
             if self.stop:
@@ -100,6 +101,9 @@ class ShellBlocks(ShellFlow):
             if truth.value is None and self.sets_default(text, body, truth):
                 return self.run(text, body)
             if truth.value is None:
+                asked, other = arms[index + 1] if index + 2 == len(arms) else ((), ())
+                if asked is None and self.sets_default(text, other, truth.negated()):
+                    return self.run(text, other)
                 note = self.condition_note(text, condition, truth, index + 1 < len(arms))
                 unset = bool(truth.asks)
                 return self.run_arms(text, arms[index:], note, skipped, unset=unset)
@@ -107,15 +111,17 @@ class ShellBlocks(ShellFlow):
                 skipped += [body] if truth.soft else []
                 continue
             mark, count = self.state.mark(), len(self.commands)
+            by_default = self.state.defaults > defaults
             ended = self.run(text, body)
             expected = self.stop in ("exit", "return") and (truth.soft or skipped)
-            if not expected and not self.gives_up():
+            gave_up = self.gives_up() or (by_default and self.ends_by_default(text, tree, count))
+            if not expected and not gave_up:
                 return ended
             # Who asks so expects the variable to be set.
             rest = arms[index + 1 :]
             note = self.condition_note(text, condition or arms[0][0], truth, bool(rest))
             del self.commands[count:]
-            self.go_on_after_end(mark, count, note)
+            self.go_on_after_end(mark, count, note, gave_up)
             return self.run_arms(text, rest, note, skipped, tests=True) if rest or skipped else OPEN
         return TRUE
 
@@ -182,13 +188,18 @@ class ShellBlocks(ShellFlow):
         self.state.asking = False
         outcomes: list[Changes | None] = []
         note: SourceNote | None = None
+        mark, count = self.state.mark(), len(self.commands)
         for item in items:
             truth = self.arm_matches(text, item, word, origin)
             body = item.children[index_behind(item, ")") :]
             if truth.value is False:
                 continue
             if note is None and truth.value and not truth.soft:
-                return self.run(text, body)
+                ended = self.run(text, body)
+                if word.by_default and self.ends_by_default(text, tree, count):
+                    note = self.open_note(f"case {text.text(head)}", origin)
+                    self.go_on_after_end(mark, count, note, True)
+                return ended
             if note is None:
                 note = self.open_note(f"case {text.text(head)}", origin, several=True)
             outcome = self.branch(note, partial(self.run, text, body), bool(word.unresolved))

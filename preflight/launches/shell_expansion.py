@@ -90,6 +90,7 @@ def number(state: ShellState, formula: str, origin: Origin, assigns: bool = Fals
         word = state.variables.get(name)
         if word is None:
             return "" if state.variables.was_unset(name) else None
+        state.defaults += word.by_default
         return None if word.unresolved else word.text
 
     def assign(name: str, result: int) -> None:
@@ -172,6 +173,7 @@ class _Expansion:
                 one word.
         """
         self.state, self.origin, self.split = state, origin, split
+        self.defaults_before = state.defaults
         self.words: list[Word] = []
         self.texts: list[str] = []
         self.unresolved: list[str] = []
@@ -195,7 +197,8 @@ class _Expansion:
             doubts = first_doubts(tuple(self.doubts)) if self.doubts else ()
             inside = self.inside if names else None
             at = self.element or self.origin
-            self.words.append(Word(text, at, tuple(names), doubts, self.several, inside))
+            default = self.state.defaults > self.defaults_before
+            self.words.append(Word(text, at, tuple(names), doubts, self.several, inside, default))
         self.texts, self.unresolved, self.open, self.several = [], [], False, False
         self.wild, self.inside, self.element = False, None, None
         if self.split:
@@ -421,6 +424,7 @@ class _Expansion:
         if elements is None and (is_array or (in_condition and piece.name.isidentifier())):
             raise _NotKnownError
         some = elements or ()
+        state.defaults += elements is None
         missing = not some or (colon and not any(word.text or word.unresolved for word in some))
         operand = piece.operand or ()
         if piece.operator[-1] == "+":
@@ -490,6 +494,7 @@ class _Expansion:
         If the budget is spent, the parameter stays as written.
         """
         self.doubts += word.doubts
+        self.state.defaults += word.by_default
         if not self.state.budget.spend(len(word.text) + len(word.unresolved)):
             self.add_text(*self.as_unknown(piece))
             return

@@ -32,6 +32,7 @@ STATEMENTS = frozenset(
     "redirected_statement subshell test_command unset_command variable_assignment "
     "variable_assignments while_statement".split()
 )
+_ASSIGNS = frozenset("declaration_command variable_assignment variable_assignments".split())
 WRITES = (">", ">|", ">>", "&>", "&>>")
 # Commands within each other: of a script that somebody wrote, a few.
 _DEEPEST = 60
@@ -385,7 +386,7 @@ class ShellFlow(ABC):
         """
         parts = list(parts_of(text, tree))
         mark, first = self.state.mark(), len(self.commands)
-        ended, place = TRUE, 0
+        ended, place, defaults = TRUE, 0, self.state.defaults
         self.aside += background
         while place < len(parts) and not self.stop:
             end = place + 1
@@ -401,12 +402,15 @@ class ShellFlow(ABC):
                 # A variable that nothing sets is expected to be set, and a program to do what it
                 # is told, unless that ends the script: [ -z "$M" ] && exit, pgrep sglang && exit.
                 before, count = self.state.mark(), len(self.commands)
+                by_default = self.state.defaults > defaults
                 ended = self.pipeline(text, steps)
                 left = self.stop and (wanted.soft or not wanted.value)
                 left = left and not self.only_waits(text, parts[place].tree)
-                if left or self.gives_up():
+                gave_up = not left and self.gives_up()
+                gave_up |= by_default and self.ends_by_default(text, tree, count)
+                if left or gave_up:
                     note_later = partial(self.undecided_note, text, parts[:end], wanted)
-                    self.go_on_after_end(before, count, note_later, may_give_up=not left)
+                    self.go_on_after_end(before, count, note_later, gave_up)
                     ended = OPEN
             elif wanted.value is None:
                 note = self.undecided_note(text, parts[:place], wanted)
@@ -447,7 +451,9 @@ class ShellFlow(ABC):
             ended = self.command(text, part)
             self.state.back_to(mark)
             self.stop = ""
-            origin = text.origin(part.tree)
+            bodies = (c for r in part.redirections for c in r.tree.children)  # of cat <<EOF
+            body = next((child for child in bodies if child.type == "heredoc_body"), part.tree)
+            origin = text.origin(body)
             if self.output_parts is not None:
                 self.piped = Word("".join(self.output_parts), origin)
             elif index + 1 < len(parts):
@@ -533,6 +539,17 @@ class ShellFlow(ABC):
         """Return whether the script ends with an error before it starts its launch."""
         return self.stop == "exit" and self.failing and not self.has_started_launch()
 
+    def ends_by_default(self, text: ShellText, tree: Node, count: int) -> bool:
+        """Return whether the script ended at ``tree``, with nothing of its launch started since
+        ``count`` commands, and more of the launch behind.
+
+        The caller knows that the default of an unset variable led there: who starts the script is
+        expected to set it.
+        """
+        behind = text.bytes[tree.end_byte :].decode(errors="replace")
+        more = text.source != self.source or STARTED.search(behind) is not None
+        return self.stop == "exit" and more and not any(map(_is_of_launch, self.commands[count:]))
+
     def only_waits(self, text: ShellText, tree: Node) -> bool:
         """Return whether a ``break`` at ``tree`` leaves a loop that starts no launch behind it."""
         loop = tree
@@ -548,7 +565,7 @@ class ShellFlow(ABC):
         mark: int,
         count: int,
         note: SourceNote | Callable[[], SourceNote],
-        may_give_up: bool = True,
+        gave_up: bool,
     ) -> None:
         """Read on after a part that ended the script, as if it had not; undo its changes.
 
@@ -556,16 +573,14 @@ class ShellFlow(ABC):
             mark, count: The state, and the number of commands, before the part.
             note: The undecided question that led to the end. It becomes a doubt of the commands
                 since ``count``, if one of them is of the launch. If the script gave up
-                (``gives_up()``), later commands get the doubt too.
-            may_give_up: False if ``gives_up()`` is not to be asked.
+                (``gave_up``), later commands get the doubt too.
         """
-        doubts = may_give_up and self.gives_up()
         self.stop = ""
         self.state.back_to(mark)
         later = self.commands[count:]
-        if doubts or any(map(_is_of_launch, later)):
+        if gave_up or any(map(_is_of_launch, later)):
             doubt = note if isinstance(note, SourceNote) else note()
-            self.doubts = (*self.doubts, doubt) if doubts else self.doubts
+            self.doubts = (*self.doubts, doubt) if gave_up else self.doubts
             self.commands[count:] = (c._replace(doubts=(*c.doubts, doubt)) for c in later)
 
     def has_started_launch(self) -> bool:
@@ -573,16 +588,14 @@ class ShellFlow(ABC):
         return any(map(_is_of_launch, self.commands))
 
     def sets_default(self, text: ShellText, nodes: Sequence[Node], truth: Truth) -> bool:
-        """Return whether commands only give an unset variable a value, as ``${A:-x}`` does.
-
-        Args:
-            truth: Of the condition in front, whose ``asks`` is that variable.
+        """Return whether commands only set variables, one of them the unset variable that the
+        condition in front, ``truth``, asks for: what ``${A:-x}`` does.
         """
-        named = re.escape(truth.asks)
-        sets = re.compile(rf"(?:(?:export|declare|local)\s+(?:-\w+\s+)?)?{named}=")
-        texts = [text.text(tree) for tree in nodes if is_command(tree)]
-        statements = [each for each in texts if not each.startswith(("echo ", "printf "))]
-        return bool(named) and len(statements) == 1 and sets.match(statements[0]) is not None
+        typed = [(text.text(tree), tree.type) for tree in nodes if is_command(tree)]
+        typed = [each for each in typed if not each[0].startswith(("echo ", "printf "))]
+        named = re.compile(rf"(?:^|\s){re.escape(truth.asks)}=")
+        only_sets = bool(truth.asks) and all(kind in _ASSIGNS for _, kind in typed)
+        return only_sets and any(named.search(written) for written, _ in typed)
 
     def branch(
         self, note: SourceNote, steps: Callable[[], Truth], unset: bool = False

@@ -251,7 +251,7 @@ def _read_stripped(
             inner = inner_or_none.each(
                 lambda command: command._replace(wrappers=(*stripped.wrappers, *command.wrappers))
             )
-            return Reading(inner.commands, (*notes, *inner.notes), inner.files)
+            return inner._replace(notes=(*notes, *inner.notes))
     script = _script_words(stripped.argv)
     script_text = beside(script[0].text) if script and not script[0].unresolved else None
     if script_text is not None and depth < DEEPEST_SCRIPT and budget.spend(len(script_text)):

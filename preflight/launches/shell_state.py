@@ -57,6 +57,7 @@ class ShellState:
         self.budget = budget
         self.name = name  # $0
         self.values: Changes = {}
+        self.defaults = 0  # how often a default stood in for a variable that nothing sets
         self.asking = False  # a condition is read: ``${A:-}`` is as open there as ``$A``
         self.output: Callable[[str, Origin], Word | None] = lambda text, origin: None
         self._changes: list[tuple[Key, object]] = []

@@ -28,9 +28,16 @@ _QUOTED_PLACEHOLDER = regex(
     re.IGNORECASE,
 )
 # Private characters in place of those that would end the word: ``<``, ``>``, a blank within, CR.
-_HIDDEN = {"\ue000": "<", "\ue001": ">", "\ue002": " ", "\ue003": "\r"}
-_HIDES = regex("[\ue000-\ue003]")
+_HIDDEN = {
+    "\ue000": "<", "\ue001": ">", "\ue002": " ", "\ue003": "\r", "\ue004": "$((", "\ue005": "))"
+}  # fmt: skip
+_HIDES = regex("[\ue000-\ue005]")
 _FILL_IN = regex("\ue000[^\ue001]*\ue001")
+# A sum in ``${A:-$((1 << 3))}``, of which tree-sitter-bash 0.25 makes a command or a heredoc.
+_SUM = regex(
+    r"(\$\{\w+:?[-=+][^{}()\n]*)\$\(\(((?:[^()\n]|\((?:[^()\n]|\([^()\n]*\))*\))*)\)\)"
+    r"(?=[^{}()\n]*\})"
+)
 _BROKEN = re.compile(rb"(?<!\\)\\[ \t]+(?:#[^\n]*)?(?:\n|\Z)")
 _DEEP = regex(r"(?:(?:\$?\(|[{`]|\b(?:if|while|until|case)\b)[ \t\n]*){300}")
 _ASIDE = regex(r"(<<-?[ \t]*(['\"]?)[A-Za-z_]\w*\2[^\n&|;]*?)[ \t]&[ \t]*$", re.M)
@@ -159,6 +166,7 @@ class ShellText:
         hidden = _PLACEHOLDER.sub(
             lambda match: f"\ue000{match[1].replace(' ', chr(0xE002))}\ue001", hidden
         )
+        hidden = _SUM.sub("\\1\ue004\\2\ue005", hidden)
         # ``cmd <<EOF &``: the grammar takes no & there.
         self._aside = {hidden.count("\n", 0, m.start()) for m in _ASIDE.finditer(hidden)}
         hidden = _ASIDE.sub(r"\1", hidden)
@@ -414,7 +422,9 @@ class ShellText:
         raw = rest[len(operator) :]
         operand: Pieces | None
         by: Pieces | None = ()
-        if operator[-1:] in "-+=?" and operator[:1] != ",":
+        if "$((" in raw and operator[-1:] in "-+=":  # hidden from the grammar
+            operand = value_pieces(raw, '"' if quoted else "")
+        elif operator[-1:] in "-+=?" and operator[:1] != ",":
             inner: list[Piece] = []
             start = tree.end_byte - 1 - len(raw.encode(errors="surrogateescape"))
             self._add_part(tree, start, tree.end_byte - 1, quoted, inner)

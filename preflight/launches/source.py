@@ -89,6 +89,8 @@ class Word(NamedTuple):
         several: The unresolved part stands without quotes, so that it may be several words, or
             none.
         inside: The only place that knows the unresolved part; None for the launch's own shell.
+        by_default: The text depends on a default such as the x of ``${A:-x}``, where nothing here
+            says what A is.
     """
 
     text: str
@@ -97,6 +99,7 @@ class Word(NamedTuple):
     doubts: tuple[SourceNote, ...] = ()
     several: bool = False
     inside: Inside | None = None
+    by_default: bool = False
 
     @property
     def flag(self) -> str:

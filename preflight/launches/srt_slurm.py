@@ -77,7 +77,10 @@ def _read(launch: LaunchText) -> Reading:
             shown = beginning(script.text, 80)
             message = f"{shown} runs in front of each worker of job {called}: not read"
             notes.append(SourceNote("script-not-read", message, Origin(launch.path, script.line)))
-        backend, image = job.at("backend"), job.at("model", "container").text or ""
+        backend, image = (
+            job.at("backend"),
+            _named(job, "container", "container", "image").text or "",
+        )
         engine = backend.at("type").text or "sglang"
         dynamo = job.at("frontend", "type").text in (None, "dynamo")
         program = _PROGRAMS.get(engine, ("", ""))[dynamo]
@@ -197,6 +200,17 @@ def _services(
         yield started(answers, last.place if behind else first.place, behind or 1)
 
 
+def _named(job: Node, key: str, *identity: str) -> Node:
+    """Return the ``key`` of a job's model.
+
+    For an alias of srtslurm.yaml, which no file here tells, it is what ``identity`` says of the
+    same (docs/config.md).
+    """
+    value = job.at("model", key)
+    said = job.at("identity", *identity)
+    return said if said.text and not {"/", ":"} & {*(value.text or "")} else value
+
+
 def _flag(name: str, value: int | str, origin: Origin) -> tuple[Word, Word]:
     return Word(name, origin), Word(str(value), origin)
 
@@ -266,7 +280,7 @@ def _words(program: str, tree: Node, job: Node, path: str) -> Iterator[Word]:
     """Yield the words of a worker: its program, its model and its flags (the keys of ``tree``)."""
     origin = Origin(path, tree.line)
     yield from (Word(text, origin) for text in ("python3", "-m", program))
-    model = job.at("model", "path")
+    model = _named(job, "path", "model", "repo")
     flag = "--model" if "vllm" in program else "--model-path"
     if not _names(tree) & {"model", "model-path"} and model.text is not None:
         yield Word(flag, Origin(path, model.line))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from checks.framework.regex import regex
-from preflight.launches.launch_files import Beside, LaunchText, read_python_text
+from preflight.launches.launch_files import Beside, LaunchText, read_kind, read_python_text
 from preflight.launches.launchers import ASKING, SEVERAL_PROGRAMS, TYPISTS, types_into_pane
 from preflight.launches.source import Command, Origin, Reading, SourceError, SourceNote, Word, brief
 
@@ -86,6 +86,8 @@ _ENDS = regex(
 _IN_FRONT = regex(r"^(?:[^A-Za-z/.]\S*(?: |$))+")
 # Options of kubectl with a manifest behind them.
 _FILES = regex(r"-f|-k|--filename|--kustomize")
+# tree-sitter-bash 0.25 loses the - in front of <<.
+_STDIN = regex(r"(?:-f|--filename)(?:[ =]?-(?= |$)|$)")
 _MINORS = ("", *(f".{minor}" for minor in range(6, 16)))
 # Targets that build: no server runs after them.
 _BUILDS = regex(r"(?:all|build|check|clean|compile|install|lint|test|wheel)(?:[-_./]|$)|.*\.o$")
@@ -142,14 +144,39 @@ def read_starter(
         None for another command, or if the text starts nothing.
     """
     name = argv[0].text.rpartition("/")[2] if argv else ""
-    if (message := _unread(name, [word.text for word in argv[1:]])) is not None:
-        return Reading((), (SourceNote("script-not-read", message, argv[0].origin),))
+    reading: Reading | None = None
+    texts = [word.text for word in argv[1:]]
+    if (message := _unread(name, texts)) is not None:
+        alone = sum(map(bool, map(_FILES.match, texts))) == 1
+        if _UNREAD[name] is _MANIFEST and alone and _STDIN.search(" ".join(texts)):
+            reading = stdin and _manifest(stdin, environment, beside)
+        return reading or Reading((), (SourceNote("script-not-read", message, argv[0].origin),))
     if name in _PYTHONS:
         return _python(argv, environment, beside, stdin)
     if _is_python_file(name):
         python = argv[0]._replace(text="python3", unresolved=())
         return _python((python, *argv), environment, beside, stdin)
     return None
+
+
+def _manifest(text: Word, environment: Mapping[str, Word], beside: Beside) -> Reading | None:
+    """Return what a manifest on standard input starts; None if it is not known or does not parse.
+
+    Its lines are those of the script around it.
+    """
+    where, body = text.origin.source, _below(text) + text.text
+    manifest = LaunchText(where, body, False, environment, (), beside, is_manifest=True)
+    try:
+        reading = None if text.unresolved else read_kind(manifest)
+    except SourceError:
+        return None
+    doubted = reading and reading.each(lambda each: each._replace(doubts=text.doubts))
+    return doubted and doubted._replace(own_lines=True)
+
+
+def _below(text: Word) -> str:
+    """Return what to put above a text so that its lines are those of the script around it."""
+    return "\n" * min((text.origin.line or 1) - 1, _MOST_ABOVE)
 
 
 def _unread(name: str, texts: Sequence[str]) -> str | None:
@@ -255,9 +282,7 @@ def _python(
         itself = script_path and posixpath.normpath(path) == posixpath.normpath(script_path)
         return None if itself else beside(path)
 
-    # Its lines are those of the script around it.
-    above = 0 if script_path else min((text.origin.line or 1) - 1, _MOST_ABOVE)
-    body = "\n" * above + text.text
+    body = text.text if script_path else _below(text) + text.text
     launch = LaunchText(text.origin.source, body, False, environment, (), near)
     try:
         started = read_python_text(launch)

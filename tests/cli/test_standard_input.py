@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -87,7 +88,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def piped(monkeypatch: pytest.MonkeyPatch) -> None:
-    env_files._standard_input.cache_clear()
+    env_files._text_of_stream.cache_clear()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LAUNCH.encode())))
 
 
@@ -145,10 +146,25 @@ def test_it_goes_to_the_nodes_as_it_was_read(piped: None) -> None:
     assert b"Qwen/Qwen3-32B" in record
 
 
+def test_what_a_shell_opens_for_a_launch_is_read_once() -> None:
+    """``check <(cat launch.sh)``: a pipe, which a second reader would find empty."""
+    program = f"{sys.executable} -m preflight.cli.main check --root demo:h800"
+    lines = "mooncake_master --port 50051"
+    ran = subprocess.run(
+        ["bash", "-c", f"{program} --json <(echo {lines})"], capture_output=True, check=False
+    )
+    told = json.loads(ran.stdout)
+    assert [each["program"] for each in told["answer"]["processes"]] == ["mooncake_master"]
+    late = subprocess.run(
+        ["bash", "-c", f"{program} --timeout 1 <(sleep 9)"], capture_output=True, check=False
+    )
+    assert (late.returncode, b"no answer in 1 s" in late.stderr) == (64, True)
+
+
 def test_more_than_a_launch_can_be_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    env_files._standard_input.cache_clear()
+    env_files._text_of_stream.cache_clear()
     endless = io.TextIOWrapper(io.BytesIO(b"#" * (env_files.LARGEST_FILE_BYTES + 1)))
     monkeypatch.setattr(sys, "stdin", endless)
     assert run(["check", *DEMO, "-"]) == 64

@@ -56,7 +56,7 @@ LINES = (
     ("docker compose run m bash -c something", "docker compose config"),
     ("docker-compose up m", "docker compose config"),
     ("kubectl apply -f pod.yaml", "the manifest itself"),
-    ("kubectl -n a create -f - <<E\nkind: Pod\nE", "the manifest itself"),
+    ("kubectl -n a create -f - <<E\nkind: Pod\nmetadata: {name: $X}\nE", "the manifest itself"),
     ("sbatch -N 2 --time 9 job.sbatch 77", "the script of the job on its own"),
     ("srtctl apply -f job.yaml", "the file of the job on its own"),
     ("while read h; do ssh $h true; done < hosts", "how many times it runs is not known"),

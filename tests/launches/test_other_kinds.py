@@ -191,6 +191,21 @@ def test_a_job_of_srt_slurm(tmp_path: Path) -> None:
     assert argvs(dynamo)[0][2] == "dynamo.sglang"
 
 
+@each_row(
+    ("path", "shown"),
+    [("dsr1", "org/R1-FP8"), ("hf:org/DSR1", "org/DSR1"), ("/m/dsr1", "/m/dsr1")],
+)
+def test_an_alias_of_a_job_is_the_model_and_image_that_its_identity_names(
+    tmp_path: Path, path: str, shown: str
+) -> None:
+    identity = "identity: {model: {repo: org/R1-FP8}, container: {image: a/sglang:v0.5.8}}\n"
+    text = SRT.replace("dsr1", path).replace("lmsysorg/sglang:v0.5.9", "ours")
+    reading = of_workers(read(tmp_path, identity + text, "job.yaml"))
+    models = {words[words.index("--model-path") + 1] for words in argvs(reading)}
+    assert models == {shown}
+    assert written_versions(reading)["sglang"].version == "0.5.8"
+
+
 DYNAMO = "python3 -m dynamo.frontend --http-port="
 ROUTER = "python3 -m sglang_router.launch_router --host 0.0.0.0 --port "
 NATS = ("/configs/nats-server -js -sd /tmp/nats", "prefill", 1)

@@ -257,6 +257,19 @@ NESTED = {
     "a sum behind !": "N=1\n! ((N > 3)) && mooncake_prog 1\nmooncake_prog 2",
     "a list within a pipeline": "false | true && mooncake_prog 1 || mooncake_prog 2",
 }
+SUMS = ("1 << 3", "(1+3) << 2", "4*5", "1 + 1 << 2", "-9 >> 1", "(2*(3+1)) << N", "1 << 3 > 7")
+# How a script asks for what its caller is to set, with a default that ends it: S has to be x.
+GUARDS = (
+    'if [ "${S:-none}" != x ]; then echo no >&2; exit 1; fi',
+    '[ "${S:-none}" = x ] || exit 1',
+    "[[ ${S:-none} != x ]] && { true; exit 0; }",
+    'm=${S:-none}\nif [ "$m" != x ]; then exit 0; fi',
+    'case "${S:-none}" in x) ;; *) exit 1;; esac',
+    'f() { local m=${S:-none}; test "$m" = x || exit 3; }\nf',
+    'if [ "${S:-none}" = x ]; then A=2; else exit 1; fi',
+    'if [ "$N" = 9 ]; then A=2; elif [ "${S-none}" != x ]; then exit 1; fi',
+    "n=${S:+1}\nif ((n < 1)); then exit 1; fi",
+)
 
 
 @pytest.mark.slow
@@ -282,6 +295,53 @@ def test_a_regular_expression_decides_if_everybody_reads_it_alike(test: str, hol
     script = f"V=8; R='^8$'; if [[ {test} ]]; then T=1; else T=2; fi; mooncake_prog $T\n"
     (command,) = read_script(script, "launch.sh", {}).commands
     assert (command.words[1].text if not command.words[1].doubts else "not known") == holds
+
+
+@pytest.mark.slow
+@needs_bash
+@each_row("quote", ["", '"'])
+@each_row("given", ["", "N=3\n"])
+def test_a_sum_that_is_a_default_is_worked_out(quote: str, given: str) -> None:
+    words = [f"{quote}${{{name}:-$(({each}))}}{quote}" for name in "AB" for each in SUMS]
+    words += [f"$(({each}))" for each in SUMS] + ["${A:-${B:-$((1 << 2))}}z"]
+    words = [word for word in words if given or "N" not in word]
+    script = f"{given}mooncake_prog {' '.join(words)}\n"
+    assert argvs(read_script(script, "launch.sh", {})) == as_bash(script)
+
+
+@pytest.mark.slow
+@needs_bash
+@each_row("guard", GUARDS)
+@each_row("before", ["", "mooncake_prog 1 &\nwait\n"])
+def test_what_follows_an_exit_that_a_default_decides_is_read(guard: str, before: str) -> None:
+    """Who starts the script sets the variable. What bash starts either way is read, in doubt."""
+    script = f"N=3\n{before}{guard}\nmooncake_prog 2\n"
+    started = as_bash(f"S=x\n{script}")
+    assert len(started) == len(as_bash(script)) + 1, "the guard asks for S"
+    reading = read_script(script, "launch.sh", {})
+    found = [argv(one) for one in reading.commands if one.words[0].text == "mooncake_prog"]
+    assert (found, is_named(reading)) == (started, True)
+    assert "condition" in {doubt.id for doubt in reading.commands[-1].doubts}
+    given = read_script(script, "launch.sh", {"S": "x"})
+    assert (argvs(given), is_named(given)) == (started, False)
+    other = read_script(script, "launch.sh", {"S": ""})
+    assert argvs(other) == started[:-1] or is_named(other)
+
+
+@pytest.mark.slow
+@needs_bash
+@each_row(
+    "guard",
+    [
+        'if [ "$N" = 3 ]; then echo "${S:-none}"; exit 1; fi',
+        'if [ "${S:-none}" = none ]; then mooncake_prog 4; exit 0; fi',
+        'N=1; case "$N" in 1) exit 1;; esac',
+    ],
+)
+def test_an_exit_that_is_decided_ends_the_script(guard: str) -> None:
+    script = f"N=3\nmooncake_prog 1 &\nwait\n{guard}\nmooncake_prog 2\n"
+    found = read_script(script, "launch.sh", {}).commands
+    assert [argv(one) for one in found if "mooncake" in one.words[0].text] == as_bash(script)
 
 
 NOT_FOLLOWED = {

@@ -210,6 +210,16 @@ def test_branches_that_nothing_decides_are_all_read() -> None:
         ('if [ -z "${X:-}" ]; then export X=3; fi; x "$X"', ["3"], []),
         ('[ -n "$X" ] || X=3; x "$X"', ["3"], []),
         ('[[ ${X:-off} = on ]] && A=2 || A=4; x "$A"', ["4"], []),
+        ('if [[ -n "${X:-}" ]]; then echo own; else X=3; fi; x "$X"', ["3"], []),
+        ('if [ -n "$X" ]; then A=1; else export X=3; fi; x "$X"', ["3"], []),
+        ('if [[ -z "$X" ]]; then echo X; X=3; P=8; fi; x "$X" "${P:-9}"', ["3", "8"], []),
+        # But not where more is done than to set variables.
+        (
+            'if [ -z "$X" ]; then X=3; get y; P=8; fi; x "$P"',
+            ["8 or nothing"],
+            ["X is not set"],
+        ),
+        ('if [ -z "$X" ]; then echo X=3; fi; x "$X"', ["X"], []),
         # Who asks so, and leaves, expects it to be set.
         ('if [ -z "$X" ]; then echo usage; exit 1; fi; x 5', ["5"], []),
         ('[ -n "$X" ] || exit 1; x 5', ["5"], []),

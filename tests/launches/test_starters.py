@@ -10,6 +10,7 @@ from preflight.launches import shell_blocks
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading
 from tests.builders.launched import ids, written
+from tests.tables import each_row
 
 
 def reading(tmp_path: Path, script: str) -> Reading:
@@ -34,6 +35,47 @@ def test_loops_that_only_wait_leave_the_turns_to_those_that_start_something(
 
 
 ENGINE = "import sglang\nsglang.Engine(model_path='m', hicache_size=4)\n"
+
+
+POD = """apiVersion: v1
+kind: Pod
+metadata: {name: store}
+spec:
+  containers: [{name: store, image: "$IMAGE", command: [mooncake_client, --port=7]}]
+"""
+
+
+@each_row(
+    "kubectl",
+    [
+        "kubectl apply -f - <<Y\n%sY",
+        "cat <<Y | kubectl -n a create --filename=-\n%sY",
+        "kubectl replace --force -f - <<'Y'\n%sY",
+    ],
+)
+def test_a_manifest_on_standard_input_is_read(tmp_path: Path, kubectl: str) -> None:
+    """As the same manifest in a file; its lines are those of the script."""
+    found = reading(tmp_path, f"IMAGE=x/y:1\n{kubectl % POD}")
+    (command,) = found.commands[-1:]
+    assert [word.text for word in command.words] == ["mooncake_client", "--port=7"]
+    assert command.container is not None
+    assert command.container.image == ("$IMAGE" if "'Y'" in kubectl else "x/y:1")
+    assert (command.origin.line, command.waited, found.notes) == (7, False, ())
+
+
+@each_row(
+    "script",
+    [
+        f"kubectl apply -f - <<Y\n{POD}Y",  # IMAGE is not known
+        f"kubectl apply -f other.yaml -f - <<'Y'\n{POD}Y",
+        "kubectl apply -f - <<'Y'\nkind: [\nY",
+        "helm template x | kubectl apply -f -",
+    ],
+)
+def test_a_manifest_on_standard_input_that_is_not_known_is_named(
+    tmp_path: Path, script: str
+) -> None:
+    assert "script-not-read" in ids(reading(tmp_path, script))
 
 
 @pytest.mark.parametrize(
