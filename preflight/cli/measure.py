@@ -59,8 +59,8 @@ def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
     "mooncake-preflight measure launch.sh",
     "mooncake-preflight measure --only registration --device mlx5_0 --page 2m",
     "mooncake-preflight measure --rehearse --scale 100 launch.sh",
-    "mooncake-preflight measure --serve             # on one node, which prints HOST:PORT",
-    "mooncake-preflight measure --to HOST:PORT      # on the other",
+    "mooncake-preflight measure --serve             # on one node, which prints what --to takes",
+    "mooncake-preflight measure --to HOST:PORT/TOKEN launch.sh      # on the other",
 )
 @JSON
 @click.option(
@@ -108,7 +108,7 @@ def parts_of(_context: object, _option: object, text: str) -> tuple[str, ...]:
     help="In place of the parts: start a small store of the launch's kind, kill this process, and "
     "say what is lost and what comes back. Default: the parts.",
 )  # fmt: skip
-@click.option("--to", "peer", metavar="HOST:PORT", help="Transfer to another host's --serve.")
+@click.option("--to", "peer", metavar="HOST:PORT/TOKEN", help="Transfer to another host's --serve.")
 @click.option("--serve", "serving", is_flag=True, help="Be the other side, until --budget ends.")
 @click.option(
     "--address", default="", metavar="ADDRESS",
@@ -210,7 +210,8 @@ def measure(
             if as_json:
                 say_answer("measure", 0, served, launch=called)
             else:
-                say(f"{where}\non the other host: mooncake-preflight measure --to {where}")
+                to = f"mooncake-preflight measure --to {where} LAUNCH"
+                say(f"{where}\nlistens there alone; on the other host: {to}")
 
         run.serve(measuring, address or run.own_address(), budget_seconds, say_address)
         return 0

@@ -201,11 +201,13 @@ def two_networks() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("two_networks")
-def test_two_hosts_are_measured_by_serve_and_to(wheel_0_3_13: Wheel) -> None:
-    """The one prints where it listens; the other measures; the first ends with its budget."""
-    # "ip netns exec" has a /sys of its own, without the memory cgroup.
-    here, there = (("nsenter", f"--net=/run/netns/{name}") for name in (NEAR, FAR))
-    words = ("--serve", "--address", "10.77.0.2", "--budget", "30s", "--spend", "300mb")
+def test_two_hosts_are_measured_by_serve_and_to(wheel_0_3_13: Wheel, tmp_path: Path) -> None:
+    """The one prints where it listens; the other measures; the first ends with its budget.
+
+    Without a default route it listens at its interface's address, and there alone. "ip netns exec"
+    has a /sys of its own, without the memory cgroup."""
+    here, there = (("ip", "netns", "exec", name) for name in (NEAR, FAR))
+    words = ("--serve", "--budget", "40s", "--spend", "64mb")
     server = subprocess.Popen(
         [*there, *words_of(words)],
         env=environment_of(wheel_0_3_13),
@@ -216,17 +218,31 @@ def test_two_hosts_are_measured_by_serve_and_to(wheel_0_3_13: Wheel) -> None:
         assert server.stdout is not None
         where = server.stdout.readline().strip()
         assert where.startswith("10.77.0.2:")
-        to = ("--to", where, "--budget", "5s", "--spend", "300mb")
+        sockets = Path(f"/proc/{server.pid}/net/tcp").read_text().splitlines()[1:]
+        listening = [line.split()[1] for line in sockets if line.split()[3] == "0A"]
+        assert [each.partition(":")[0] for each in listening] == ["02004D0A"]
+        to = ("--to", where, "--budget", "5s")
         code, answer = measure(wheel_0_3_13, *to, inside=here)
         assert code == 0
         (part,) = answer["answer"]["parts"]
         assert part["part"] == "transfer"
         assert part["there"]["transport"] == "tcp"
         assert rates_of(answer, "transfer")["write", MIB] > MIB
-        refused, answer = measure(wheel_0_3_13, "--to", "10.77.0.2:9", "--budget", "5s",
-                                  inside=here)  # fmt: skip
-        assert refused == 3
-        assert "10.77.0.2:9" in answer["reason"]
+        for other in ("10.77.0.2:9/x", f"{where.partition('/')[0]}/x"):
+            refused, answer = measure(wheel_0_3_13, "--to", other, "--budget", "5s", inside=here)
+            assert refused == 3
+            assert other.partition("/")[0] in answer["reason"]
+        # 1000 tokens of this launch are 164 MB: a link of 20 Mbit/s takes a minute for them.
+        slow = "tc qdisc add dev mpm2 root tbf rate 20mbit burst 64kb latency 50ms"
+        subprocess.run([*there, *slow.split()], check=True)
+        launch = tmp_path / "launch.sh"
+        launch.write_text(SCRIPT.format(protocol="tcp", python="python3", more=""))
+        judged = ("--to", where, "--budget", "8s", "--prefill-rate", "20000", str(launch))
+        code, answer = measure(wheel_0_3_13, *judged, inside=here)
+        assert code == 1
+        (found,) = answer["findings"]
+        assert (found["check"], found["status"]) == ("measure.fetch", "warn")
+        assert rates_of(answer, "transfer")["read", 64 << 10] < 4 * MIB
     finally:
         server.terminate()
         server.wait(20)

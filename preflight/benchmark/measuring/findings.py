@@ -26,6 +26,7 @@ from preflight.benchmark.rehearsal.programs import LATE
 TRANSPORT, STORAGE, FETCH = "measure.transport", "measure.storage", "measure.fetch"
 NIC, READY, REGISTRATION = "measure.nic", "measure.ready", "measure.registration"
 TOKENS = 1000
+OTHER_HOST = "the other host"
 # Below this share of its link, or of the other NICs, something slows a NIC.
 _NIC_SHARE = 0.5
 # Of the time that is predicted: what a start may take longer.
@@ -34,10 +35,12 @@ _HELD = {"fits": Status.PASS, "too little": Status.FAIL}
 
 
 def rate_text(bytes_per_second: float) -> Quantity:
-    """Return a rate as text: ``1.25 GB/s``, or ``4.66 MB/s`` below 0.01 GB/s; units are decimal."""
-    giga = bytes_per_second >= GIGABYTE / 100
+    """Return a rate in three digits: ``1.25 GB/s``, or ``46.6 MB/s`` below 1; units are decimal."""
+    giga = bytes_per_second >= 0.9995 * GIGABYTE
     name, scale = ("GB", GIGABYTE) if giga else ("MB", GIGABYTE / 1000)
-    return Quantity(f"{bytes_per_second / scale:.2f} {name}/s", bytes_per_second, "bytes/s")
+    digits = next((d for d, most in ((2, 9.995), (1, 99.95)) if bytes_per_second < most * scale), 0)
+    text = f"{bytes_per_second / scale:.{digits}f} {name}/s"
+    return Quantity(text, bytes_per_second, "bytes/s")
 
 
 def seconds_text(seconds: float) -> Quantity:
@@ -189,9 +192,12 @@ def ready_seconds(
 
 
 def read_seconds(measured: MeasuredRun, token_bytes: int) -> Iterator[tuple[str, float]]:
-    """Yield (tier, seconds to read 1000 tokens from it) for each tier that was measured."""
+    """Yield (tier, seconds to read 1000 tokens from it) for each tier that was measured, and for
+    the other host of ``--to``.
+    """
     l2 = "copy-to-gpu" if measured.part("memory").best("copy-to-gpu") else "copy"
-    sources = ("L2", "memory", l2), ("L3", "store", "get"), ("SSD", "storage", "read")
+    sources = [("L2", "memory", l2), ("L3", "store", "get"), ("SSD", "storage", "read")]
+    sources += [(OTHER_HOST, "transfer", "read")] if measured.peer else []
     for tier, part, op in sources:
         rate = measured.part(part).best(op)
         if rate is not None and rate.bytes_per_second:
@@ -248,6 +254,11 @@ def consequences(measured: MeasuredRun, wanted: LaunchWish) -> list[str]:
         size = wanted.objects.token_bytes
         if any(True for _ in read_seconds(measured, size)):
             sentences.append(tier_sentence(measured, size))
+    if measured.peer and measured.part("transfer").rates:
+        if isinstance(wanted.objects, Unknown):
+            sentences.append(f"whether that is enough is not judged: {wanted.objects.reason}")
+        elif measured.tokens_per_second is None:
+            sentences.append("whether that is enough is judged with --prefill-rate")
     return sentences
 
 
@@ -261,10 +272,12 @@ def tier_sentence(
     """
     took = {tier: seconds_text(seconds) for tier, seconds in read_seconds(measured, token_bytes)}
     speed = tokens_per_second or measured.tokens_per_second
-    each = ", ".join(f"{tier} {took.get(tier, 'was not measured')}" for tier in ("L2", "L3", "SSD"))
+    tiers = took if measured.peer else ("L2", "L3", "SSD")
+    each = ", ".join(f"{tier} {took.get(tier, 'was not measured')}" for tier in tiers)
     computed = "" if speed is None else f"; computing them takes {seconds_text(TOKENS / speed)}"
     by_gpu = measured.part("memory").best("copy-to-gpu")
-    no_gpu = "" if by_gpu else "; of L2 one thread's copy in memory: that to a GPU was not measured"
+    no_gpu = "; of L2 one thread's copy in memory: that to a GPU was not measured"
+    no_gpu = "" if by_gpu or measured.peer else no_gpu
     about = f"{token_bytes} bytes a token, one client{no_gpu}"
     return f"{TOKENS} tokens come out of {each} ({about}){computed}"
 

@@ -6,6 +6,7 @@ The answer is text, or JSON (``schemas/measure-v1.schema.json``).
 from __future__ import annotations
 
 import os
+import secrets
 import select
 import socket
 import sys
@@ -15,10 +16,12 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+from checks.framework.cgroup_mounts import own_mount
 from checks.framework.finding import Finding, Status
 from checks.framework.root import Root
 from checks.framework.units import MIB, format_bytes
 from checks.framework.unknown import Unknown
+from checks.network.calls import addresses
 from preflight.base import exit_codes
 from preflight.base.envelope import finding_object
 from preflight.base.one_line import clean
@@ -34,6 +37,7 @@ from preflight.benchmark.measuring.records import (
     LEAST_BUDGET_SECONDS,
     LEAST_SPEND_BYTES,
     PARTS,
+    UNREAD_ROOM_BYTES,
     LaunchWish,
     MeasuredPart,
     MeasuredRun,
@@ -41,6 +45,7 @@ from preflight.benchmark.measuring.records import (
     launch_wish,
 )
 from preflight.benchmark.measuring.run import LOOPBACK, MeasureError, Measuring, SkippedError
+from preflight.benchmark.probes.measure import PATIENCE_SECONDS
 from preflight.benchmark.probes.registration import (
     ProbeOptions,
     ceiling_lines,
@@ -70,7 +75,7 @@ def measure(
 
     Args:
         parts: Names of ``PARTS``, () for all.
-        peer: HOST:PORT of a ``measure --serve``; None: this host.
+        peer: HOST:PORT/TOKEN of ``measure --serve``; None: this host.
         tokens_per_second: Of prefill, None if not known.
 
     Raises:
@@ -85,7 +90,26 @@ def measure(
         wait_for_pools(Root())  # who comes next counts no page of this as another's
         progress.clear()
     judged = findings(measured, wanted)
-    return MeasureAnswer(measured, tuple(judged), tuple(consequences(measured, wanted)))
+    quota = processor_quota(Root())
+    said = []
+    if quota is not None and quota[0] < len(os.sched_getaffinity(0)):
+        said = [f"{quota[1]} gives {quota[0]:.3g} processors: the rates are those of that share"]
+    return MeasureAnswer(measured, tuple(judged), (*consequences(measured, wanted), *said))
+
+
+def processor_quota(root: Root) -> tuple[float, str] | None:
+    """Return how many processors this process's cgroup gives it, and the file that says so; None if
+    no file that can be read limits them.
+    """
+    mount = own_mount(root, "cpu")
+    quotas: list[tuple[float, str]] = []
+    for folder in () if mount is None or isinstance(mount, Unknown) else mount.folders:
+        for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+            texts = [root.text(f"{folder}/{name}") for name in names]
+            words = [word for text in texts if isinstance(text, str) for word in text.split()]
+            if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
+                quotas.append((int(words[0]) / int(words[1]), f"{folder}/{names[0]}"))
+    return min(quotas, default=None)
 
 
 def kill(killing: Killing, killed: str) -> Survival | Unknown:
@@ -112,26 +136,51 @@ def serve(
 ) -> None:
     """Offer memory to another host's ``measure --to``, for ``budget_seconds``.
 
-    Ends earlier if standard output is closed by its reader.
+    Mooncake's engine listens on all addresses, so it runs only while somebody is connected at
+    ``address`` who has the token. Ends earlier if standard output is closed by its reader.
 
     Args:
-        tell: Called once with HOST:PORT.
+        tell: Called once with HOST:PORT/TOKEN.
 
     Raises:
         UsageError: If no memory can be offered.
     """
-    until = time.monotonic() + budget_seconds
-    with ExitStack() as stack:
-        try:
-            port = measuring.serve(stack, address)
-        except (MeasureError, StoppedError, SkippedError, OSError) as error:
-            raise UsageError(f"nothing can be offered: {error}") from None
-        tell(f"{address}:{port}")
+    until, token = time.monotonic() + budget_seconds, secrets.token_hex(8)
+    try:
+        with ExitStack() as stack:
+            measuring.serve(stack, address)
+        gate = socket.create_server((address, 0))
+    except (MeasureError, StoppedError, SkippedError, OSError) as error:
+        raise UsageError(f"nothing can be offered at {address}: {error}") from None
+    with gate:
+        tell(f"{address}:{gate.getsockname()[1]}/{token}")
         reader = select.poll()
+        reader.register(gate, select.POLLIN)
         with suppress(OSError, ValueError):  # closed, or none that has a number
             reader.register(sys.stdout.fileno(), 0)
-        while (left := until - time.monotonic()) > 0 and not reader.poll(min(left, 0.5) * 1000):
-            pass
+        while (left := until - time.monotonic()) > 0:
+            ready = dict(reader.poll(min(left, 0.5) * 1000))
+            if gate.fileno() in ready:
+                _admit(measuring, gate, address, token, until)
+            elif ready:
+                break
+
+
+def _admit(
+    measuring: Measuring, gate: socket.socket, address: str, token: str, until: float
+) -> None:
+    """Run an engine for one who connects and sends the token, until that side has measured."""
+    with suppress(OSError), gate.accept()[0] as asking, ExitStack() as stack:
+        asking.settimeout(PATIENCE_SECONDS)
+        if not secrets.compare_digest(asking.recv(100), token.encode()):
+            return
+        try:
+            reply = str(measuring.serve(stack, address))
+        except (MeasureError, StoppedError, SkippedError, OSError) as error:
+            reply = str(error)
+        asking.sendall(reply.encode())
+        asking.settimeout(max(0.1, until - time.monotonic()))
+        asking.recv(1)
 
 
 def prepare(
@@ -154,7 +203,7 @@ def prepare(
     """
     if budget_seconds < LEAST_BUDGET_SECONDS:
         raise UsageError(f"--budget is less than {LEAST_BUDGET_SECONDS:g}s, which loading takes")
-    room = MemoryWatch(Root(), ()).room()
+    room = MemoryWatch(Root(), (), UNREAD_ROOM_BYTES).room()
     half = max(0, room.bytes) // 2
     spend_bytes = min(DEFAULT_SPEND_BYTES, half) if spend_bytes is None else spend_bytes
     if not LEAST_SPEND_BYTES <= spend_bytes <= half:
@@ -180,16 +229,18 @@ def prepare(
 
 
 def own_address(peer: str = "") -> str:
-    """Return the address of this host from which ``peer`` (HOST:PORT) is reached; sends nothing.
+    """Return the address of this host from which ``peer`` (HOST:PORT/TOKEN) is reached; sends
+    nothing.
 
-    Without a peer: the address of the default route or of the SSH connection, else 127.0.0.1.
+    Without a peer: the address of the default route or of the SSH connection, else an interface's.
 
     Raises:
-        UsageError: For a peer that is no HOST:PORT or has no route.
+        UsageError: For a peer that is no HOST:PORT/TOKEN or has no route.
     """
-    host, _, port = peer.rpartition(":")
-    if peer and not (host and port.isdecimal() and 0 < int(port) < 65536):
-        raise UsageError(f"--to {peer!r}: give HOST:PORT, as measure --serve printed it")
+    where, _, token = peer.partition("/")
+    host, _, port = where.rpartition(":")
+    if peer and not (host and token and port.isdecimal() and 0 < int(port) < 65536):
+        raise UsageError(f"--to {peer!r}: give HOST:PORT/TOKEN, as measure --serve printed it")
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
             asked.connect((host, int(port)) if peer else ("192.0.2.1", 9))
@@ -199,7 +250,10 @@ def own_address(peer: str = "") -> str:
             raise UsageError(f"--to {peer}: {error.strerror or error}") from None
         # sshd: client, its port, the address that it came to, port.
         ssh = os.environ.get("SSH_CONNECTION", "").split()
-        return ssh[2] if len(ssh) == 4 else LOOPBACK
+        up_first = sorted(addresses(), key=lambda each: not each["up"])
+        every = (str(each["address"]) for each in up_first)
+        own = (each for each in every if ":" not in each and not each.startswith("127."))
+        return ssh[2] if len(ssh) == 4 else next(own, LOOPBACK)
 
 
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "unknown": "magenta"}
@@ -274,6 +328,7 @@ def _part_lines(part: MeasuredPart, width: int) -> Iterator[str]:
     if part.skipped or part.failed:
         how = f"not measured: {part.skipped}" if part.skipped else f"broken off: {part.failed}"
         yield filled(f"{part.name}: {clean(how)}", width, 2)
+    if not part.did:
         return
     over = "" if part.used is None else f", over {part.used.text}"
     if part.other is not None and part.other != part.used:

@@ -146,9 +146,9 @@ class MeasuredRun(NamedTuple):
 
 
 def read_measured(path: str) -> MeasuredRun:
-    """Read the parts and the prefill rate from a file of ``measure --save`` or ``--json``.
+    """Read parts, peer and prefill rate from a file of ``measure --save`` or ``--json``.
 
-    Library, budget and peer stay empty.
+    Library and budget stay empty.
 
     Raises:
         UsageError: For another or an unreadable file.
@@ -162,8 +162,8 @@ def read_measured(path: str) -> MeasuredRun:
     try:
         answer = json.loads(within(limit_seconds(), where, read))["answer"]
         parts = tuple(_part_of(part) for part in answer["parts"])
-        speed = answer["tokens_per_second"]
-        return MeasuredRun("", 0.0, 0, None, parts, None if speed is None else float(speed))
+        peer, speed = answer["peer"], answer["tokens_per_second"]
+        return MeasuredRun("", 0.0, 0, peer, parts, None if speed is None else float(speed))
     except UsageError:
         raise
     except OSError as error:
@@ -188,6 +188,9 @@ def _part_of(part: Mapping[str, Any]) -> MeasuredPart:
 SHARES = {"memory": 2, "transfer": 5, "store": 4, "registration": 2, "storage": 3}
 PARTS = tuple(SHARES)
 LEAST_BUDGET_SECONDS, LEAST_SPEND_BYTES = 5.0, 64 * MIB
+# What may be taken where the cgroup's limit cannot be read, as behind ``ip netns exec``, which has
+# a /sys of its own: half of it is the least that --spend takes.
+UNREAD_ROOM_BYTES = 2 * LEAST_SPEND_BYTES
 DEFAULT_SPEND_BYTES = 2048 * MIB
 # An object of the store where no launch says its size; and how many SGLang hands over in one call.
 USUAL_OBJECT_BYTES, TOGETHER = MIB, 16

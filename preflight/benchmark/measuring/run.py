@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,10 +19,13 @@ from checks.gpu.facts import read_gpus
 from checks.gpu.judge import IDLE_BYTES
 from checks.hugetlb.pools import Pool, read_hugetlb
 from checks.numa.nodes import memory_nodes
+from preflight.base.one_line import clean
+from preflight.benchmark.measuring.findings import rate_text
 from preflight.benchmark.measuring.records import (
     ALL_NICS,
     LOCAL_BUFFER_BYTES,
     MOST_CALLS,
+    UNREAD_ROOM_BYTES,
     USUAL_OBJECT_BYTES,
     EngineUse,
     LaunchWish,
@@ -109,7 +113,7 @@ class Measuring:
 
         Args:
             here: This side's address.
-            peer: HOST:PORT of the other side, None for this host.
+            peer: What --to takes, None for this host.
             tell: Is called with the name of each part.
         """
         measured = []
@@ -130,13 +134,14 @@ class Measuring:
                     part = ways[name]()
                     done = part.rates or part.ceiling
                     why = "" if done else "; ".join(("nothing was measured", *part.notes))
-                    measured.append(part._replace(failed=why))
+                    measured.append(part._replace(failed=part.failed or why))
             except SkippedError as why:
                 measured.append(MeasuredPart(name, skipped=str(why)))
             except (MeasureError, StoppedError, RehearsalError, OSError) as error:
                 measured.append(MeasuredPart(name, failed=str(error)))
         library = self._library if isinstance(self._library, Unknown) else self._library.name
-        return MeasuredRun(library, self._budget_seconds, self._spend_bytes, peer, tuple(measured))
+        where = peer and peer.partition("/")[0]
+        return MeasuredRun(library, self._budget_seconds, self._spend_bytes, where, tuple(measured))
 
     def serve(self, stack: ExitStack, host: str) -> int:
         """Offer memory at ``host`` until ``stack`` closes; return the port.
@@ -262,27 +267,38 @@ class Measuring:
         well.
         """
         rates: list[Rate] = []
-        notes, there = [], None
+        notes, there, failed = [], None, ""
+        did = f"one engine to {peer.partition('/')[0] if peer else 'another process of this host'}"
+        peer = peer and self._admitted(peer)
         with self._ended_at_exit():
             here, used, where = self._connect(address, peer)
             names = [name for name in self._wanted.devices.split(",") if name] or used.devices
             alone = names if used.transport == "rdma" else ()
             # Where rails do not reach each other it hangs, and each alone does not.
             most = self._wait_seconds / (1 + len(alone))
-            steps = [(op, each) for op in ("write", "read") for each in self._sizes]
+            steps = [(op, each) for each in self._sizes for op in ("write", "read")]
             try:
                 about = self._ask(here, "hello", most, peer=where)
                 there = EngineUse(
                     about["transport"], tuple(about["devices"]), about.get("error", "")
                 )
                 for number, (op, each) in enumerate(steps):
+                    speed = rates[-1].bytes_per_second if rates else math.inf
+                    if 2 * each > speed * self._left_seconds:  # it is moved twice
+                        slow = f"at {rate_text(speed)} --budget is over before"
+                        notes.append(f"{op} of {format_bytes(each)} was not measured: {slow}")
+                        break
                     seconds = slice_seconds(self._left_seconds, len(steps) - number + len(alone))
                     rates.append(self._measure_transfer(here, op, each, seconds, most))
             except (MeasureError, StoppedError) as error:
-                if len(alone) < 2:
+                if len(alone) < 2 and not rates:
                     raise
-                notes.append(f"{ALL_NICS}: {error}")
-                rates.append(Rate("write", ALL_NICS, max(self._sizes), 0, 0.0, 0, nic=ALL_NICS))
+                if len(alone) < 2:  # what is measured already stands
+                    failed = str(error)
+                else:
+                    notes.append(f"{ALL_NICS}: {error}")
+                    none = Rate("write", ALL_NICS, max(self._sizes), 0, 0.0, 0, nic=ALL_NICS)
+                    rates.append(none)
         size = min(16 * MIB, max(self._sizes))
         for number, name in enumerate(alone):
             rate = Rate("write", "", size, 0, 0.0, 0)
@@ -305,8 +321,29 @@ class Measuring:
             gpu, busy = self._idle_gpu("transfer of GPU memory")
             notes += busy
             rates += self._gpu_transfers(address, peer, size, notes) if gpu else ()
-        did = f"one engine to {peer or 'another process of this host'}"
-        return MeasuredPart("transfer", did, tuple(rates), used=used, other=there, notes=(*notes,))
+        part = MeasuredPart("transfer", did, tuple(rates), failed=failed, notes=(*notes,))
+        return part._replace(used=used, other=there)
+
+    def _admitted(self, peer: str) -> str:
+        """Have the ``measure --serve`` of ``peer`` (HOST:PORT/TOKEN) start its engine until this
+        part ends; return the engine's HOST:PORT.
+
+        Raises:
+            MeasureError: If it does not.
+        """
+        where, _, token = peer.partition("/")
+        host, _, port = where.rpartition(":")
+        try:
+            gate = socket.create_connection((host, int(port)), PATIENCE_SECONDS)
+            self._stack.enter_context(gate).sendall(token.encode())
+            gate.settimeout(self._wait_seconds)
+            reply = clean(gate.recv(1000).decode(errors="replace"))
+        except OSError as error:
+            raise MeasureError(f"{where}: {error.strerror or error}") from None
+        if not reply.isdecimal():
+            why = reply or "it is no measure --serve, or has another token"
+            raise MeasureError(f"{where}: {why}")
+        return f"{host}:{reply}"
 
     def _idle_gpu(self, what: str) -> tuple[bool, list[str]]:
         """Return whether the host has GPUs and all are idle; and, if a GPU is in use, a note that
@@ -512,8 +549,10 @@ def _free_bytes() -> dict[tuple[int, int | None], int]:
     root = Root()
     nodes: tuple[int | None, ...] = memory_nodes(root)
     nodes = nodes if len(nodes) > 1 else (None,)
-    watches = {numa: MemoryWatch(root, () if numa is None else (numa,)) for numa in nodes}
-    sizes = {(0, numa): max(0, watch.room().bytes) for numa, watch in watches.items()}
+    sizes = {}
+    for numa in nodes:
+        watch = MemoryWatch(root, () if numa is None else (numa,), UNREAD_ROOM_BYTES)
+        sizes[0, numa] = max(0, watch.room().bytes)
     pools = read_hugetlb(root, Unknown("not asked")).pools
     for size, counts in sorted({} if isinstance(pools, Unknown) else pools.items()):
         for numa in nodes:

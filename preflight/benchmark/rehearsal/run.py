@@ -305,8 +305,13 @@ class MemoryWatch:
     lowest_bytes: the least that ``room`` has returned; None before the first call.
     """
 
-    def __init__(self, root: Root, nodes: Iterable[int]) -> None:
-        self._root, self._nodes = root, frozenset(nodes)
+    def __init__(self, root: Root, nodes: Iterable[int], unread_bytes: int = -1) -> None:
+        """Watch the host, its ``nodes`` and this process's cgroup.
+
+        Args:
+            unread_bytes: What may be taken if the cgroup cannot be read; nothing unless given.
+        """
+        self._root, self._nodes, self._unread_bytes = root, frozenset(nodes), unread_bytes
         self._limited = memory_headroom(root) is not None
         self.lowest_bytes: int | None = None
 
@@ -336,7 +341,9 @@ class MemoryWatch:
                 if table is not None and not isinstance(table, Unknown):
                     yield _node_room(numa_node, table, pools)
         if self._limited and (headroom := memory_headroom(self._root)) is not None:
-            yield _cgroup_room(self._root, headroom)
+            room = _cgroup_room(self._root, headroom)
+            read = not isinstance(headroom, Unknown)
+            yield room if read else room._replace(bytes=self._unread_bytes)
 
 
 def _host_room(meminfo: Meminfo | Unknown) -> Room:

@@ -36,8 +36,8 @@ TICK_SECONDS = 0.1
 # The first client of a shared connection would be its master, and be killed with its node's time.
 _OPTIONS = "-oControlMaster=no"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Of a line of ``measure --serve --json``: HOST:PORT.
-SERVED = regex(r'"address": "([^"\s]+:[0-9]+)"')
+# Of a line of ``measure --serve --json``: HOST:PORT/TOKEN.
+SERVED = regex(r'"address": "([^"\s]+:[0-9]+/[0-9a-f]+)"')
 # Of each ssh: its three standard streams, and one more while it is started. Of everything else.
 _FILES_EACH, _FILES_BESIDE = 4, 40
 

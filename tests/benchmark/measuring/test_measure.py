@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from checks.framework.finding import Status
+from checks.framework.root import Root
 from checks.framework.unknown import Unknown
 from preflight.base.usage_error import UsageError
 from preflight.benchmark.measuring.findings import (
     consequences,
     findings,
+    rate_text,
     read_seconds,
     ready_seconds,
 )
@@ -26,6 +35,8 @@ from preflight.benchmark.measuring.measure import (
     answer_text,
     own_address,
     prepare,
+    processor_quota,
+    serve,
 )
 from preflight.benchmark.measuring.records import (
     MOST_CALLS,
@@ -46,7 +57,12 @@ from preflight.benchmark.measuring.records import (
     transfer_buffer_bytes,
     transfer_sizes,
 )
-from preflight.benchmark.measuring.run import transport_environment
+from preflight.benchmark.measuring.run import (
+    LOOPBACK,
+    MeasureError,
+    Measuring,
+    transport_environment,
+)
 from preflight.benchmark.rehearsal.run import MemoryWatch, Room
 from preflight.cache_sizing.capacity.tiers import PageObjects
 from preflight.cli.main import run
@@ -222,6 +238,36 @@ def test_rates_are_held_against_the_prefill_rate(
     assert findings(measured()._replace(tokens_per_second=rate), unknown) == []
 
 
+@pytest.mark.parametrize(("rate", "status"), [(9_000.0, Status.PASS), (11_000.0, Status.WARN)])
+def test_the_network_to_another_host_is_held_against_the_prefill_rate(
+    rate: float, status: Status
+) -> None:
+    """1000 tokens in 100 ms over a link of 1 GB/s; 91 ms to compute them at 11,000 a second."""
+    part = measured().part("transfer")
+    over = MeasuredRun("", 60.0, GIB, "10.0.0.2:9", (part,), rate)
+    (found,) = (one for one in findings(over, WANTED) if one.check == "measure.fetch")
+    assert (found.status, "the other host" in found.subject) == (status, True)
+    (said,) = (one for one in consequences(over, WANTED) if "1000 tokens" in one)
+    assert "100 ms" in said
+    assert not any("the other host" in one.subject for one in findings(measured(), WANTED))
+
+
+def test_who_measures_a_network_is_told_what_judges_it() -> None:
+    over = measured()._replace(peer="10.0.0.2:9")
+    assert "--prefill-rate" in consequences(over, WANTED)[-1]
+    unknown = WANTED._replace(objects=Unknown("no launch says it"))
+    assert "no launch says it" in consequences(over, unknown)[-1]
+    assert "judged" not in "".join(consequences(over._replace(tokens_per_second=9.0), WANTED))
+
+
+@given(st.floats(1e3, 1e15))
+def test_a_rate_has_three_digits(speed: float) -> None:
+    number, unit = rate_text(speed).split()
+    shown = float(number) * {"MB/s": 1e6, "GB/s": 1e9}[unit]
+    assert abs(shown - speed) <= max(0.0051 * speed, 0.0051e6)
+    assert len(number.replace(".", "")) == 3 or "." not in number or speed < 1e6
+
+
 @pytest.mark.parametrize(
     ("op", "speed", "statuses"),
     [
@@ -389,9 +435,10 @@ def test_a_time_has_a_unit(text: str, seconds: int | None) -> None:
         (["--budget", "1s"], "--budget"),
         (["--spend", "1mb"], "--spend"),
         (["--spend", "100tb"], "at most half"),
-        (["--to", "10.0.0.1"], "HOST:PORT"),
-        (["--to", "10.0.0.1:http"], "HOST:PORT"),
-        (["--to", "10.0.0.1:99999"], "HOST:PORT"),
+        *(
+            (["--to", f"10.0.0.1{port}"], "HOST:PORT/TOKEN")
+            for port in ("/a", ":http/a", ":99999/a", ":9")
+        ),
         (["--serve", "--only", "memory"], "--serve"),
         (["--address", "10.0.0.1"], "--serve"),
         (["--only", "registration", "--page", "3m"], "--page"),
@@ -422,8 +469,105 @@ def test_who_types_an_old_name_is_told_the_new_one(old: str, new: str, capsys: O
 
 
 def test_the_address_is_that_of_the_way_to_the_other_host() -> None:
-    assert own_address("127.0.0.1:9") == "127.0.0.1"
+    assert own_address("127.0.0.1:9/token") == "127.0.0.1"
     assert own_address()
+
+
+class Engines:
+    """Stands in for Measuring: counts the engines that run."""
+
+    def __init__(self) -> None:
+        self.running, self.started = 0, 0
+
+    def serve(self, stack: ExitStack, host: str) -> int:
+        self.running, self.started = self.running + 1, self.started + 1
+        stack.callback(lambda: setattr(self, "running", self.running - 1))
+        return 4321
+
+
+def test_an_engine_runs_only_for_who_has_the_token() -> None:
+    """One is started to try it; one more for the right token, until that side is gone."""
+    engines, told = Engines(), list[str]()
+    serving = Thread(target=serve, args=(engines, LOOPBACK, 4.0, told.append), daemon=True)
+    serving.start()
+    while not told:
+        time.sleep(0.01)
+    where, _, token = told[0].partition("/")
+    place = (LOOPBACK, int(where.rpartition(":")[2]))
+    for sent, reply in ((b"wrong", b""), (token.encode(), b"4321"), (b"\xff", b"")):
+        with socket.create_connection(place, 5) as asking:
+            asking.sendall(sent)
+            assert asking.recv(100) == reply
+            assert engines.running == bool(reply)
+    serving.join(9)
+    assert (engines.running, engines.started) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("files", "processors"),
+    [
+        ({"cpu.max": "20000 100000"}, 0.2),
+        ({"cpu.max": "max 100000"}, None),
+        ({"cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000"}, 1.5),
+        ({"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, None),
+        ({}, None),
+    ],
+)
+def test_a_quota_of_processors_is_read(
+    files: Mapping[str, str], processors: float | None, tmp_path: Path
+) -> None:
+    kind = "cgroup" if "cpu.cfs_quota_us" in files else "cgroup2"
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/job").mkdir(parents=True)
+    number = "4:cpu" if kind == "cgroup" else "0:"
+    (tmp_path / "proc/self/cgroup").write_text(f"{number}:/job\n")
+    mounted = f"30 25 0:26 / /sys/fs/cgroup rw - {kind} cgroup rw,cpu\n"
+    (tmp_path / "proc/self/mountinfo").write_text(mounted)
+    for name, text in files.items():
+        (tmp_path / "sys/fs/cgroup/job" / name).write_text(f"{text}\n")
+    found = processor_quota(Root(str(tmp_path)))
+    assert (None if found is None else found[0]) == processors
+
+
+@pytest.mark.parametrize(
+    ("speeds", "says"),
+    [
+        # 64 KiB a second: 1 MiB twice takes 32 s.
+        ([65536.0, 65536.0], "write of 1.00 MiB was not measured"),
+        ([1e9] * 5 + [MeasureError("read returns -1")], "broken off: read returns -1"),
+    ],
+)
+def test_what_a_slow_or_broken_link_gave_is_shown(
+    speeds: list[Any], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of smaller blocks stand, both ways."""
+
+    def transfer(_self: Measuring, _process: Any, op: str, size: int, *_more: Any) -> Rate:
+        speed = speeds[len(done)]
+        if isinstance(speed, Exception):
+            raise speed
+        done.append((op, size))
+        return Rate(op, "how", size, int(speed), 1.0)
+
+    done: list[tuple[str, int]] = []
+    monkeypatch.setattr(Measuring, "_connect", lambda *_: (None, EngineUse("tcp", ()), "x:1"))
+    monkeypatch.setattr(Measuring, "_ask", lambda *_, **__: {"transport": "tcp", "devices": []})
+    monkeypatch.setattr(Measuring, "_measure_transfer", transfer)
+    monkeypatch.setattr(Measuring, "_idle_gpu", lambda *_: (False, []))
+    run_ = Measuring(Unknown("no library"), LaunchWish("tcp"), 20.0, 64 * MIB)
+    measured_run = run_.run(("transfer",), LOOPBACK, None, lambda _: None)
+    (part,) = measured_run.parts
+    assert [(each.op, each.size_bytes) for each in part.rates] == done
+    assert {op for op, _ in done} == {"write", "read"}
+    answer = MeasureAnswer(measured_run)
+    assert answer.exit_code == (3 if "broken" in says else 0)
+    text = " ".join(answer_text(answer, "never").split())
+    assert says in text
+    assert "64.00 KiB" in text
+    from preflight.base.envelope import envelope
+
+    code, told = answer.exit_code, answer_object(answer)
+    valid(envelope("measure", code, told, word=answer.status, reason="", command="measure"), SCHEMA)
 
 
 SCRIPT = """\

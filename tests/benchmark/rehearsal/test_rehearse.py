@@ -319,6 +319,18 @@ def test_the_host_keeps_a_tenth(tmp_path: Path) -> None:
     assert watch.room().bytes < 0
 
 
+def test_a_cgroup_that_cannot_be_read_leaves_what_the_caller_says(tmp_path: Path) -> None:
+    """Behind ``ip netns exec`` none is mounted: nothing may be taken, or what measuring needs."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9000000 kB\nMemAvailable: 8000000 kB\n")
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/job\n")
+    (tmp_path / "proc/self/mountinfo").write_text("")
+    root = Root(str(tmp_path))
+    rooms = [MemoryWatch(root, (), *given).room() for given in ((), (128 << 20,))]
+    assert [room.bytes for room in rooms] == [-1, 128 << 20]
+    assert all("cannot be read" in room.source for room in rooms)
+
+
 def test_what_is_bound_to_a_node_needs_room_there(tmp_path: Path) -> None:
     """A node may be full while the host is not; its huge pages are no part of its tenth."""
     (tmp_path / "proc").mkdir()
