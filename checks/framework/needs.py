@@ -124,6 +124,7 @@ class ContainerLimits(NamedTuple):
     # Paths of the host through which it can open RDMA devices, a folder for all in it.
     verbs_nodes: tuple[str, ...] | Unknown = Unknown("not read")
     own_network: bool = False  # it certainly has its own network, into which nothing is moved
+    pids: int | None = None  # most processes and threads in it
 
 
 class LaunchStep(Protocol):

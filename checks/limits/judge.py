@@ -295,6 +295,8 @@ OTHER_THREADS = 64
 SERVER_PROCESSES = 2
 # Threads that this program has itself, one for each topic, and that are gone when the launch runs.
 OWN_THREADS = 16
+# What the launch itself sets of a container, beside its origin.
+PIDS_LIMIT = "the pids limit"
 # Taken where the CPUs of this process cannot be told.
 _USUAL_CPUS = 64
 
@@ -336,6 +338,11 @@ def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iter
         subject = "this container" if inside else "container" if origin else "host"
         subject_type = "container" if inside or origin else "host"
         subject = Subject(f"{subject}, {origin}" if origin else subject, subject_type)
+        container = members[0].container
+        if container is not None and not inside and container.pids is not None:
+            ceilings = (Ceiling(f"{PIDS_LIMIT} of {origin}", container.pids, 0),)
+            yield _judge_ceilings(subject, ceilings, _threads_needed(members, facts.cpus))
+            continue
         if origin and not inside:
             text = "the container's own limit is set when it starts: run this check inside it too"
             yield skip(text, subject)
@@ -408,8 +415,8 @@ def _judge_ceilings(subject: str, ceilings: tuple[Ceiling, ...] | Unknown, need:
     )
     if left >= need.usual:
         return finding
-    advice, setting = _remedy(tightest, need)
-    finding = finding._replace(advice=advice, settings=(setting,))
+    advice, settings = _remedy(tightest, need)
+    finding = finding._replace(advice=advice, settings=settings)
     if left < need.least:
         text = "clone() answers EAGAIN: a process aborts with 'Resource temporarily unavailable'"
         return finding.failed(text)
@@ -421,21 +428,24 @@ def _threads_left(ceiling: Ceiling) -> int:
     return max(0, ceiling.limit - max(0, ceiling.used - OWN_THREADS))
 
 
-def _remedy(ceiling: Ceiling, need: _Need) -> tuple[str, Setting]:
-    """Return advice on how to raise a ceiling of threads, and the setting for that."""
+def _remedy(ceiling: Ceiling, need: _Need) -> tuple[str, tuple[Setting, ...]]:
+    """Return advice on how to raise a ceiling of threads, and the setting for that, if any."""
     now = str(ceiling.limit)
+    if ceiling.source.startswith(PIDS_LIMIT):
+        at_least = f"give it at least {need.usual}: --pids-limit (docker, podman), pids_limit "
+        return f"{at_least}(Compose)", ()
     if ceiling.source.endswith("pids.max"):
         advice = (
             "start the container with --pids-limit=-1 (docker, podman), raise podPidsLimit of the "
             "node's kubelet (Kubernetes), or TasksMax of the unit or slice (systemd)"
         )
-        return advice, Setting(Kind.CGROUP, ceiling.source, "max", now)
+        return advice, (Setting(Kind.CGROUP, ceiling.source, "max", now),)
     if ceiling.source == LIMITS:
         advice = "raise RLIMIT_NPROC (ulimit -u) where the launch is started"
-        return advice, Setting(Kind.ULIMIT, "nproc", "unlimited", now)
+        return advice, (Setting(Kind.ULIMIT, "nproc", "unlimited", now),)
     name = ceiling.source.removeprefix("/proc/sys/").replace("/", ".")
     wanted = str(ceiling.used + need.usual + OWN_THREADS)
-    return f"raise {name} on the host", Setting(Kind.SYSCTL, name, wanted, now)
+    return f"raise {name} on the host", (Setting(Kind.SYSCTL, name, wanted, now),)
 
 
 def _tightness(limit: Limit | Unknown) -> float:

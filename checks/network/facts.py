@@ -8,13 +8,14 @@ protocols, marks and the type of service are not set in that lookup (flowi of ze
 from __future__ import annotations
 
 import ipaddress
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, NamedTuple
 
 from checks.framework.needs import LaunchNeeds, Service
-from checks.framework.root import Root
+from checks.framework.root import LIMIT_SECONDS, Root
 from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 
 PORT_RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -175,6 +176,10 @@ def key_of(service: Service) -> tuple[str, str, int | None]:
     return service.kind, host, service.port
 
 
+# Of the time limit, for all services together: one that never ends its answer hides no other's.
+ASKING_SHARE = 0.9
+
+
 def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
     """Ask every service of the launch whose host is known, all at the same time."""
     import threading
@@ -198,9 +203,17 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
             started += 1
     for service in asked[started:]:
         ask(service)
+    limit = ASKING_SHARE * LIMIT_SECONDS.get()
+    until = time.monotonic() + limit
     for thread in threads[:started]:
-        thread.join()
-    return ServiceFacts(answers)
+        thread.join(max(0.0, until - time.monotonic()))
+    late = Unknown(f"it was not asked to the end within {limit:g} s")
+    slow = {
+        key_of(each): ServiceAnswer((host,) if _is_address(host) else late, late)
+        for each in asked
+        for host in (str(each.host),)
+    }
+    return ServiceFacts({**slow, **dict(answers)})
 
 
 def _ask(root: Root, service: Service) -> ServiceAnswer:

@@ -206,6 +206,7 @@ def measure(
     if serving:
 
         def say_address(where: str) -> None:
+            """Say what the other host's --to takes."""
             served = {"served": {"address": where, "budget_seconds": budget_seconds}}
             if as_json:
                 say_answer("measure", 0, served, launch=called)

@@ -29,6 +29,8 @@ _NEEDED = {
     "hicache_bytes": "--hicache-size",
     "segment_bytes": "--global-segment-size",
 }
+# All flags of the helper (Mooncake's scripts/check_hicache_hugepage_requirements.py).
+_HELPER_FLAGS = (*_NEEDED.values(), "--arena-pool-size", "--hugepage-size", "--available-hugetlb")
 _SAID_BY_LAUNCH = {
     "arena_bytes": "--arena-pool-size",
     "hugepage_bytes": "--hugepage-size",
@@ -214,7 +216,18 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run with ``arguments``; returns the exit code."""
-    return run_command(command, "mooncake-hicache-sizing", arguments, partial(refuse, arguments))
+    typed = [_whole(word) for word in own_words(arguments)]
+    typed += arguments[len(typed) :]
+    return run_command(command, "mooncake-hicache-sizing", typed, partial(refuse, typed))
+
+
+def _whole(word: str) -> str:
+    """Return an option in full, if it is a beginning of one of the helper's flags alone: its
+    parser, argparse, takes those too.
+    """
+    flag, equals, value = word.partition("=")
+    flags = [each for each in _HELPER_FLAGS if each.startswith(flag)]
+    return f"{flags[0]}{equals}{value}" if len(flag) > 2 and len(flags) == 1 else word
 
 
 def refuse(arguments: Sequence[str], exit_code: int, message: str) -> int:

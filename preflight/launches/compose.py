@@ -315,6 +315,8 @@ class _ServiceReader:
         options += [("device", text) for text in dict.fromkeys(self.devices())]
         memory = self.text("mem_limit") or self.text("deploy", "resources", "limits", "memory")
         options += [("memory", memory)] if memory else []
+        pids = self.text("pids_limit") or self.text("deploy", "resources", "limits", "pids")
+        options += [("pids-limit", pids)] if pids else []
         # The last at each place counts.
         mounts = {mount.target: mount for mount in self.mounts()}.values()
         return settings_of("compose", self.text("image") or "", tuple(options))._replace(

@@ -144,6 +144,7 @@ class ContainerSettings(NamedTuple):
         own_users: A user namespace apart from the host's.
         device_rules: Devices besides ``devices``, as ``c 231:* rwm``.
         startup_seconds: Of the startupProbe, or None.
+        pids: Most processes and threads, None without a limit.
     """
 
     engine: str = ""
@@ -170,6 +171,7 @@ class ContainerSettings(NamedTuple):
     own_users: bool = False
     device_rules: tuple[str, ...] = ()
     startup_seconds: int | None = None
+    pids: Size = None
 
     def mount_at(self, path: str) -> Mount | None:
         """Return the mount at exactly this path; the last one if there are several."""
@@ -188,6 +190,13 @@ def image_program(image: str, first: str) -> tuple[str, ...]:
     argv = next((front for pattern, front in _ENTRYPOINTS if pattern.search(name)), argv)
     named = _DEFAULT & {*argv} and first and not first.startswith("-")
     return () if named else argv
+
+
+def pids_limit(text: str | None) -> Size:
+    """Return a pids limit of Docker or Compose; None if nothing limits, as with 0 and -1."""
+    if text is None or text in ("0", "-1"):
+        return None
+    return int(text) if re.fullmatch(r"\d{1,9}", text) else Unknown(f"pids limit {text[:40]!r}")
 
 
 def docker_size(text: str | None, what: str) -> Size:

@@ -224,4 +224,5 @@ def settings_of(engine: str, image: str, options: tuple[tuple[str, str], ...]) -
         memory_bytes=container.docker_size(last.get("memory"), sizes[1]),
         user=last.get("user"),
         device_rules=tuple(many.get("device-cgroup-rule", ())),
+        pids=container.pids_limit(last.get("pids-limit")),
     )

@@ -105,6 +105,7 @@ def read_small_file(path: str) -> str | None:
 
 @cache
 def _text_of_stream(path: str) -> str | None:
+    """Read a ``STREAM`` to its end, once; None if it is closed, or has more than 4 MiB."""
     try:
         if path == "-":
             content = sys.stdin.buffer.read(LARGEST_FILE_BYTES + 1)

@@ -33,8 +33,12 @@ _SUFFIX = {letter: 1 << 10 * power for power, letter in enumerate("KMGTPE", star
 # What else a unit may give its processes less of than its host has; none of it is judged here.
 _LIMITS = frozenset(
     "MemoryHigh MemoryMax TasksMax AllowedCPUs AllowedMemoryNodes NUMAMask NUMAPolicy "
-    "CapabilityBoundingSet DynamicUser PrivateUsers".split()
+    "CapabilityBoundingSet DynamicUser PrivateUsers DeviceAllow DevicePolicy IPAddressDeny "
+    "NetworkNamespacePath PrivateDevices PrivateNetwork RestrictAddressFamilies".split()
 )
+# Folders that a launch's programs need, if a unit hides one or a part of it.
+_HIDES = frozenset(("InaccessiblePaths", "InaccessibleDirectories", "TemporaryFileSystem"))
+_NEEDED_FOLDERS = regex(r"(?:^|[\s+-])(?:/(?:\s|$|:)|/(?:dev|proc|sys)(?:[/:\s]|$))")
 _ENOUGH = 1 << 20  # files or threads: no launch on one host asks for so many
 # How a script names itself: prlimit --pid $$.
 OWN_SHELL = frozenset(("$$", "--pid=$$", "-p$$", "$BASHPID", "${BASHPID}"))
@@ -180,8 +184,9 @@ def _pair(name: str, word: Word, value: str, raises: bool = False) -> SetLimit:
 def limit_note(key: str, value: str, origin: Origin) -> SourceNote | None:
     """Return a note if a property of a unit sets a limit that no check judges, else None."""
     taken = key == "AmbientCapabilities" and "~" in value
-    off = value in ("", "no", "false", "0", "off") and key != "CapabilityBoundingSet"
-    if off or (key not in _LIMITS and not taken):
+    off = value in ("", "no", "false", "0", "off", "auto") and key != "CapabilityBoundingSet"
+    hides = key in _HIDES and _NEEDED_FOLDERS.search(value) is not None
+    if off or not (key in _LIMITS or taken or hides):
         return None
     text = f"{key}={value}: sets a limit of the processes of this unit"
     count = int(value) if re.fullmatch(r"\d{1,18}", value, re.ASCII) else 0

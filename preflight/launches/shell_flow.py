@@ -543,8 +543,8 @@ class ShellFlow(ABC):
         """Return whether the script ended at ``tree``, with nothing of its launch started since
         ``count`` commands, and more of the launch behind.
 
-        The caller knows that the default of an unset variable led there: who starts the script is
-        expected to set it.
+        The caller knows that a default decided that: who starts the script is expected to set the
+        variable.
         """
         behind = text.bytes[tree.end_byte :].decode(errors="replace")
         more = text.source != self.source or STARTED.search(behind) is not None
@@ -588,13 +588,13 @@ class ShellFlow(ABC):
         return any(map(_is_of_launch, self.commands))
 
     def sets_default(self, text: ShellText, nodes: Sequence[Node], truth: Truth) -> bool:
-        """Return whether commands only set variables, one of them the unset variable that the
-        condition in front, ``truth``, asks for: what ``${A:-x}`` does.
+        """Return whether commands only set variables, among these the unset one that the condition
+        in front, ``truth``, asks for: so ``${A:-x}`` does.
         """
-        typed = [(text.text(tree), tree.type) for tree in nodes if is_command(tree)]
+        typed = [(text.text(tree), tree.type in _ASSIGNS) for tree in nodes if is_command(tree)]
         typed = [each for each in typed if not each[0].startswith(("echo ", "printf "))]
         named = re.compile(rf"(?:^|\s){re.escape(truth.asks)}=")
-        only_sets = bool(truth.asks) and all(kind in _ASSIGNS for _, kind in typed)
+        only_sets = bool(truth.asks) and all(assigns for _, assigns in typed)
         return only_sets and any(named.search(written) for written, _ in typed)
 
     def branch(

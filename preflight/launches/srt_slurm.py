@@ -207,8 +207,8 @@ def _named(job: Node, key: str, *identity: str) -> Node:
     same (docs/config.md).
     """
     value = job.at("model", key)
-    said = job.at("identity", *identity)
-    return said if said.text and not {"/", ":"} & {*(value.text or "")} else value
+    tree = job.at("identity", *identity)
+    return tree if tree.text and not {"/", ":"} & {*(value.text or "")} else value
 
 
 def _flag(name: str, value: int | str, origin: Origin) -> tuple[Word, Word]:

@@ -160,7 +160,7 @@ def read_starter(
 
 
 def _manifest(text: Word, environment: Mapping[str, Word], beside: Beside) -> Reading | None:
-    """Return what a manifest on standard input starts; None if it is not known or does not parse.
+    """Return the commands of a manifest on standard input; None if it is not known or is broken.
 
     Its lines are those of the script around it.
     """
@@ -175,7 +175,7 @@ def _manifest(text: Word, environment: Mapping[str, Word], beside: Beside) -> Re
 
 
 def _below(text: Word) -> str:
-    """Return what to put above a text so that its lines are those of the script around it."""
+    """Return the lines to put above a text, so that its own are those of the script around it."""
     return "\n" * min((text.origin.line or 1) - 1, _MOST_ABOVE)
 
 

@@ -57,6 +57,7 @@ def container_limits(command: Command) -> ContainerLimits | None:
         verbs_nodes=_verbs_nodes(settings),
         own_network=settings.engine in ("docker", "compose")
         and settings.network in (None, *_OWN_NETWORKS),
+        pids=_known(settings.pids),
     )
 
 
@@ -163,6 +164,7 @@ def unknown_settings(command: Command) -> Iterator[tuple[str, Unknown]]:
     values: list[tuple[str, Size]] = [
         ("shm size", settings.shm_size_bytes),
         ("memory limit", settings.memory_bytes),
+        ("pids limit", settings.pids),
         *((f"hugepages-{size}", limit) for size, limit in settings.hugepages_bytes.items()),
         *((f"ulimit {name}", limits[0]) for name, limits in settings.ulimits.items()),
     ]

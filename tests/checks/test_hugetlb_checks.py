@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.framework.finding import Finding, Kind, Setting, Status
-from checks.framework.needs import ContainerLimits, LaunchNeeds, ProcessNeeds
+from checks.framework.finding import Consequence, Finding, Kind, Setting, Status
+from checks.framework.needs import ContainerLimits, LaunchNeeds, ProcessNeeds, RdmaUse
 from checks.framework.pages import Spot, Usage
 from checks.framework.root import Root
 from checks.framework.units import GIB, MIB
@@ -147,6 +147,26 @@ def test_the_cgroup_may_forbid_what_the_pool_has(limit: str, expected: Status) -
     root = Host(pools={PAGE: HostPool(total=1000)}, cgroup=cgroup).root()
     assert _status(root, TAKES_100, "shortage") == [Status.PASS]
     assert _status(root, TAKES_100, "cgroup-limit") == [expected]
+
+
+@each_row(
+    ("counted", "rdma", "consequence"),
+    [
+        ("", False, Consequence.DIES_LATER),  # the mapping is granted, and not touched
+        ("", True, None),  # registering touches it at the start
+        ("rsvd.", False, None),  # the mapping is refused
+    ],
+)
+def test_a_cgroup_that_counts_what_is_touched_lets_a_launch_start(
+    counted: str, rdma: bool, consequence: Consequence | None
+) -> None:
+    cgroup = {f"hugetlb.2MB.{counted}max": str(40 * PAGE), f"hugetlb.2MB.{counted}current": "0"}
+    root = Host(pools={PAGE: HostPool(total=1000)}, cgroup=cgroup).root()
+    use = RdmaUse(("mlx5_0",), "l.sh:1") if rdma else None
+    user = ProcessNeeds("client", "mooncake_client", {}, rdma=use)
+    (finding,) = _found(root, launch([usage({ANY: 100})], user), "cgroup-limit")
+    assert (finding.status, finding.consequence) == (Status.FAIL, consequence)
+    assert ("-800" in finding.text) == (consequence is not None)
 
 
 @each_row(("asked", "expected"), [(199, Status.FAIL), (200, Status.PASS)])

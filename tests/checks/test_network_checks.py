@@ -3,7 +3,9 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -270,6 +272,38 @@ def test_how_long_a_service_is_waited_for_follows_the_time_limit(kind: str) -> N
         (found,) = findings(facts, needs, "service.reachable")
     assert found.status is Status.UNKNOWN
     assert "no answer within 0.3" in found.text
+
+
+def test_a_service_whose_answer_never_ends_hides_no_other() -> None:
+    """It sends a header every tenth of a second; the master beside it refuses at once."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_server(("127.0.0.1", 0)) as gone,
+    ):
+        port, dead = (each.getsockname()[1] for each in (server, gone))
+        gone.close()
+        threading.Thread(target=_never_ends, args=(server,), daemon=True).start()
+        slow, master = (
+            _needs("metadata-http", "127.0.0.1", port),
+            _needs("master", "127.0.0.1", dead),
+        )
+        needs = slow._replace(services=(*slow.services, *master.services))
+        facts = read_facts(Root("/"), needs, 1.5, topics=("services",))
+        judged = findings(facts, needs, "service.reachable")
+    assert {finding.subject.split()[0]: finding.status for finding in judged} == {
+        "metadata-http": Status.UNKNOWN,
+        "master": Status.FAIL,
+    }
+
+
+def _never_ends(server: socket.socket) -> None:
+    server.accept()[0].close()  # to who asks whether it is open
+    connection, _address = server.accept()
+    with connection, suppress(OSError):
+        connection.sendall(b"HTTP/1.1 200 OK\r\n")
+        while True:
+            connection.sendall(b"X: y\r\n")
+            time.sleep(0.1)
 
 
 def _recorded(tmp_path: Path, calls: dict[str, object], needs: LaunchNeeds) -> Facts:

@@ -73,6 +73,28 @@ def test_a_client_beside_a_bound(limit: int, used: int, status: Status) -> None:
         assert (setting.kind, setting.name, setting.wanted) == (Kind.CGROUP, FILE, "max")
 
 
+@each_row(
+    ("pids", "status"),
+    [
+        (10, Status.FAIL),
+        (30, Status.FAIL),
+        (31, Status.WARN),
+        (50, Status.PASS),
+        (None, Status.SKIP),
+    ],
+)
+def test_a_container_beside_its_own_pids_limit(pids: int | None, status: Status) -> None:
+    """Seen from outside: nothing of it runs yet. The host's own cgroup is not the container's."""
+    container = ContainerLimits("run.sh:1", "docker", pids=pids)
+    needs = launch(CLIENT._replace(container=container))
+    threads = ThreadFacts((), (Ceiling(FILE, 5, 0),), 0, 2)
+    finding = found(needs, threads)["container, run.sh:1"]
+    assert finding.status is status
+    if status in (Status.FAIL, Status.WARN):
+        assert "--pids-limit" in finding.advice
+        assert "at least 50" in finding.advice
+
+
 def test_all_processes_of_the_launch_share_the_bound() -> None:
     """A client and a master: 31 + 16; and eight ranks with a store and one that has none."""
     both = launch(CLIENT, MASTER)

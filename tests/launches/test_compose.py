@@ -52,7 +52,7 @@ services:
     security_opt: ["seccomp:unconfined"]
     deploy:
       resources:
-        limits: {memory: 64g}
+        limits: {memory: 64g, pids: 300}
         reservations: {devices: [{driver: nvidia, count: all, capabilities: [gpu]}]}
   master:
     image: m
@@ -118,6 +118,7 @@ def test_settings() -> None:
         ),
         cpuset_cpus="0-3",
         memory_bytes=64 * 2**30,
+        pids=300,
     )
     assert master.container == ContainerSettings(engine="compose", image="m")
 

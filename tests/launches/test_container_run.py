@@ -103,7 +103,7 @@ def test_settings() -> None:
         "--device /dev/infiniband/rdma_cm --privileged --cap-add=IPC_LOCK --cap-drop NET_RAW "
         "--security-opt seccomp=unconfined -v /dev/hugepages:/dev/hugepages -v models:/m:ro "
         "--mount type=tmpfs,dst=/dev/shm,tmpfs-size=1g --tmpfs /t:size=2m --cpuset-cpus 0-3 "
-        "--cpuset-mems=0,1 -m 64g -u 0 --gpus all i x"
+        "--cpuset-mems=0,1 -m 64g -u 0 --pids-limit=300 --gpus all i x"
     )
     assert settings == ContainerSettings(
         engine="docker",
@@ -127,6 +127,7 @@ def test_settings() -> None:
         cpuset_mems="0,1",
         memory_bytes=64 * 2**30,
         user="0",
+        pids=300,
     )
     assert settings.mount_at("/dev/shm/") == Mount("/dev/shm", "tmpfs", size_bytes=2**30)
     assert settings.mount_at("/dev") is None
@@ -140,6 +141,12 @@ def test_what_nobody_sets_is_unknown_and_what_is_not_said_is_none() -> None:
     assert isinstance(soft, Unknown)
     assert hard == -1
     assert settings.memory_bytes is None
+
+
+def test_a_pids_limit_that_is_none_or_not_known() -> None:
+    for value in ("-1", "0"):
+        assert settings_of(f"docker run --pids-limit {value} i x").pids is None
+    assert isinstance(settings_of("docker run --pids-limit '$P' i x").pids, Unknown)
 
 
 @each_row(

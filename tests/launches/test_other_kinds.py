@@ -79,6 +79,19 @@ def test_a_systemd_unit(tmp_path: Path) -> None:
         ("LimitNOFILE=512", True),  # carried, and judged by limits.nofile
         ("AllowedCPUs=0-3", False),
         ("TasksMax=1048576", True),
+        # What hides devices or a network, and what does not.
+        ("PrivateDevices=yes", False),
+        ("PrivateDevices=no", True),
+        ("PrivateNetwork=yes", False),
+        ("DevicePolicy=closed", False),
+        ("DevicePolicy=auto", True),
+        ("InaccessiblePaths=/dev/infiniband", False),
+        ("InaccessiblePaths=-/sys/class/infiniband /root", False),
+        ("InaccessiblePaths=/root /devices", True),
+        ("TemporaryFileSystem=/:ro", False),
+        ("RestrictAddressFamilies=AF_UNIX", False),
+        ("IPAddressDeny=any", False),
+        ("ProtectHome=yes", True),
     ],
 )
 def test_a_limit_of_a_unit_is_not_passed_over(tmp_path: Path, line: str, known: bool) -> None:

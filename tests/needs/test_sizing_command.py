@@ -546,6 +546,26 @@ def test_status_and_exit_code_of_the_helper(
     assert got["documented"]["status"] == status
 
 
+@pytest.mark.parametrize(
+    "beginnings",
+    [
+        ("--tp", "--hicache", "--global"),
+        ("--t", "--hic", "--g"),
+        ("--tp-s=", "--hicache-s=", "--gl="),
+    ],
+)
+def test_the_helpers_flags_may_be_cut_short_as_argparse_has_them(
+    beginnings: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "proc").mkdir()
+    values = ("4", "64gb", "8gb")
+    pairs = zip(beginnings, values, strict=True)
+    words = " ".join(f"{flag}{'' if flag.endswith('=') else ' '}{value}" for flag, value in pairs)
+    got = answer(f"{words} --rule documented --protocol tcp --avail 288gb", root=tmp_path)
+    assert (got["status"], got["exit_code"]) == CLEAN
+    assert run_sizing(["--h", "64gb"]) == 64  # --hicache-size or --hugepage-size
+
+
 @pytest.mark.parametrize("others", [0, 128])
 def test_the_helper_reads_the_size_of_the_pool_whoever_holds_it(
     others: int, tmp_path: Path

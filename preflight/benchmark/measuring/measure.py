@@ -91,10 +91,11 @@ def measure(
         progress.clear()
     judged = findings(measured, wanted)
     quota = processor_quota(Root())
-    said = []
+    sentences = consequences(measured, wanted)
     if quota is not None and quota[0] < len(os.sched_getaffinity(0)):
-        said = [f"{quota[1]} gives {quota[0]:.3g} processors: the rates are those of that share"]
-    return MeasureAnswer(measured, tuple(judged), (*consequences(measured, wanted), *said))
+        share = f"{quota[1]} gives {quota[0]:.3g} processors: the rates are those of that share"
+        sentences.append(share)
+    return MeasureAnswer(measured, tuple(judged), tuple(sentences))
 
 
 def processor_quota(root: Root) -> tuple[float, str] | None:
@@ -106,9 +107,9 @@ def processor_quota(root: Root) -> tuple[float, str] | None:
     for folder in () if mount is None or isinstance(mount, Unknown) else mount.folders:
         for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
             texts = [root.text(f"{folder}/{name}") for name in names]
-            words = [word for text in texts if isinstance(text, str) for word in text.split()]
-            if len(words) == 2 and all(word.isdecimal() and int(word) for word in words):
-                quotas.append((int(words[0]) / int(words[1]), f"{folder}/{names[0]}"))
+            counts = [count for text in texts if isinstance(text, str) for count in text.split()]
+            if len(counts) == 2 and all(count.isdecimal() and int(count) for count in counts):
+                quotas.append((int(counts[0]) / int(counts[1]), f"{folder}/{names[0]}"))
     return min(quotas, default=None)
 
 
@@ -252,8 +253,8 @@ def own_address(peer: str = "") -> str:
         ssh = os.environ.get("SSH_CONNECTION", "").split()
         up_first = sorted(addresses(), key=lambda each: not each["up"])
         every = (str(each["address"]) for each in up_first)
-        own = (each for each in every if ":" not in each and not each.startswith("127."))
-        return ssh[2] if len(ssh) == 4 else next(own, LOOPBACK)
+        outside = (each for each in every if ":" not in each and not each.startswith("127."))
+        return ssh[2] if len(ssh) == 4 else next(outside, LOOPBACK)
 
 
 _COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "unknown": "magenta"}
