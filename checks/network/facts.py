@@ -184,9 +184,11 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
     """Ask every service of the launch whose host is known, all at the same time."""
     import threading
 
-    answers: dict[tuple[str, str, int | None], ServiceAnswer] = {}
     services = needs.services if needs else ()
     asked = [each for each in services if isinstance(each.host, str) and each.host]
+    limit = ASKING_SHARE * LIMIT_SECONDS.get()
+    late = Unknown(f"it was not asked to the end within {limit:g} s")
+    answers = {key_of(each): ServiceAnswer(late, late) for each in asked}
 
     def ask(service: Service) -> None:
         answers[key_of(service)] = _ask(root, service)
@@ -203,17 +205,10 @@ def read_services(root: Root, needs: LaunchNeeds | None) -> ServiceFacts:
             started += 1
     for service in asked[started:]:
         ask(service)
-    limit = ASKING_SHARE * LIMIT_SECONDS.get()
     until = time.monotonic() + limit
     for thread in threads[:started]:
         thread.join(max(0.0, until - time.monotonic()))
-    late = Unknown(f"it was not asked to the end within {limit:g} s")
-    slow = {
-        key_of(each): ServiceAnswer((host,) if _is_address(host) else late, late)
-        for each in asked
-        for host in (str(each.host),)
-    }
-    return ServiceFacts({**slow, **dict(answers)})
+    return ServiceFacts(dict(answers))
 
 
 def _ask(root: Root, service: Service) -> ServiceAnswer:

@@ -211,8 +211,8 @@ def measure(
             if as_json:
                 say_answer("measure", 0, served, launch=called)
             else:
-                to = f"mooncake-preflight measure --to {where} LAUNCH"
-                say(f"{where}\nlistens there alone; on the other host: {to}")
+                to = f"mooncake-preflight measure --to {where}"
+                say(f"{where}\nlistens there alone; on the other host, with its launch: {to}")
 
         run.serve(measuring, address or run.own_address(), budget_seconds, say_address)
         return 0

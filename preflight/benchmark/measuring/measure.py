@@ -252,8 +252,8 @@ def own_address(peer: str = "") -> str:
         # sshd: client, its port, the address that it came to, port.
         ssh = os.environ.get("SSH_CONNECTION", "").split()
         up_first = sorted(addresses(), key=lambda each: not each["up"])
-        every = (str(each["address"]) for each in up_first)
-        outside = (each for each in every if ":" not in each and not each.startswith("127."))
+        every = (str(each["address"]) for each in up_first if ":" not in each["address"])
+        outside = (each for each in every if not each.startswith("127."))
         return ssh[2] if len(ssh) == 4 else next(outside, LOOPBACK)
 
 

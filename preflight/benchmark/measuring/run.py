@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -284,7 +285,8 @@ class Measuring:
                 )
                 for number, (op, each) in enumerate(steps):
                     speed = rates[-1].bytes_per_second if rates else math.inf
-                    if 2 * each > speed * self._left_seconds:  # it is moved twice
+                    last = min(most, self._wait_seconds - PATIENCE_SECONDS)
+                    if 2 * each > speed * last:  # it is moved twice
                         slow = f"at {rate_text(speed)} --budget is over before"
                         notes.append(f"{op} of {format_bytes(each)} was not measured: {slow}")
                         break
@@ -549,10 +551,9 @@ def _free_bytes() -> dict[tuple[int, int | None], int]:
     root = Root()
     nodes: tuple[int | None, ...] = memory_nodes(root)
     nodes = nodes if len(nodes) > 1 else (None,)
-    sizes = {}
-    for numa in nodes:
-        watch = MemoryWatch(root, () if numa is None else (numa,), UNREAD_ROOM_BYTES)
-        sizes[0, numa] = max(0, watch.room().bytes)
+    rooms = partial(MemoryWatch, root, unread_bytes=UNREAD_ROOM_BYTES)
+    watches = {numa: rooms(() if numa is None else (numa,)) for numa in nodes}
+    sizes = {(0, numa): max(0, watch.room().bytes) for numa, watch in watches.items()}
     pools = read_hugetlb(root, Unknown("not asked")).pools
     for size, counts in sorted({} if isinstance(pools, Unknown) else pools.items()):
         for numa in nodes:
