@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from checks.framework.finding import Consequence
@@ -350,3 +350,40 @@ def test_pages_of_several_nodes_have_a_row_of_their_own(
     assert pool["nodes"] == []
     (row,) = pool["node_groups"]
     assert (row["nodes"], row["need_pages"], row["available_pages"]) == ([0, 2], 512, 2000)
+
+
+FAMILIES = """
+    Qwen/Qwen3-32B Qwen/Qwen3-14B deepseek-ai/DeepSeek-V3 deepseek-ai/DeepSeek-V3.2 zai-org/GLM-4.7
+    zai-org/GLM-5.2-FP8 openai/gpt-oss-120b Qwen/Qwen3-Next-80B-A3B-Instruct
+    XiaomiMiMo/MiMo-V2-Flash
+""".split()
+OF_PATH = "--speculative-draft-model-path Qwen/Qwen3-8B --speculative-algorithm"
+DRAFTS = ["", "EAGLE", "NEXTN", "FROZEN_KV_MTP", "NGRAM"]
+DRAFTS = [f"--speculative-algorithm {name}" if name else "" for name in DRAFTS]
+DRAFTS += [f"{OF_PATH} {name}" for name in ("EAGLE", "EAGLE3", "STANDALONE", "DFLASH")]
+RATIOS = ["", *(f"--hicache-ratio {ratio}" for ratio in ("0", "1e-9", "0.5", "1.0", "2"))]
+TOKENS = ["", "--max-total-tokens 0", "--max-total-tokens 63", "--mem-fraction-static 0.3"]
+RELEASES = ["0.5.2", *(f"0.5.{minor}" for minor in range(4, 24))]
+
+
+@given(
+    st.sampled_from(FAMILIES),
+    st.sampled_from(DRAFTS),
+    st.sampled_from([*RATIOS, *RATIOS, "--hicache-size 20"]),
+    st.sampled_from(TOKENS),
+    st.sampled_from(RELEASES),
+    st.sampled_from([16, 80, 180]),
+)
+@example("Qwen/Qwen3-32B", f"{OF_PATH} EAGLE3", "", "", "0.5.22", 80)
+@example("deepseek-ai/DeepSeek-V3", "--speculative-algorithm EAGLE", RATIOS[-1], "", "0.5.13", 180)
+def test_a_draft_is_sized_with_each_ratio_in_each_release(
+    model: str, draft: str, asked: str, tokens: str, release: str, gib: int
+) -> None:
+    """Where it may be that the GPU has no token left, the least is a bound like another."""
+    line = f"{SERVER} --model-path {model} {draft} {asked} {tokens}"
+    options = LaunchOptions(sglang_version=release, gpu_bytes=gib * GIB)
+    sizing = size(Path("/nowhere"), line, options=options)
+    assert sizing.exit_code in (0, 1, 2, 3)
+    (memory,) = sizing.inputs.memory.values()
+    if not isinstance(memory.most_pools_bytes, Unknown):
+        assert sum(memory.least_pools_bytes) <= sum(memory.most_pools_bytes)
