@@ -435,9 +435,8 @@ def _judge_room(spot: Spot, target: Target, facts: HugetlbFacts, sizes: str) -> 
             return finding
     if missing * page <= free_bytes:
         text = "memory is in pieces: a reservation now may get fewer pages than it asks for"
-        advice = (
-            "drop caches and compact memory first, and read the pool back; else reserve at boot"
-        )
+        advice = "drop caches and compact memory, set the pool again and read it back; else "
+        advice += "reserve at boot"
         wanted = (("vm.drop_caches", "3"), ("vm.compact_memory", "1"))
         settings = tuple(Setting(Kind.SYSCTL, name, value) for name, value in wanted)
         return finding.warned(text, advice, settings)

@@ -241,9 +241,10 @@ def _judge_name(service: Service, answer: ServiceAnswer | None, network: Network
     mine = {entry.address: entry for entry in finding.require(network.addresses)}
     if first not in mine:
         here = ", ".join(at for at, entry in mine.items() if entry.up and not is_loopback(at))
+        named = f" ({here})" if here else ""
         foreign = judged.failed(
             "no interface here has this address: peers reach another host, or none",
-            f"advertise an address of this host, on the network of its peers ({here})",
+            f"advertise an address of this host, on the network of its peers{named}",
         )
         return _ends_where_it_binds(foreign, service)
     if not mine[first].up:

@@ -72,8 +72,21 @@ def _judge_looked_up(rdma: RdmaFacts, use: RdmaUse, processes: list[ProcessNeeds
     named = passed(who).require(use.devices)
     finding = passed(who, join_names(there) or "no RDMA device", join_names(named), use.origin)
     gone = ", ".join(name for name in named if name not in there)
-    advice = f"name devices of this host in {use.origin}: {', '.join(there)}"
+    advice = _names_advice(rdma, use.origin, there)
     return _fail(finding, gone, advice) if gone else finding
+
+
+def _names_advice(rdma: RdmaFacts, where: str, good: list[str]) -> str:
+    """Return the advice on a name that no device here has.
+
+    Args:
+        good: The devices that would do.
+    """
+    if good:
+        return f"name devices of this host in {where}: {', '.join(good)}"
+    if rdma.present and all(nic.driver == EFA for nic in rdma.present):
+        return _GO_BY_EFA
+    return "make the devices visible here (host's driver, container's /dev/infiniband)"
 
 
 def _fail(finding: Finding, gone: str, advice: str, settings: tuple[Setting, ...] = ()) -> Finding:
@@ -107,10 +120,9 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
     if len(left) == len(named):
         return finding
     gone = ", ".join(name for name in named if name not in there)
-    good = [nic.name for nic in rdma.present if reach_problem(nic) is None]
-    advice = f"name devices of this host in {devices.how}: {', '.join(good)}"
-    if not good:
-        advice = "make the devices visible here (host's driver, container's /dev/infiniband)"
+    reached = (nic for nic in rdma.present if reach_problem(nic) is None)
+    good = [nic.name for nic in reached if nic.driver != EFA]
+    advice = _names_advice(rdma, devices.how, good)
     settings = names_setting(use, left or good)
     if _looks_up_all(process):
         return _fail(finding, gone, advice, settings)

@@ -152,7 +152,7 @@ def apply_plan(
         return 0
     forbidden = [s for s in steps.steps if not machine.writer.may_write(s.kind, s.path)]
     if forbidden:
-        return _leave_to_root(forbidden, argv, plan.context, consent, account)
+        return _leave_to_root(steps.steps, forbidden, argv, plan.context, consent, account)
     if not _confirmed(consent, f"Make {_count(steps.steps)}?", account):
         return exit_codes.WARN
     return _make_and_report(steps.steps, machine, consent, account)
@@ -275,24 +275,25 @@ def _count(changes: Sequence[object]) -> str:
 
 
 def _leave_to_root(
+    steps: tuple[ApplyStep, ...],
     forbidden: list[ApplyStep],
     argv: Sequence[str],
     context: Context,
     consent: Consent,
     account: Account,
 ) -> int:
-    """Print the changes that this user may not make as commands for one who may; return the exit
-    code.
+    """Print all changes as commands, as none is made; return the exit code.
 
     Args:
+        forbidden: Those that this user may not make.
         argv: The launch, for the command of ``apply --persist``.
     """
     places = ", ".join(step.path for step in forbidden)
     _refused([f"not permitted to write {places}"], exit_codes.NOT_PERMITTED, account)
-    values = [Setting(Kind.SYSFS, s.path, s.wanted) for s in forbidden if s.kind == "value"]
+    values = [Setting(Kind.SYSFS, s.path, s.wanted) for s in steps if s.kind == "value"]
     for command_line in commands(values, context):
         say(command_line, err=consent.as_json)
-    if any(step.kind != "value" for step in forbidden):
+    if any(step.kind != "value" for step in steps):
         command = ("mooncake-preflight", "apply", "--persist", *argv)
         say(comment(f"as root: {line(command)}"), err=consent.as_json)
     return exit_codes.NOT_PERMITTED

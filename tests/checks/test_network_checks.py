@@ -143,6 +143,16 @@ def test_the_name_that_peers_connect_to(
     assert [finding.status for finding in found] == [expected]
 
 
+def test_a_host_without_a_network_is_told_of_no_address_in_empty_brackets(tmp_path: Path) -> None:
+    calls = {"network.addresses": ADDRESSES[:1], "services.resolve gpu1": ["10.0.0.2"]}
+    (tmp_path / "calls.json").write_text(json.dumps(calls))
+    needs = _advertising("gpu1")
+    facts = facts_of(tmp_path, "network", "services", needs=needs)
+    (found,) = findings(facts, needs, "network.advertised-address")
+    assert found.status is Status.FAIL
+    assert "()" not in found.advice
+
+
 def test_the_addresses_of_this_machine_hold_its_loopback() -> None:
     addresses = facts_of("/", "network").network.addresses
     assert not isinstance(addresses, Unknown)

@@ -440,13 +440,14 @@ def test_exclusive_devices_are_not_seen_from_a_network_of_its_own(
 
 def test_efa_devices_are_told_of_the_wheel_that_speaks_with_them() -> None:
     """On those hosts every other device is one of EFA's too: "name the others" is no way out."""
-    judge_one = next(one for check, one in device_checks.CHECKS.checks if "node-type" in check.id)
     here = facts_of(FakeHost((RXE0, RXE1)))
 
-    def judged(*drivers: str) -> Finding:
+    def judged(*drivers: str, check: str = "node-type", names: tuple[str, ...] = ()) -> Finding:
+        judge_one = next(one for each, one in device_checks.CHECKS.checks if check in each.id)
         pairs = zip(here.present, drivers, strict=True)
         nics = tuple(nic._replace(driver=driver) for nic, driver in pairs)
-        return next(iter(judge_one(Facts({"rdma": here._replace(nics=nics)}), asking())))
+        needs = asking({}, *names)
+        return next(iter(judge_one(Facts({"rdma": here._replace(nics=nics)}), needs)))
 
     alone = judged("efa", "efa")
     assert alone.status is FAIL
@@ -454,6 +455,11 @@ def test_efa_devices_are_told_of_the_wheel_that_speaks_with_them() -> None:
     assert "0.5.13" in alone.advice
     assert "other devices" not in alone.advice
     assert "other devices" in judged("efa", "mlx5_core").advice
+    missing = judged("efa", "efa", check="device-missing", names=("mlx5_0",))
+    assert "mooncake-transfer-engine-efa" in missing.advice
+    assert "visible" not in missing.advice
+    one = judged("efa", "mlx5_core", check="device-missing", names=("mlx5_0",))
+    assert one.advice.endswith(": rxe1")
 
 
 @each_row(

@@ -409,14 +409,23 @@ def test_a_host_that_hides_what_decides_is_left_as_it_is(
     assert (here.written, here.entries) == ([], [])
 
 
-def test_who_may_not_write_gets_the_commands(here: Ground) -> None:
+@pytest.mark.parametrize("read_only", ["/", "/proc/sys/", "/sys/"])
+def test_who_may_not_write_gets_the_commands(here: Ground, read_only: str) -> None:
+    """All of them, as none is made: of a read-only /proc/sys those of /sys too."""
+
     class Forbidden(Kernel):
         def may_write(self, kind: str, path: str) -> bool:
-            return False
+            return not path.startswith(read_only)
 
     here.on = here.on._replace(writer=Forbidden(here.host))
     assert here.apply() == exit_codes.NOT_PERMITTED
-    assert f"echo 20 > {NODE.format(1)}" in here.said()
+    said = here.said()
+    for pages, path in (("20", NODE.format(1)), ("262144", MAPS)):
+        assert f"echo {pages} > {path}" in said
+    refused = next(line for line in said.splitlines() if "not permitted to write" in line)
+    assert [path in refused for path in (NODE.format(1), MAPS)] == [
+        path.startswith(read_only) for path in (NODE.format(1), MAPS)
+    ]
     assert here.written == []
 
 
