@@ -69,8 +69,11 @@ class MooncakeRelease(NamedTuple):
     )
     locks_offload_folder: bool = False
     # What a heartbeat leaves over, less than a bucket, never reaches SSD (file_storage.cpp
-    # OffloadObjects; Mooncake #3006).
+    # OffloadObjects; Mooncake #3006). Later it waits for more, or is written with
+    # MOONCAKE_OFFLOAD_FLUSH_PARTIAL_BUCKETS (#3009).
     forgets_carried_objects: bool = False
+    flushes_buckets: bool = False
+    passes_offload_limit: bool = False  # MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES is not kept
     tenants: bool = False  # setup takes tenant_id
     eviction_watermark: float = 1.0  # the part of the pool above which the master evicts
     eviction_ratio: float = 0.1  # the part of all objects that it evicts at once
@@ -129,6 +132,7 @@ _CHANGES = (
         ranks_gids=True,
         service_reads_units=True,
         forgets_carried_objects=True,
+        passes_offload_limit=True,
         together=frozenset("0.3.12 0.3.12.post1".split()),
     ),
     # A client 0.3.14 was not tried with an older master.
@@ -151,6 +155,8 @@ _CHANGES = (
         registers_whole_pool=True,
         registrations_end_on_pages=True,
         locks_offload_folder=True,
+        forgets_carried_objects=False,
+        flushes_buckets=True,
     ),
 )
 # What of an answer follows from a release's row, for one that has no row yet.

@@ -350,7 +350,8 @@ def _server_share(
         client = None  # nothing to attach a storage backend to
     clients: list[StoreClient | None] = []
     for rank in range(ranks.here):
-        rank_folder = f"rank {rank}" if host.sglang.rank_offload_folders else ""
+        own_folders = host.sglang.rank_offload_folders
+        rank_folder = ranks.offload_folder(rank, server.links) if own_folders else ""
         placed_client = client and host.nics.place(process, client, ranks.store_rank(rank))
         clients.append(
             placed_client and with_offload(placed_client, process, host.mooncake, rank_folder)

@@ -72,10 +72,11 @@ def started_client(
     environment: Mapping[str, str] = QUICK,
     standalone: str = "",
     log: IO[str] | int = subprocess.DEVNULL,
+    shared: str = "",
 ) -> Iterator[subprocess.Popen[str]]:
     """A client that gives its segment until the end of the block. standalone: the mooncake_client
-    that it asks instead, as SGLang's setup_dummy."""
-    with TemporaryDirectory() as folder:
+    that it asks instead, as SGLang's setup_dummy. shared: its folder; "" for one of its own."""
+    with TemporaryDirectory() as own:
         started = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("tier_worker.py"))],
             env=store.wheel.environment(environment),
@@ -87,7 +88,7 @@ def started_client(
         order = {
             "master": store.address,
             "port": free_port(),
-            "folder": folder,
+            "folder": shared or own,
             "ssd": ssd,
             "segment": segment,
             "steps": steps,
@@ -148,6 +149,55 @@ def test_small_buckets_keep_nearly_all_at_each_rate_and_0_3_11_too() -> None:
     *seen, (old, _) = all_on_ssd([*small, ("0.3.11.post1", 7, BUCKET)])
     assert [written for written, _ in seen] == [sum(counts) for _, counts in seen]
     assert old > 0.8 * 16 * 7
+
+
+@pytest.mark.parametrize(
+    ("more", "slow", "quick"),
+    [({}, 0, 500), ({"MOONCAKE_OFFLOAD_FLUSH_PARTIAL_BUCKETS": "1"}, 30, 600)],
+)
+def test_0_3_14_writes_the_last_bucket_if_it_is_asked_to(
+    more: dict[str, str], slow: int, quick: int
+) -> None:
+    """Of 30 objects that fill no bucket, and of 600, of which 100 fill no second one."""
+    for count, least in ((30, slow), (600, quick)):
+        with master("0.3.14") as store:
+            steps: Steps = [["put", 0, count, 32 << 10, 60], ["wait", 4], ["disk"]]
+            put, disk = client(store, steps, environment={SECONDS: "1", **more})
+        assert (put["taken"], disk // (32 << 10)) == (count, least)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_clients_of_one_folder_read_each_others_data(own: bool) -> None:
+    """So do SGLang's replicas, whose folders have one name; the remedy is a folder for each.
+
+    Where buckets lie there already both go on with the next number. Else a number begins with the
+    time: two that start a second apart did not meet."""
+    with master("0.3.13.post1", "--default_kv_lease_ttl=100") as store, TemporaryDirectory() as one:
+        client(store, [["put", 1000, 20, 256 << 10, 50], ["wait", 3]], shared=one)
+
+        def wrong(first: int) -> int:
+            # Both are there before either puts, and until both have read.
+            put, read = ["put", first, 400, 256 << 10, 100], ["wrong", 0, 800]
+            steps: Steps = [["wait", 3], put, ["wait", 4], read, ["wait", 3]]
+            return int(client(store, steps, shared="" if own else one)[-1])
+
+        with ThreadPoolExecutor(2) as pool:
+            found = sum(pool.map(wrong, (0, 400)))
+    assert (found == 0) == own
+
+
+def test_0_3_14_refuses_the_second_client_of_a_folder() -> None:
+    with (
+        master("0.3.14") as store,
+        TemporaryDirectory() as one,
+        TemporaryFile("w+") as log,
+        started_client(store, shared=one) as first,
+    ):
+        assert answer(first) == []
+        with started_client(store, shared=one, log=log) as second:
+            assert second.wait(30) != 0
+        log.seek(0)
+        assert "AssertionError: -1101" in log.read()
 
 
 @pytest.mark.parametrize("bucket", [pytest.param(1, marks=at_length), BUCKET])

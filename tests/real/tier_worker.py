@@ -17,13 +17,18 @@ def on_disk(folder: str) -> int:
     return sum(os.path.getsize(one) for one in files)
 
 
+def content(number: int) -> bytes:
+    """What the object of a number begins with, and no other object has."""
+    return b"%016d" % number
+
+
 def put(store: Any, first: int, count: int, size: int, a_second: float) -> dict[str, Any]:
     """Put ``count`` objects at a rate, and say how many were taken and the last refusal."""
-    data, taken, refusal, began = os.urandom(size), 0, 0, time.monotonic()
+    data, taken, refusal, began = os.urandom(size - 16), 0, 0, time.monotonic()
     for at in range(count):
         if a_second:
             time.sleep(max(0.0, began + at / a_second - time.monotonic()))
-        code = store.put(f"k{first + at}", data)
+        code = store.put(f"k{first + at}", content(first + at) + data)
         taken, refusal = taken + (code == 0), code or refusal
     return {"taken": taken, "refusal": refusal, "seconds": time.monotonic() - began}
 
@@ -34,6 +39,12 @@ def present(store: Any, first: int, count: int) -> int:
 
 def read(store: Any, first: int, count: int) -> int:
     return sum(len(store.get(f"k{first + at}")) > 0 for at in range(count))
+
+
+def wrong(store: Any, first: int, count: int) -> int:
+    """Objects that are read, and have other data than was put."""
+    read = [(number, store.get(f"k{number}")) for number in range(first, first + count)]
+    return sum(bool(data) and data[:16] != content(number) for number, data in read)
 
 
 def in_memory(store: Any, first: int, count: int) -> list[list[int]]:
@@ -71,7 +82,9 @@ def main() -> None:
             said.append(on_disk(folder))
         else:
             said.append(
-                {"present": present, "read": read, "where": in_memory}[verb](store, *numbers)
+                {"present": present, "read": read, "where": in_memory, "wrong": wrong}[verb](
+                    store, *numbers
+                )
             )
     print("\nsaid " + json.dumps(said), flush=True)
     for _ in sys.stdin:  # it gives its segment until its input ends

@@ -397,8 +397,8 @@ def _objects(sized: Sized, root: Root) -> PageObjects | Unknown:
         servers = deployments(sized.sizing.inputs, sized.options, root, Cluster())
     except UsageError as error:
         return Unknown(str(error))
-    request = servers[0].request
-    return request if isinstance(request, Unknown) else page_objects(request)
+    request, links = servers[0].request, servers[0].server.links
+    return request if isinstance(request, Unknown) else page_objects(request, links)
 
 
 def _starts(sized: Sized) -> tuple[ProcessStart, ...] | Unknown:

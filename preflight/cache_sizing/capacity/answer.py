@@ -41,11 +41,7 @@ from preflight.cache_sizing.capacity.workload import MultiTurnWorkload, Workload
 from preflight.command_inputs.host_source import open_host, size_within
 from preflight.command_inputs.launch_words import LaunchWords
 from preflight.engines.programs.mooncake_flags import is_on
-from preflight.launch_problems.rules.tier_use import (
-    BUCKET_BYTES,
-    lossy_bucket,
-    part_that_reaches_ssd,
-)
+from preflight.launch_problems.rules.tier_use import lossy_bucket, part_that_reaches_ssd
 from preflight.needs.chosen_releases import choose_mooncake
 from preflight.needs.launch_sizing import LaunchInputs, first_failure
 from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind
@@ -82,9 +78,9 @@ def ssd_stream(
     """
     buckets = [(process.name, lossy_bucket(process, mooncake)) for process in processes]
     clients = sum(counts.get(name, 1) for name, bucket in buckets if bucket)
-    for keys, seconds in [bucket for _, bucket in buckets if bucket][:1]:
-        bucket = min(keys, BUCKET_BYTES * len(objects.whole) // sum(objects.whole)) * clients
-        fill_rate = int(bucket / seconds / len(objects.whole) * objects.page_tokens)
+    for each in [bucket for _, bucket in buckets if bucket][:1]:
+        fills = min(each.keys, each.bytes * len(objects.whole) // sum(objects.whole)) * clients
+        fill_rate = max(1, int(fills / each.seconds / len(objects.whole) * objects.page_tokens))
         return SsdStream(fill_rate, objects.token_bytes)
     return SsdStream(0, objects.token_bytes)
 
@@ -319,8 +315,11 @@ def _server(
 ) -> ServerCapacity:
     """Compute one server's tiers and notes, and each round of the workload if that is known."""
     pool_request = deployment.request
-    objects: PageObjects | Unknown
-    objects = pool_request if isinstance(pool_request, Unknown) else page_objects(pool_request)
+    objects: PageObjects | Unknown = (
+        pool_request
+        if isinstance(pool_request, Unknown)
+        else page_objects(pool_request, deployment.server.links)
+    )
     l3 = pool_tier(deployment, objects, store.segments, store.eviction)
     disk, ssd = None, None
     if l3 is not None:

@@ -86,9 +86,14 @@ class PageObjects(NamedTuple):
 
 
 @or_unknown
-def page_objects(request: PoolRequest) -> PageObjects:
+def page_objects(request: PoolRequest, links: bool = False) -> PageObjects:
     """Return the sizes of the objects that the store keeps for one page; Unknown if the model is
     not known, or no layer keeps every token.
+
+    Args:
+        request: What the server's pools ask for.
+        links: The linker stores pages of the GPU: K and V of a rank are one object
+            (``DevicePoolEntry``, SGLang 0.5.20 to 0.5.23).
     """
     geometry = model_of(request)
     whole: list[int] = []
@@ -99,10 +104,11 @@ def page_objects(request: PoolRequest) -> PageObjects:
             whole += [page * row.parts[0], page * row.index_per_layer * row.index_layers]
         else:
             writers = request.attention_ranks
-            whole += [page * size for size in _halves(row.parts)] * writers
-            beside += [page * size for size in _halves(row.sliding_parts)] * writers
+            for sizes, parts in ((whole, row.parts), (beside, row.sliding_parts)):
+                split = (sum(parts),) if links else _halves(parts)
+                sizes += [page * size for size in split] * writers
     if request.draft is not None:
-        beside += require(page_objects(request.of_draft())).whole
+        beside += require(page_objects(request.of_draft(), links)).whole
     kept = tuple(size for size in whole if size)
     if not kept:
         raise UnknownFactError(Unknown(f"{geometry.name}: no layer of it keeps every token"))
@@ -492,7 +498,7 @@ def segments(inputs: LaunchInputs, cluster: Cluster) -> tuple[Segments, ...]:
         if process.server is not None:
             ranks = require(server_ranks(process.server))
             pools = inputs.memory.get(process.number)
-            if pools is not None and pools.most_pools_bytes == ():
+            if not process.server.links and pools is not None and pools.most_pools_bytes == ():
                 continue  # nothing to attach a storage backend to
             count = ranks.tp * ranks.pp * ranks.replicas
             count *= instances(cluster, ranks.nnodes, process)

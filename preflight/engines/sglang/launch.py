@@ -219,8 +219,18 @@ class Ranks(NamedTuple):
 
         Mooncake's store looks up a list of devices by it (mooncake_store.py).
         """
-        tp_rank = self._model_rank(index) % self.tp
-        return tp_rank % max(1, self.tp // self.attention_dp)
+        return self._model_rank(index) % self.tp % max(1, self.tp // self.attention_dp)
+
+    def offload_folder(self, index: int, links: bool) -> str:
+        """Return the last part of the SSD folder of this host's ``index``-th process; processes
+        with equal parts share a folder.
+
+        SGLang 0.5.21 to 0.5.23 (mooncake_store.py) puts the numbers of the attention group, the
+        rank in it and the stage behind the path. Replicas have equal numbers. For a linker
+        (``links``) the group is always 0 (mooncake_direct_linker.py).
+        """
+        group = self._model_rank(index) % self.tp // max(1, self.tp // self.attention_dp)
+        return f"rank_{0 if links else group}_{self.store_rank(index)}_{self.stage(index)}"
 
 
 @or_unknown

@@ -10,7 +10,12 @@ from checks.framework.units import GIB, format_bytes
 from checks.framework.unknown import Unknown, require
 from checks.framework.written_numbers import leading_integer
 from checks.releases.sglang import DraftPool, Indexer
-from preflight.engines.sglang.launch import l2_gigabytes, own_allocator, plain_environment
+from preflight.engines.sglang.launch import (
+    l2_gigabytes,
+    own_allocator,
+    plain_environment,
+    server_ranks,
+)
 from preflight.engines.sglang.model_geometry import AttentionKind
 from preflight.engines.sglang.pools import ServerMemory
 from preflight.engines.sglang.server import SglangServer
@@ -60,18 +65,27 @@ def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Match]:
 
 @RULES.memory("offload-folder-shared")
 def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[Match]:
-    """Yield a finding if several ranks offload to one folder, as they do before SGLang 0.5.21."""
-    store, tp = server.store, require(server.number("tp_size"))
-    if store is None or versions.sglang.rank_offload_folders:
+    """Yield a finding if ranks offload to one folder: those of a server before SGLang 0.5.21, and
+    in any release those of replicas, and of a linker's attention groups.
+    """
+    store, ranks = server.store, require(server_ranks(server))
+    folders = {ranks.offload_folder(rank, server.links) for rank in range(ranks.here)}
+    newer, apart = versions.sglang.rank_offload_folders, len(folders) == ranks.here
+    if store is None or ranks.here == 1 or (newer and apart):
         return
-    path, ranks = store.value("ssd_offload_path"), tp * require(server.number("pp_size"))
-    if store.value("enable_ssd_offload") is True and isinstance(path, str) and ranks > 1:
-        where = store.settings["enable_ssd_offload"].origin
+    path, where = store.value("ssd_offload_path"), store.settings["enable_ssd_offload"].origin
+    if store.value("enable_ssd_offload") is True and isinstance(path, str):
+        way = "take SGLang 0.5.21 or newer, or " if apart else ""
+        if ranks.replicas > 1 and (newer or ranks.here == ranks.replicas):
+            dp = server.arguments.settings["dp_size"].origin
+            way = f"in place of {ranks.replicas} replicas ({dp}) start as many servers, each with "
+            way += "an ssd_offload_path of its own, or "
         edit = (
-            f"take SGLang 0.5.21 or newer, or switch enable_ssd_offload off ({where}) and let one "
-            "mooncake_client --enable_offload=true have the segment and the SSD of this host"
+            f"{way}switch enable_ssd_offload off ({where}) and let one mooncake_client "
+            "--enable_offload=true have the segment and the SSD of this host"
         )
-        yield Match(f"{ranks} ranks offload to {path}", None, edit)
+        number = f"{len(folders)} folders of {path}" if newer and len(folders) > 1 else path
+        yield Match(f"{ranks.here} ranks offload to {number}", None, edit)
 
 
 @RULES.memory("gate-blind-to-hugepages")

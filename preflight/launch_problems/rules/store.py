@@ -388,11 +388,8 @@ def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[M
 def tcp_takes_rdma(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if the protocol is tcp, but SGLang's own engine may use RDMA devices."""
     store, word = server.store, server.environment.get("MOONCAKE_PROTOCOL")
-    backend = server.value("disaggregation_transfer_backend")
-    transfers = server.mode in ("prefill", "decode") and backend == "mooncake"
-    # maybe_init_shared_mooncake_transfer_engine starts none for a linker.
-    shared = store is not None and not server.links and _offers_engine(server)
-    if "MC_FORCE_TCP" in server.environment or not (transfers or shared):
+    shared = store is not None and _offers_engine(server)
+    if "MC_FORCE_TCP" in server.environment or not (_transfers(server) or shared):
         return
     if store and store.value("protocol") == "tcp":
         yield Match(f"protocol is tcp ({store.settings['protocol'].origin})")
@@ -418,8 +415,19 @@ def _place_of(store: StoreConfig, key: str) -> str:
     return KEYS[key].variable if store.source is Source.ENVIRONMENT else f"{key} beside its others"
 
 
+def _transfers(server: SglangServer) -> bool:
+    """Return whether Mooncake's engine moves KV cache between prefill and decode."""
+    backend = server.value("disaggregation_transfer_backend")
+    return server.mode in ("prefill", "decode") and backend == "mooncake"
+
+
 def _offers_engine(server: SglangServer) -> bool:
-    """Return whether SGLang offers its transfer engine to the store."""
+    """Return whether SGLang offers its transfer engine to the store.
+
+    For a linker alone it makes none (``maybe_init_shared_mooncake_transfer_engine``).
+    """
+    if server.links and not _transfers(server):
+        return False
     reuse = server.environment.get("SGLANG_HICACHE_MOONCAKE_REUSE_TE")
     return reuse is None or reuse.text.lower() not in ("0", "false", "no", "n")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from checks.framework.units import MIB, format_bytes
 from checks.framework.unknown import Unknown, require
 from checks.releases.mooncake import MooncakeRelease
+from checks.releases.sglang import sglang_release
 from preflight.engines.programs.mooncake_flags import flags_of, is_on, read_flags, value_of
 from preflight.engines.programs.mooncake_variables import RATIOS, Reader, read_number, read_ratio
 from preflight.engines.programs.store_config import Source, StoreConfig
@@ -14,6 +17,7 @@ from preflight.engines.programs.store_processes import offload_folder
 from preflight.engines.sglang.host_pool_records import HostPools
 from preflight.engines.sglang.host_pools import host_pools
 from preflight.engines.sglang.launch import (
+    Ranks,
     configured_segment,
     hashes_pairs,
     l2_gigabytes,
@@ -34,20 +38,33 @@ _SWITCHES = {
 }
 _PATH = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"
 # storage_backend.h: how much a bucket takes; file_storage.h: how often one is written.
-BUCKET_KEYS, BUCKET_BYTES, HEARTBEAT_SECONDS = 500, 256 << 20, 10
-_KEYS = "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT"
-_HEARTBEAT = "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS"
+_BUCKET = {
+    "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT": 500,
+    "MOONCAKE_OFFLOAD_BUCKET_SIZE_LIMIT_BYTES": 256 * MIB,
+    "MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": 10,
+}
 _BACKEND = "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR"
 _LIMIT = "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES"
+_FLUSH = "MOONCAKE_OFFLOAD_FLUSH_PARTIAL_BUCKETS"
 QUOTA = "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE"
 NO_QUOTA = 0, ""
-# A bucket that fills at fewer objects a second is one that nearly any service fills.
-_FEW_KEYS_A_SECOND = 5.0
 # A lease of less than a second was meant in seconds: the shortest default is 5,000 ms.
 _SHORT_LEASE_MS = 1000
 _TIMEOUTS = ("prefetch_timeout_base", "prefetch_timeout_per_ki_token", "prefetch_timeout_max")
 # What `setup_dummy` is not given (mooncake_store.py); its mooncake_client has its own.
 _OF_STANDALONE_CLIENT = ("tenant_id", "enable_ssd_offload", "device_name", "global_segment_size")
+
+
+class Bucket(NamedTuple):
+    """The most objects and bytes of a bucket, and the seconds between two heartbeats."""
+
+    keys: int
+    bytes: int
+    seconds: int
+
+    @property
+    def limits(self) -> str:
+        return f"a bucket takes {self.keys} objects or {format_bytes(self.bytes)}"
 
 
 @RULES.released("ssd-bucket-lost")
@@ -58,19 +75,22 @@ def ssd_bucket_lost(
     if they come slowly.
     """
     for process in processes:
-        bucket = lossy_bucket(process, mooncake)
-        if bucket is None:
-            continue
-        keys, seconds = bucket
-        rate = f"{keys / seconds:g} objects and {BUCKET_BYTES / seconds / 2**20:.3g} MiB a second"
-        page = process.server.value("page_size") if process.server is not None else None
-        if isinstance(page, int):
-            tokens = keys * page // 2 // seconds  # an object for K and one for V of each page
-            pages = f"with two objects a page of {page} tokens"
-            rate += f" ({pages}: some {tokens} new tokens a second)"
-        text = f"{process.name}: of what comes at less than {rate} at most half reaches SSD"
-        limits = f"{keys} objects or {BUCKET_BYTES >> 20} MiB, a heartbeat {seconds} s"
-        yield Match(f"{text}: a bucket takes {limits}")
+        if bucket := lossy_bucket(process, mooncake):
+            each, text = bucket.seconds, f"{process.name}: of what comes at less than"
+            rate = f"{bucket.keys / each:g} objects and {bucket.bytes / each / MIB:.3g} MiB"
+            limits = f"{bucket.limits}, a heartbeat {each} s; capacity says it in new tokens"
+            yield Match(f"{text} {rate} a second at most half reaches SSD: {limits}")
+
+
+@RULES.released("ssd-bucket-waits")
+def ssd_bucket_waits(
+    processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
+) -> Iterator[Match]:
+    """Yield a finding for each process whose objects wait in memory until they fill a bucket."""
+    for process in processes if mooncake.flushes_buckets else ():
+        bucket = _bucket(process)
+        if bucket is not None and _FLUSH not in process.command.environment:
+            yield Match(f"{process.name}: {bucket.limits}", process.command.origin)
 
 
 @RULES.released("ssd-limit-passed")
@@ -92,7 +112,7 @@ def bucket_quota(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int
         None if no quota is needed: Mooncake keeps the size limit, or the process does not write
         buckets.
     """
-    if not mooncake.forgets_carried_objects or not _writes_buckets(process):  # the same release
+    if not mooncake.passes_offload_limit or not _writes_buckets(process):
         return None
     return _quota(process)
 
@@ -116,25 +136,26 @@ def _writes_buckets(process: LaunchProcess) -> bool:
     return backend is None or backend.text == "bucket_storage_backend"
 
 
-def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> tuple[int, int] | None:
-    """Return (objects of a bucket, seconds of a heartbeat) of a process that loses objects on their
-    way to SSD.
+def lossy_bucket(process: LaunchProcess, mooncake: MooncakeRelease) -> Bucket | None:
+    """Return the bucket of a process that loses objects on their way to SSD; None if it loses
+    none.
+    """
+    return _bucket(process) if mooncake.forgets_carried_objects else None
 
-    Returns:
-        None if nothing is lost, or only if fewer than 5 objects arrive a second.
+
+def _bucket(process: LaunchProcess) -> Bucket | None:
+    """Return the bucket that a process fills before it writes to SSD; None if it writes no buckets,
+    or each object by itself.
     """
     environment = process.command.environment
-    keys, seconds = (
-        default
-        if name not in environment
-        else read_number(Reader.WHOLE, environment[name].text).value
-        for name, default in ((_KEYS, BUCKET_KEYS), (_HEARTBEAT, HEARTBEAT_SECONDS))
-    )
-    loses = mooncake.forgets_carried_objects and _writes_buckets(process)
-    offloads = loses and uses_offload(process) is True
-    if not offloads or not keys or not seconds or keys / seconds < _FEW_KEYS_A_SECOND:
+    if not _writes_buckets(process) or uses_offload(process) is not True:
         return None
-    return keys, seconds
+    read = (
+        read_number(Reader.WHOLE, environment[name].text).value if name in environment else default
+        for name, default in _BUCKET.items()
+    )
+    bucket = Bucket(*(value or 0 for value in read))
+    return bucket if min(bucket) > 0 and bucket.keys > 1 else None
 
 
 def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
@@ -444,6 +465,8 @@ def offload_switch_misplaced(process: LaunchProcess) -> Iterator[Match]:
 def _switch_on(process: LaunchProcess) -> str:
     """Return the edit, as a sentence, that switches SSD offload on for a process."""
     variable = _SWITCHES.get(process.kind)
+    if process.consumer is not None:  # its embedded client has no switch
+        return "run mooncake_client --enable_offload=true beside it, with the segment and this path"
     how = "give --enable_offload=true" if variable is None else f"export {variable}=1"
     return f"{at(process.command.origin)} {how}"
 
@@ -489,27 +512,28 @@ def offload_path_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match
 @OFFLOAD.launch("offload-folder-default")
 def offload_folder_default(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for offload in _offloads(processes):
-        if not offload.rank_folders and offload.ranks > 1:
-            text = f"{offload.ranks} ranks of {offload.process.name} offload to {offload.folder}"
-            yield Match(text, offload.process.command.origin)
+        if not offload.named and len(offload.folders) > 1:
+            ranks = f"{len(offload.folders)} ranks of {offload.process.name}"
+            yield Match(f"{ranks} offload to {offload.folder}", offload.process.command.origin)
 
 
 @OFFLOAD.launch("offload-folder-common")
 def offload_folder_common(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
-    """Yield a finding for each process that offloads to the same folder as an earlier process.
+    """Yield a finding for each process that offloads to the same folder as an earlier process that
+    may run beside it.
 
     A process that runs at an unknown place is left out.
     """
-    first: dict[tuple[object, ...], _Offload] = {}
-    for offload in _offloads(processes):
-        where = place(offload.process)
-        if where is None:
-            continue
-        key = (where, offload.folder.rstrip("/"), offload.rank_folders)
-        other = first.setdefault(key, offload)
-        if other is not offload:
-            text = f"{other.process.name} and {offload.process.name} offload to {offload.folder}"
-            yield Match(text, offload.process.command.origin)
+    first: dict[tuple[object, ...], LaunchProcess] = {}
+    for process, folder, folders, _ in _offloads(processes):
+        where, turn = place(process), process.command.turn
+        others = [first.setdefault((where, turn, each), process) for each in folders]
+        other = next((each for each in others if each is not process), process)
+        # Two that are not decided may be the two ways of one condition.
+        apart = other.command.waited or (other.command.doubts and process.command.doubts)
+        if where is not None and other is not process and not apart:
+            text = f"{other.name} and {process.name} offload to {folder}"
+            yield Match(text, process.command.origin)
 
 
 @OFFLOAD.launch("offload-quota-unset")
@@ -518,7 +542,7 @@ def offload_quota_unset(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]
     in_buckets = (item for item in _offloads(processes) if _writes_buckets(item.process))
     quotas = ((item, *_quota(item.process)) for item in in_buckets)
     open_ended = [item for item, size, where in quotas if size < 0 or not where]
-    clients = sum(offload.ranks for offload in open_ended)
+    clients = sum(len(offload.folders) for offload in open_ended)
     if clients > 1:
         text = f"{clients} clients offload, and {QUOTA} is not set: each may fill 90% of the disk"
         yield Match(text, open_ended[0].process.command.origin)
@@ -536,16 +560,17 @@ def offload_watermarks_refused(processes: tuple[LaunchProcess, ...]) -> Iterator
 
 
 class _Offload(NamedTuple):
-    """One process that offloads.
+    """One process that offloads to ``folder``.
 
     Attributes:
-        rank_folders: Each rank has a separate folder below ``folder``.
+        folders: Of each client here, at or below that.
+        named: SGLang is given the folder.
     """
 
     process: LaunchProcess
     folder: str
-    ranks: int
-    rank_folders: bool
+    folders: tuple[str, ...]
+    named: bool
 
 
 def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
@@ -553,21 +578,20 @@ def _offloads(processes: tuple[LaunchProcess, ...]) -> Iterator[_Offload]:
     for process in processes:
         if uses_offload(process) is not True:
             continue
-        environment, ranks, rank_folders = process.command.environment, 1, False
         path: object = process.store.offload_path if process.store else None
-        if process.server is not None and process.server.store is not None:
-            path = process.server.store.value("ssd_offload_path")
-            rank_folders = isinstance(path, str)
-            tp, pp = process.server.number("tp_size"), process.server.number("pp_size")
-            ranks = tp * pp if isinstance(tp, int) and isinstance(pp, int) else 1
-        if rank_folders:
-            folder: str | Unknown = str(path)
-        elif path is None or isinstance(path, str):
-            folder = offload_folder(path or "", environment)
-        else:
+        server, named, below, parts = process.server, False, False, ["rank_0_0_0"]
+        if server is not None and server.store is not None:
+            path, ranks = server.store.value("ssd_offload_path"), server_ranks(server)
+            named = isinstance(path, str)
+            below = named and sglang_release(server.arguments.version).rank_offload_folders
+            if isinstance(ranks, Ranks):
+                parts = [ranks.offload_folder(rank, server.links) for rank in range(ranks.here)]
+        if not isinstance(path, str | None):
             continue
+        folder = path if named else offload_folder(path or "", process.command.environment)
         if isinstance(folder, str) and "$" not in folder:
-            yield _Offload(process, folder, ranks, rank_folders)
+            folders = [os.path.normpath(f"{folder}/{part}" if below else folder) for part in parts]
+            yield _Offload(process, folder, tuple(folders), named)
 
 
 def uses_offload(process: LaunchProcess) -> bool | None:

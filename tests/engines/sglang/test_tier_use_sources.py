@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from pathlib import Path
 from types import MethodType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -107,3 +108,26 @@ def test_eagles_pairs_have_keys_of_their_own(version: str) -> None:
             hash_of([(1, 2), (2, 3)], "")
     else:
         assert hash_of([(1, 2), (2, 3)], "") != hash_of([1, 2], "")
+
+
+def named_by(source: str, path: str) -> set[str]:
+    """Return the arguments of what ``path`` tells Mooncake's store of its rank."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+    made = [call for call in calls if ast.unparse(call.func) == "HiCacheStorageConfig"]
+    assert len(made) == 1, path
+    return {str(keyword.arg) for keyword in made[0].keywords}
+
+
+@each_row("version", ["0.5.20", "0.5.21", "0.5.22", "0.5.23"])
+def test_the_ssd_folder_of_a_rank_is_named_by_its_attention_group(version: str) -> None:
+    """Its dp is that of attention alone, so replicas have 0; and a linker's is never given."""
+    folder = unpacked(version) / "sglang/srt"
+    store = (folder / "mem_cache/storage/mooncake_store/mooncake_store.py").read_text()
+    numbered = sglang_release(version).rank_offload_folders
+    assert ('f"rank_{storage_config.dp_rank}"' in store) == numbered
+    if numbered:
+        controller = (folder / "managers/cache_controller.py").read_text()
+        assert "dp_rank" in named_by(controller, "a host pool")
+        assert re.search(r"dp_rank = \S*attn_dp_rank|dp_rank = get_attention_dp_rank", controller)
+    linker = (folder / "mem_cache/storage/mooncake_store/mooncake_direct_linker.py").read_text()
+    assert "dp_rank" not in named_by(linker, "a linker")

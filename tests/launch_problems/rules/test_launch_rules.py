@@ -137,7 +137,7 @@ PREFILL = f"{SERVER} --disaggregation-mode prefill"
 ROUTER = "python3 -m sglang_router.launch_router --pd-disaggregation"
 NAMED = "mooncake_client --host=10.0.0.2:12345"
 LEAVE_OUT = "leave it out"
-RELEASES = (("0.5.23", "0.3.14"), ("0.5.18", "0.3.11.post1"))
+RELEASES = (("0.5.23", "0.3.14"), ("0.5.23", "0.3.13.post1"), ("0.5.18", "0.3.11.post1"))
 # Mended by another release or size, by nothing, or by what is no word of a launch; or of Compose.
 WITHOUT = set(
     """

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from checks.framework.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
@@ -11,7 +14,7 @@ from preflight.engines.sglang.model import well_known_model
 from preflight.engines.sglang.model_geometry import geometry_from_config
 from preflight.launch_problems.rules.launch_rules import findings
 from preflight.launch_problems.rules.rules import RuleFinding, Severity, Versions
-from tests.builders.launch_text import HICACHE, understood
+from tests.builders.launch_text import HICACHE, SERVER, STORE, understood
 from tests.builders.rule_examples import GOOD, Line, env, extra
 from tests.tables import each_row
 
@@ -249,3 +252,56 @@ def test_ranks_that_share_one_offload_folder_are_told_what_their_release_can_do(
     for word in ("0.5.21", "mooncake_client --enable_offload=true", "at launch.sh:1"):
         assert word in found.remedy
     assert said("0.5.21") == []
+
+
+def folders_of_sglang(
+    tp: int, pp: int, dp: int, attention: bool, links: bool, numbered: bool
+) -> list[tuple[int, ...]]:
+    """Return what of the path SGLang names by the rank, for each process of a server: nothing
+    before 0.5.21, then rank_{dp}_{tp}_{pp} (mooncake_store.py). A replica's dp is 0, and that of
+    a linker, whose configuration has none."""
+    group = tp // dp if attention else tp
+    return [
+        (0 if links else rank // group, rank % group, stage) if numbered else ()
+        for _ in range(1 if attention else dp)
+        for stage in range(pp)
+        for rank in range(tp)
+    ]
+
+
+@given(
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1, 2]),
+    st.sampled_from([1, 2, 4]),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["0.5.20", "0.5.21", "0.5.23"]),
+)
+def test_two_ranks_of_one_folder_are_a_failure_in_each_release(
+    tp: int, pp: int, dp: int, attention: bool, links: bool, release: str
+) -> None:
+    attention = attention and tp % dp == 0 and dp > 1
+    line = SERVER if links else STORE
+    line += " --enable-unified-cache-external-linker" * links
+    line += f" --tp {tp} --pp-size {pp} --dp {dp}" + " --enable-dp-attention" * attention
+    (process,) = understood((line, OFFLOAD[1]), sglang_version=release)
+    assert process.server is not None
+    versions = Versions(Unknown("any"), sglang_release(release), mooncake_release("0.3.13.post1"))
+    found = findings((process,), [(process.server, versions)], versions.mooncake)
+    numbered = release != "0.5.20"
+    folders = folders_of_sglang(tp, pp, dp, attention, links, numbered)
+    shared = [each for each in found if each.rule.id.startswith("offload-folder")]
+    assert bool(shared) == (len(set(folders)) < len(folders))
+    assert all(each.rule.severity is Severity.CORRUPTS for each in shared)
+    for each in shared:
+        assert f"{len(folders)} ranks" in each.text
+        # What is named is what can be set: that release would do, or a server for each replica.
+        now = folders_of_sglang(tp, pp, dp, attention, links, True)
+        assert ("0.5.21 or newer" in each.remedy) == (len(set(now)) == len(now))
+        alone = folders_of_sglang(tp, pp, 1, False, links, numbered)
+        apart = dp > 1 and not attention and len(set(alone)) == len(alone)
+        assert ("start as many servers" in each.remedy) == apart
+    quota = [each.text for each in found if each.rule.id == "offload-quota-unset"]
+    assert [text.partition(" offload")[0] for text in quota] == (
+        [f"{len(folders)} clients"] if len(folders) > 1 else []
+    )

@@ -10,6 +10,8 @@ from tests.builders.launch_text import MASTER, SERVER, STORE, understood
 from tests.builders.rule_examples import ADDRESS, CONFIG, GOOD, Example, Line, env, extra
 from tests.tables import each_row
 
+LINKER = f"{SERVER} --enable-unified-cache-external-linker"
+LINKED = {**MASTER, "MOONCAKE_DEVICE": "mlx5_0", "MOONCAKE_PROTOCOL": "rdma"}
 EXAMPLES = [
     Example(
         "store-config-refused",
@@ -66,6 +68,10 @@ EXAMPLES = [
             # A rank whose segment lies in a mooncake_client has no engine for it.
             env(MOONCAKE_STANDALONE_STORAGE="1", MOONCAKE_CLIENT="10.0.0.1:50052"),
         ),
+    ),
+    Example("two-transfer-engines", "SGLang's engine no device").of(
+        ((f"{LINKER} --disaggregation-mode prefill", LINKED),),
+        ((LINKER, LINKED),),  # SGLang makes no engine for a linker
     ),
     Example("tcp-takes-rdma", "protocol is tcp (MOONCAKE_PROTOCOL)").of(
         ((f"{SERVER} --disaggregation-mode decode", {"MOONCAKE_PROTOCOL": "tcp"}),),
