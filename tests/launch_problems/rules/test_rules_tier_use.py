@@ -335,13 +335,12 @@ def test_an_engine_without_a_switch_is_told_of_the_program_that_has_one(engine: 
     """vllm serve ends with "unrecognized arguments" where it is given --enable_offload."""
     config = '{"kv_connector": "MooncakeStoreConnector", "kv_role": "kv_both"}'
     files = {"mc.json": json.dumps({"mode": "embedded", "master_server_address": "10.0.0.1:50051"})}
-    variables = {FOLDER: "/ssd", "MOONCAKE_CONFIG_PATH": "mc.json"}
+    variables = {FOLDER: "/ssd", "MOONCAKE_ENABLE_SSD_OFFLOAD": "1"}
+    variables["MOONCAKE_CONFIG_PATH"] = "mc.json"
     line = f"{engine} --kv-transfer-config '{config}'"
-    found = [
-        finding
-        for finding in findings(understood((line, variables), files=files))
-        if finding.rule.id == "offload-without-switch"
-    ]
-    (remedy,) = (finding.remedy for finding in found)
-    assert "launch.sh" not in remedy
-    assert "mooncake_client --enable_offload=true" in remedy
+    found = findings(understood((line, variables), files=files))
+    remedies = {each.rule.id: each.remedy for each in found if each.rule.id.startswith("offload-")}
+    assert remedies.keys() == {"offload-without-switch", "offload-switch-misplaced"}
+    for remedy in remedies.values():
+        assert "launch.sh" not in remedy
+        assert "mooncake_client --enable_offload=true" in remedy
