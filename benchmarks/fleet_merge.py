@@ -4,6 +4,9 @@ Merges 1,000 and 10,000 reports of nodes with 8 GPUs and 8 NICs, each a process 
 folder of files, as JSON lines, and with every node different in the values that differ in the
 field. Prints wall time, peak memory and the ratio of ten times the reports. Every hundredth node
 has something of its own: a failure, another firmware, another kernel.
+
+Then 5,000 reports with --json: all alike, and none like another (each node with amounts, a warning,
+a model's folder and names of RDMA devices of its own). What counts there is processor time.
 """
 
 from __future__ import annotations
@@ -20,13 +23,15 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.fleet.merge_fleets import Report, altered, fails, line, report_of
+from tests.fleet.merge_fleets import Report, altered, fails, finding, line, report_of
 
 FEW, MANY = 1_000, 10_000
 ROUNDS = 3
 MOST_FEW_SECONDS, MOST_MANY_SECONDS = 2.0, 15.0
 MOST_MIB = 1024
 MOST_RATIO = 12.0
+OF_A_KIND = 5_000
+MOST_KIND_CPU_SECONDS, MOST_KIND_MIB = 15.0, 500
 FAILING_EXIT_CODE = 2
 COMMAND = [
     sys.executable,
@@ -55,6 +60,20 @@ def _noise(report: Report, number: int) -> None:
     for at, (check, subject, have) in enumerate(report["passes"]):
         if at % 10 == 0:
             report["passes"][at] = [check, subject, f"{have}; {number} free"]
+
+
+def of_a_kind(count: int, alike: bool) -> Iterator[str]:
+    """Reports of nodes that all say the same, or of which no two do."""
+    for number in range(count):
+        report = report_of(f"gpu{number:05}", number, fails if number == 7 else None)
+        if alike:
+            yield line(report)
+            continue
+        _noise(report, number)
+        amount = f"{number} B free"
+        report["findings"].append(finding("memory.free", "warn", have=amount, text="little memory"))
+        report["facts"][f"model /scratch/{number}/model"] = "Qwen3"
+        yield line(report).replace("mlx5_", f"rocex{number:06x}n")
 
 
 class Cost(NamedTuple):
@@ -120,6 +139,13 @@ def main() -> None:
         ):
             few, many = (str(Path(folder) / place.format(count)) for count in (FEW, MANY))
             show(name, few, many, str(Path(folder) / "out"))
+        for alike in (True, False):
+            text = Path(folder) / f"{alike}.jsonl"
+            text.write_text("".join(f"{each}\n" for each in of_a_kind(OF_A_KIND, alike)))
+            spent = cost(["--json", str(text)], str(Path(folder) / "out"))
+            print(f"{OF_A_KIND} reports, {'all' if alike else 'no two'} alike, with --json:")
+            print(f"  {spent.cpu_seconds:.2f} s of a processor (at most {MOST_KIND_CPU_SECONDS:g})")
+            print(f"  peak memory {spent.peak_mib:.0f} MiB (at most {MOST_KIND_MIB})")
 
 
 if __name__ == "__main__":

@@ -145,20 +145,25 @@ def rail_findings(rows: Rows) -> Iterator[OnNodes]:
     for rail, lanes in table.items():
         holders = {name for nodes in lanes.values() for name in nodes}
         alone = len(holders) == 1
-        # Mooncake pairs a name that no other node has with any.
-        peers = [peer for peer in usual.values() if set(table[peer.name][peer]) - holders]
-        peers = peers if alone else [usual[rail]]
         for lane, nodes in lanes.items():
-            ways = [(lane, peer, way(peer, lane)) for peer in peers]
-            reaches = (Reach.DIRECT, Reach.ROUTED)
-            if not ways or any(to_peer.reach in reaches for *_, to_peer in ways):
-                continue
-            for name in nodes:
-                wrong.setdefault(name, []).append(ways[0])
-            as_many = len(nodes) == len(lanes.get(peers[0], ()))
-            tie = as_many and ways[0][2].reach is not Reach.UNKNOWN
-            for name in lanes[peers[0]] if tie and not alone else ():
-                wrong.setdefault(name, []).append((peers[0], lane, ways[0][2]))
+            # Mooncake pairs a name that no other node has with any.
+            others = (peer for peer in usual.values() if set(table[peer.name][peer]) - holders)
+            first: tuple[Lane, Lane, Way] | None = None
+            for peer in others if alone else [usual[rail]]:
+                to_peer = way(peer, lane)
+                first = first or (lane, peer, to_peer)
+                if to_peer.reach in (Reach.DIRECT, Reach.ROUTED):
+                    break
+            else:
+                if first is None:
+                    continue
+                _, peer, to_peer = first
+                for name in nodes:
+                    wrong.setdefault(name, []).append(first)
+                as_many = len(nodes) == len(lanes.get(peer, ()))
+                tie = as_many and to_peer.reach is not Reach.UNKNOWN
+                for name in lanes[peer] if tie and not alone else ():
+                    wrong.setdefault(name, []).append((peer, lane, to_peer))
     nodes_by_finding: dict[FleetFinding, dict[str, None]] = {}
     for name, ways in wrong.items():
         for finding in _node_findings(ways, len(rows[name].taken_rails)):
@@ -184,7 +189,7 @@ def _node_findings(ways: Sequence[tuple[Lane, Lane, Way]], ports: int) -> Iterat
     """
     unknown = [triple for triple in ways if triple[2].reach is Reach.UNKNOWN]
     unrouted = [triple for triple in ways if triple[2].reach is Reach.UNROUTED]
-    shut = [triple for triple in ways if triple not in (*unknown, *unrouted)]
+    shut = [triple for triple in ways if triple[2].reach is Reach.NONE]
     no_port_left = len({lane.name for lane, *_ in (*unrouted, *shut)}) == ports
     check = "fleet.rail-apart" if no_port_left else "fleet.rail-same"
     text = "transfers that pick it wait for the retries to end, then take another"

@@ -81,6 +81,8 @@ NO_REPORTS: list[Case] = [
     ('{"schema": "somebody/else/v1"}', Trouble.FOREIGN, "somebody/else/v1"),
     ('{"schema": "mooncake-preflight/plan/v1"}', Trouble.FOREIGN, "another command"),
     ('{"schema": "mooncake-preflight/check/v1", "findings": []}', Trouble.OTHER_SCHEMA, "check/v1"),
+    ('{"schema": "mooncake-preflight/check/v99", "answer": {}}', Trouble.OTHER_SCHEMA, "check/v99"),
+    ('{"schema": "mooncake-preflight/check/v10", "answer": {}}', Trouble.OTHER_SCHEMA, "check/v10"),
     (WRITTEN.replace('"port":1', '"port":NaN', 1), Trouble.NOT_JSON, "NaN"),
     (WRITTEN.replace('"port":1', f'"port":{"9" * 5000}', 1), Trouble.NOT_JSON, "digits"),
     ('{"schema": "mooncake-preflight/x", "a": ' + "[" * DEEP, Trouble.TOO_DEEP, "levels"),

@@ -35,7 +35,10 @@ def fold(names: Iterable[str], *, slurm: bool = False) -> str:
         slurm: Write it for Slurm, which refuses a text behind a bracket ("Invalid hostlist": seen
             with 22.05). ``gpu[1-2].example`` is then two names.
     """
-    return _folded(tuple(names), slurm)
+    names = tuple(names)
+    if len(names) == 1:  # of reports that are not alike, most lists
+        return names[0]
+    return _folded(names, slurm)
 
 
 @lru_cache(maxsize=64)  # most lists of a fleet's nodes are the same few

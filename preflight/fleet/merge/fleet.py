@@ -1,6 +1,7 @@
 """Rows of reports to a fleet: of each fact the most common value, and who has another. Pure."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -9,7 +10,7 @@ from checks.framework.unknown import Unknown
 from preflight.fleet.base.node_sets import in_order
 from preflight.fleet.base.text import grouped
 from preflight.fleet.merge.checks import fleet_findings
-from preflight.fleet.reports.reading import Reports
+from preflight.fleet.reports.reading import MOST_AMOUNTS, Reports
 from preflight.fleet.reports.rows import (
     EXIT_CODES,
     NO_REPORT,
@@ -32,6 +33,9 @@ ABSENT = "absent"
 DEVICES = "rdma.devices"
 # Like machines differ by what their firmware keeps: equal when rounded is equal.
 _ROUNDED = ("memory.", "limit.nproc")
+# More facts that most nodes do not have are one entry, as of a model's folder that is called after
+# its node: each would name nearly all nodes, and 5,000 took minutes.
+MOST_RARE = 100
 # Of one device (mlx5_0.firmware) or of one of its ports (mlx5_0:1.rate).
 _OF_DEVICE = regex(r"([^.:]+)(?::\d+)?\.")
 
@@ -224,7 +228,17 @@ def _findings(
             among these the worst, then the rarest, are first.
     """
     groups: tuple[list[OnNodes], list[OnNodes], list[OnNodes]] = ([*of_fleet], [], [])
-    for finding, names in nodes_of_each({name: row.findings for name, row in rows.items()}).items():
+    holders = nodes_of_each({name: row.findings for name, row in rows.items()})
+    amounts = Counter((each.check, each.subject) for each in holders if each.status == "pass")
+    varied = {key for key, count in amounts.items() if count > MOST_AMOUNTS}
+    for finding in [each for each in holders if (each.check, each.subject) in varied]:
+        if finding.status == "pass":
+            names = holders.pop(finding)
+            holders.setdefault(finding._replace(have=""), []).extend(names)
+    order = {name: at for at, name in enumerate(rows)}
+    for finding, names in holders.items():
+        if finding.status == "pass" and (finding.check, finding.subject) in varied:
+            names.sort(key=order.__getitem__)
         group = 1 if finding.ignored is not None else 2 * (finding.status == "pass")
         groups[group].append(OnNodes(finding, names))
 
@@ -303,7 +317,7 @@ def nodes_by_value(rows: Rows) -> dict[str, dict[str, Sequence[str]]]:
         values, text = facts.setdefault(fact.name, {}), fact.shown
         if text in values and not fact.name.startswith(_ROUNDED):
             text = f"{fact.value} B"
-        values[text] = [*values.get(text, ()), *names]
+        values[text] = [*values[text], *names] if text in values else names
     return facts
 
 
@@ -323,23 +337,32 @@ def drift(facts: Facts, rows: Rows) -> tuple[Drift, ...]:
 def _each_drift(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) -> Iterator[Drift]:
     """Yield each fact that differs, with its values, the most common first.
 
-    A node without the fact has the value ABSENT, but no value if it lacks the whole device.
+    A node without the fact has the value ABSENT, but no value if it lacks the whole device. If more
+    than MOST_RARE facts are on fewer than half of the nodes, all of these are one.
 
     Args:
         unknown: Fact or whole topic -> the nodes that could not read it.
     """
-    lacking = _nodes_without(facts.get(DEVICES, {}))
+    every, holders, uncertain = frozenset(rows), *_device_holders(facts.get(DEVICES, {}), rows)
     # Where a whole topic was not read, a fact that is missing is not known to be.
     vague = {name for fact, names in unknown.items() if fact not in facts for name in names}
+    rare: dict[str, set[str]] = {}  # fact -> the nodes that have it
+    differing: list[Drift] = []
     for fact, values in facts.items():
-        if len(values) == 1 and len(next(iter(values.values()))) == len(rows):
-            continue
-        missing = set(rows).difference(*values.values())
-        unread = missing & (vague | set(unknown.get(fact, ())))
         device = _OF_DEVICE.match(fact)
+        # That the device is missing is said once.
+        lacks = device is not None and device[1] in holders
+        owners = holders[device[1]] | uncertain if device and lacks else every
+        having = sum(map(len, values.values()))
+        if len(values) == 1 and having == len(owners):
+            continue
+        if 2 * having < len(owners):
+            rare[fact] = {name for names in values.values() for name in names}
+            if len(rare) > MOST_RARE:
+                continue
+        missing = owners.difference(*values.values())
+        unread = missing & vague | missing.intersection(unknown.get(fact, ()))
         missing -= unread
-        if device is not None:  # that the device is missing is said once
-            missing -= lacking.get(device[1], set())
         variants = [Variant(*item) for item in values.items()]
         if missing:
             variants.append(Variant(ABSENT, [name for name in rows if name in missing]))
@@ -348,21 +371,32 @@ def _each_drift(facts: Facts, unknown: Mapping[str, Sequence[str]], rows: Rows) 
             continue
         tie = len(variants[0].nodes) == len(variants[1].nodes)
         most, others = (None, variants) if tie else (variants[0], variants[1:])
-        yield Drift(fact, (fact,), most, tuple(others), [name for name in rows if name in unread])
+        in_rows = [name for name in rows if name in unread] if unread else []
+        differing.append(Drift(fact, (fact,), most, tuple(others), in_rows))
+    if len(rare) > MOST_RARE:
+        differing = [each for each in differing if each.fact not in rare]
+        nodes = set().union(*rare.values())
+        some, none = ([name for name in rows if (name in nodes) is has] for has in (True, False))
+        name = f"{len(rare)} facts that most nodes do not have"
+        has_some = Variant(f"some: {', '.join([*rare][:2])}, ...", some)
+        differing.append(Drift(name, tuple(rare), Variant(ABSENT, none), (has_some,), ()))
+    yield from differing
 
 
-def _nodes_without(devices: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
-    """Return RDMA device -> nodes known not to have it.
+def _device_holders(
+    devices: Mapping[str, Sequence[str]], rows: Iterable[str]
+) -> tuple[dict[str, set[str]], set[str]]:
+    """Return RDMA device -> nodes that have it, and the nodes of which no device is known to be
+    missing.
 
     Args:
         devices: Names with spaces -> nodes.
     """
-    every = {device for device_list in devices for device in device_list.split()}
-    lacking: dict[str, set[str]] = {device: set() for device in every}
+    holders: dict[str, set[str]] = {}
     for device_list, names in devices.items():
-        for device in every.difference(device_list.split()):
-            lacking[device].update(names)
-    return lacking
+        for device in device_list.split():
+            holders.setdefault(device, set()).update(names)
+    return holders, set(rows).difference(*devices.values())
 
 
 def _folded(drifts: Iterable[Drift]) -> Iterator[Drift]:
@@ -372,5 +406,6 @@ def _folded(drifts: Iterable[Drift]) -> Iterator[Drift]:
     signs = re.compile(r"\d+")
     alike = ((repr(x._replace(fact=signs.sub("0", x.fact), facts=())), x) for x in drifts)
     for group in grouped(alike).values():
-        facts = tuple(drifting.fact for drifting in group)
-        yield group[0]._replace(fact=fold(facts), facts=facts)
+        facts = tuple(fact for drifting in group for fact in drifting.facts)
+        names = tuple(drifting.fact for drifting in group)
+        yield group[0]._replace(fact=fold(names), facts=facts)

@@ -1,5 +1,6 @@
 """Objects of check's JSON to rows, or to ``Unusable`` with the reason: nothing in them raises."""
 
+import marshal
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -24,9 +25,13 @@ from preflight.fleet.reports.rows import (
 from preflight.fleet.reports.sources import FoundReport, name_of
 from preflight.report.machine import LaunchShare, Rail
 
-SCHEMA = "mooncake-preflight/check/"
-# What passed is shown by its beginning.
+SCHEMA = "mooncake-preflight/check/v"
+VERSION = "1"  # any other is not known here
+# What passed is shown by its beginning. If it has more amounts than these, as of free memory, none
+# is kept: 5,000 reports that are not alike took 2.6 GB.
 LONGEST_PASS = 80
+MOST_AMOUNTS = 100
+MOST_PARTS = 20_000  # of reports, kept to know equal ones by; a report has some hundred
 # Written in place of a node's own name, so that what two nodes say of themselves is the same.
 ITSELF = "the node"
 
@@ -75,7 +80,7 @@ class _Check(NamedTuple):
 
     version: str
     status: str
-    findings: tuple[_Finding, ...]
+    findings: list[Any]
     reason: str | None = None
     answer: _Answer | None = None
 
@@ -88,6 +93,8 @@ class ReportReader:
 
     def __init__(self) -> None:
         self._kept: dict[Any, Any] = {}
+        self._read: dict[bytes, Any] = {}  # what was made of a part of a report
+        self._amounts: dict[tuple[str, str], set[str]] = {}  # of what passed
 
     def read(self, report: FoundReport, asked_name: str = "") -> NodeRow | Unusable:
         """Return the row of a report, or why it cannot be used.
@@ -122,8 +129,10 @@ class ReportReader:
         schema = str(document.get("schema"))
         if not schema.startswith(SCHEMA):
             raise NoReportError(f"{short(schema)}: of another command", Trouble.FOREIGN)
-        if "answer" not in document:  # as the first version had it
-            reason = f"{short(schema)}; without the answer of this program's own version"
+        if schema != SCHEMA + VERSION or "answer" not in document:  # as the first version had it
+            reason = (
+                f"{short(schema)}: this program's own version is {SCHEMA}{VERSION}, with answer"
+            )
             raise NoReportError(reason, Trouble.OTHER_SCHEMA)
         check: _Check = decode(_Check, document)
         answer = check.answer or _Answer()
@@ -132,9 +141,14 @@ class ReportReader:
         if not is_name(name):
             reason = f"it is of {short(name)}, which names no host" if name else "it names no node"
             raise NoReportError(f"{reason}: give it a file NODE.json of its own", Trouble.NO_NAME)
-        unnamed = _unnamed(name, *(() if machine is None else (machine.name, machine.host)))
-        each = [finding for finding in enumerate(check.findings) if finding[1].status != "skip"]
-        findings = [self._finding(*item, unnamed) for item in each]
+        names = {name, *(() if machine is None else (machine.name, machine.host))}
+        unnamed = _unnamed(*names)
+        own_names = tuple(each.encode("utf-8", "surrogatepass") for each in names if len(each) > 1)
+        findings = [
+            finding
+            for at, stated in enumerate(check.findings)
+            if (finding := self._once(stated, own_names, self._finding, at, unnamed)) is not None
+        ]
         status = check.status
         if status == "error":  # there is no more to it
             why = _written(unnamed(check.reason or "it gives no reason"))
@@ -158,32 +172,65 @@ class ReportReader:
         self, row: NodeRow, version: str, answer: _Answer, machine: _Machine
     ) -> NodeRow:
         """Return the row with the facts of machine and launch, and this program's version."""
-        facts = {**machine.facts, "mooncake-preflight": version}
+        facts, unread = self._once(
+            {**machine.facts, "mooncake-preflight": version}, (), self._facts
+        )
         launch = None if machine.share is None else NodeLaunch(machine.share, answer.services)
-        unread = tuple(_written(name) for name, value in facts.items() if type(value) is dict)
-        read = (item for item in facts.items() if type(item[1]) is not dict)
         return row._replace(
             made_unix_seconds=machine.read_unix_seconds,
             host=self._keep(machine.host),
             boot=self._keep(machine.boot),
-            facts=self._keep(tuple(self._fact(*item) for item in read)),
-            unread=self._keep(unread),
+            facts=facts,
+            unread=unread,
             rails=machine.rails,
             launch=None if launch is None else self._keep(launch),
             whole=True,
         )
 
-    def _finding(self, at: int, finding: _Finding, unnamed: Unnamed) -> FleetFinding:
-        """Return one finding without its node's name (by ``unnamed``); equal findings are one
-        object.
+    def _once(self, stated: Any, own_names: Sequence[bytes], make: Any, *more: Any) -> Any:
+        """Return ``make(stated, *more)``, of equal parts of reports once.
 
         Raises WrongError.
 
         Args:
-            at: The finding's index in the report, for the message.
+            own_names: Of the node; a part that contains one is read anew.
+        """
+        try:
+            text = marshal.dumps(stated, 2)
+        except ValueError:
+            raise WrongError("it is nested too deeply") from None
+        if any(name in text for name in own_names):
+            return make(stated, *more)
+        if text not in self._read:
+            made = make(stated, *more)
+            if len(self._read) >= MOST_PARTS:
+                return made
+            self._read[text] = made
+        return self._read[text]
+
+    def _facts(self, stated: dict[str, Any]) -> tuple[tuple[Fact, ...], tuple[str, ...]]:
+        """Return the facts that were read, and the names of the others.
+
+        Raises WrongError.
+        """
+        unread = tuple(_written(name) for name, value in stated.items() if type(value) is dict)
+        read = (item for item in stated.items() if type(item[1]) is not dict)
+        return self._keep(tuple(self._fact(*item) for item in read)), self._keep(unread)
+
+    def _finding(self, stated: Any, at: int, unnamed: Unnamed) -> FleetFinding | None:
+        """Return one finding without its node's name (by ``unnamed``), None for a skip; equal ones
+        are one object.
+
+        Raises WrongError.
+
+        Args:
+            at: The index in the report, for the message.
         """
         from preflight.verdict.report import fold
 
+        finding: _Finding = decode(_Finding, stated, f"findings[{at}]")
+        if finding.status == "skip":
+            return None
         if not finding.subjects:
             raise WrongError(f"findings[{at}]: subjects is empty")
         if finding.status not in STATUSES:
@@ -192,7 +239,11 @@ class ReportReader:
         have, need = ("" if it is None else unnamed(it.text) for it in (finding.have, finding.need))
         parts = (subject, have, need, unnamed(finding.text), finding.ignored)
         if finding.status == "pass":
-            parts = (subject[:LONGEST_PASS], have[:LONGEST_PASS], "", "", None)
+            amounts = self._amounts.setdefault((finding.check, subject), set())
+            if len(amounts) <= MOST_AMOUNTS:
+                amounts.add(have)
+            have = have[:LONGEST_PASS] if len(amounts) <= MOST_AMOUNTS else ""
+            parts = (subject[:LONGEST_PASS], have, "", "", None)
         fleet_finding = FleetFinding(finding.check, finding.status, *parts)
         kept = self._kept.get(fleet_finding)
         if kept is None:

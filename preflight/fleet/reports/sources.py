@@ -23,7 +23,12 @@ STDIN = "-"
 STDIN_NAME = "standard input"
 # Ten thousand reports of a hundred kilobytes each.
 LARGEST_TEXT_BYTES = 1 << 30
+# Of a long text so much is read before the reports in it are.
+PIECE_BYTES = 16 << 20
 _GZIP = b"\x1f\x8b"
+# A line that begins with a report: within a report there is none.
+_CUT = rb'\n(?=\{\s*"schema"\s*:\s*"mooncake-preflight/)'
+_LABELLED_BYTES = rb"(?m)^ *[0-9]+: *\{"
 _START = regex(r'\{\s*"schema"\s*:\s*"mooncake-preflight/')
 _LABEL = regex(r" *([0-9]+): ?(.*)")
 _LABELLED = regex(r"^ *[0-9]+: *\{", re.MULTILINE)
@@ -141,23 +146,33 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable
     import io
     import zlib
 
-    content, failed = io.BytesIO(), None
+    failed, size, line, rest, labelled = None, 0, 0, bytearray(), False
     try:
         reader: Any = io.BufferedReader(stream)
         if reader.peek(2).startswith(_GZIP):
             reader = gzip.GzipFile(fileobj=reader)
-        while content.tell() <= LARGEST_TEXT_BYTES and (chunk := reader.read1(1 << 20)):
-            content.write(chunk)
+        while size <= LARGEST_TEXT_BYTES and (chunk := reader.read1(1 << 20)):
+            rest += chunk
+            size += len(chunk)
+            if len(rest) < PIECE_BYTES or labelled:
+                continue
+            labelled = re.search(_LABELLED_BYTES, rest) is not None
+            cuts = [] if labelled else [match.end() for match in re.finditer(_CUT, rest)]
+            if cuts:
+                piece = bytes(rest[: cuts[-1]])
+                del rest[: cuts[-1]]
+                yield from reports_in(source, piece, line or 1)
+                line = (line or 1) + piece.count(b"\n")
     except EOFError:
         failed = Unusable(source, 0, Trouble.TRUNCATED, "its gzip data end too early")
     except zlib.error as error:
         failed = Unusable(source, 0, Trouble.UNREADABLE, f"no gzip data: {error}")
     except OSError as error:
         failed = _unreadable(source, error)
-    if content.tell() > LARGEST_TEXT_BYTES:
+    if size > LARGEST_TEXT_BYTES:
         more = f"more than {LARGEST_TEXT_BYTES >> 20} MiB: give several files"
         failed = Unusable(source, 0, Trouble.TOO_LARGE, more)
-    for report in reports_in(source, content.getvalue()):
+    for report in reports_in(source, bytes(rest), line):
         empty = isinstance(report, Unusable) and report.trouble is Trouble.EMPTY
         if failed is None or not empty:
             yield report
@@ -165,18 +180,21 @@ def _of_stream(source: str, stream: BinaryIO) -> Iterator[FoundReport | Unusable
         yield failed
 
 
-def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
+def reports_in(
+    source: str, content: bytes, first_line: int = 0
+) -> Iterator[FoundReport | Unusable]:
     """Yield each report in a text, a broken one as Unusable; one Unusable if no report begins in
     the text.
 
     Args:
         source: The text's name, for messages.
         content: The text in UTF-8, no longer packed.
+        first_line: Where it begins in a longer text; 0 if it is the whole.
     """
     text = content.decode("utf-8-sig", "replace")
-    any_report = False
+    any_report = first_line > 0
     for task in _tasks(text) if _LABELLED.search(text) else (text,):
-        at, line, counted = 0, 1, 0
+        at, line, counted = 0, first_line or 1, 0
         begin, end = len(task) - len(task.lstrip()), len(task.rstrip())
         while (start := _START.search(task, at)) is not None:
             any_report = True
@@ -187,12 +205,12 @@ def reports_in(source: str, content: bytes) -> Iterator[FoundReport | Unusable]:
             except (ValueError, RecursionError) as error:
                 nearest = _START.search(task, start.end())
                 at = len(task) if nearest is None else nearest.start()
-                alone = nearest is None and start.start() == begin
+                alone = nearest is None and start.start() == begin and not first_line
                 broken = _broken(source, line, task[start.start() : at], error)
                 name = broken.name or (name_of(source) if alone else "")
                 yield broken._replace(line=0 if alone else line, name=name)
             else:
-                alone = start.start() == begin and at >= end
+                alone = start.start() == begin and at >= end and not first_line
                 yield FoundReport(source, 0 if alone and task is text else line, document)
     if not any_report:
         yield _foreign(source, text.strip())
