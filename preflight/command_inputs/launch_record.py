@@ -11,7 +11,8 @@ import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from checks.framework.needs import Bound, GivenGpus, RunAs, SetLimit
 from checks.framework.regex import regex
@@ -189,7 +190,7 @@ def launch_from(
             return Unknown(str(text.get("unknown")), text.get("absent") is True)
         return text if isinstance(text, str) else Unknown(f"{name}: not in this capture")
 
-    options = LaunchOptions(**{name: _decode(v) for name, v in record["options"].items()})
+    options = _typed(LaunchOptions, {name: _decode(v) for name, v in record["options"].items()})
     return WrittenLaunch(reading, str(record["name"]), file_reader(reading.files, read)), options
 
 
@@ -446,5 +447,41 @@ def _decode(value: Any) -> Any:
         return value
     name = next(iter(value), "")
     if len(value) == 1 and name in _RECORDS:
-        return _RECORDS[name](**{key: _decode(item) for key, item in value[name].items()})
+        return _typed(_RECORDS[name], {key: _decode(item) for key, item in value[name].items()})
     return {key: _decode(item) for key, item in value.items()}
+
+
+def _typed(record: Any, fields: Json) -> Any:
+    """Return a record of the type ``record``.
+
+    Raises:
+        ValueError: For a field of another type than its annotation says, TypeError for a field too
+            many or too few.
+    """
+    for name, hint in _hints(record).items():
+        if name in fields and not _is_of(fields[name], hint):
+            raise ValueError(f"{record.__name__}: {name} is {str(fields[name])[:40]!r}")
+    return record(**fields)
+
+
+@cache
+def _hints(record: Any) -> dict[str, Any]:
+    """Return the type of each field, of what makes a record that is no tuple of each argument."""
+    return get_type_hints(record if hasattr(record, "_fields") else record.__init__)
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    """Return whether a value that ``_decode`` made is of the type of an annotation."""
+    generic, parts = get_origin(hint), get_args(hint)
+    if generic is None:
+        return isinstance(value, hint) and (hint is not int or type(value) is int)
+    if generic is UnionType:
+        return any(_is_of(value, part) for part in parts)
+    if generic is Literal:
+        return value in parts
+    if not isinstance(value, generic):
+        return False
+    if generic is tuple and parts[-1] is not ...:
+        return len(value) == len(parts) and all(map(_is_of, value, parts))
+    each = value.values() if generic is Mapping else value
+    return all(_is_of(item, parts[generic is Mapping]) for item in each)

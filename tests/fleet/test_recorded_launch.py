@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from preflight.base.usage_error import UsageError
 from preflight.cli.main import run
 from preflight.command_inputs.host_source import launch_of, open_host, recorded_launch
 from preflight.command_inputs.launch_words import LaunchWords
+from tests.builders.examples import some
 from tests.builders.synthetic import build_host, gpu_host
 from tests.paths import ROOT
 
@@ -156,6 +159,37 @@ def test_a_record_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str
         place.write_text(start + more)
         assert run(["check", "--root", "demo:h800", str(place)]) == 64
         assert "launch.json" in capsys.readouterr().err
+
+
+WRONG: tuple[Any, ...] = ("x", 7, -1, None, [], {}, True, 1.5, ["x"], {"a": 1}, 10**30)
+
+
+def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every part of plain data."""
+    listed = enumerate(value) if isinstance(value, list) else ()
+    for key, part in value.items() if isinstance(value, dict) else listed:
+        yield (*place, key)
+        yield from _places(part, (*place, key))
+
+
+@pytest.mark.parametrize("name", ["a10-l1-l2-mooncake.sh", "sglang.service", "compose-store.yaml"])
+def test_a_record_with_a_value_of_another_type_is_refused_or_read(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = record_of(str(ROOT / "tests/data/launches" / name))
+    spoiled = list(product(_places(json.loads(record)), WRONG))
+    refused = 0
+    for place, wrong in some(spoiled, 43):
+        document = part = json.loads(record)
+        for key in place[:-1]:
+            part = part[key]
+        part[place[-1]] = wrong
+        (tmp_path / "launch.json").write_text(json.dumps(document))
+        code = run(["check", "--root", "demo:h800", str(tmp_path / "launch.json")])
+        error = capsys.readouterr().err
+        assert code in (0, 1, 2, 3, 64), (place, wrong, error)
+        refused += code == 64
+    assert refused > 20
 
 
 @pytest.mark.parametrize(
