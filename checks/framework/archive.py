@@ -38,7 +38,7 @@ class Archive(NamedTuple):
 
 
 _TOO_MUCH = "more than a host's facts: "
-_BROKEN = (EOFError, MemoryError, RecursionError, ValueError, tarfile.TarError)
+_BROKEN = (EOFError, MemoryError, OverflowError, RecursionError, ValueError, tarfile.TarError)
 
 
 def read_archive(path: str) -> Archive:

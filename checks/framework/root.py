@@ -58,15 +58,32 @@ class Root:
         """Return the real path of ``name`` (absolute, as on the live machine) below this root."""
         return self._prefix + name
 
+    def _within(self, name: str) -> str:
+        """Return the real path of ``name``.
+
+        Raises:
+            OSError: If its links lead out of this root: the files of another machine answer
+                nothing.
+        """
+        path = self.locate(name)
+        if not self.live and not self._holds(os.path.realpath(path)):
+            raise OSError(f"leads out of {self._prefix}")
+        return path
+
+    def _holds(self, real: str) -> bool:
+        """Return whether a path without links is below this root."""
+        return real == self._real_prefix or real.startswith(f"{self._real_prefix}/")
+
     def text(self, name: str) -> str | Unknown:
         """Return a file's whole content, with undecodable bytes replaced.
 
         Returns:
-            Unknown if it cannot be read or is a device or a pipe; NoFile for a folder.
+            Unknown if it cannot be read, is a device or a pipe, or leads out of this root; NoFile
+            for a folder.
         """
         try:
             with open(
-                self.locate(name), encoding="utf-8", errors="replace", opener=without_waiting
+                self._within(name), encoding="utf-8", errors="replace", opener=without_waiting
             ) as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # /dev/zero has no end
                     return Unknown(f"{name}: a device or a pipe, and no file")
@@ -102,7 +119,7 @@ class Root:
     def names(self, name: str) -> tuple[str, ...] | Unknown:
         """Return the entries of a folder, sorted."""
         try:
-            return tuple(sorted(os.listdir(self.locate(name))))
+            return tuple(sorted(os.listdir(self._within(name))))
         except (OSError, ValueError) as error:
             return unreadable(name, error)
 
@@ -130,10 +147,9 @@ class Root:
             real = os.path.realpath(self.locate(name), strict=True)
         except (OSError, ValueError) as error:
             return unreadable(name, error)
-        prefix = self._real_prefix
-        if real != prefix and not real.startswith(f"{prefix}/"):
+        if not self._holds(real):
             return Unknown(f"{name}: leads out of {self._prefix}")
-        return real[len(prefix) :] or "/"
+        return real[len(self._real_prefix) :] or "/"
 
     @cached_property
     def _real_prefix(self) -> str:
@@ -143,7 +159,7 @@ class Root:
     def mode(self, name: str) -> int | Unknown:
         """Return a file's type and permission bits (``st_mode``), its links followed."""
         try:
-            return os.stat(self.locate(name)).st_mode
+            return os.stat(self._within(name)).st_mode
         except (OSError, ValueError) as error:
             return unreadable(name, error)
 

@@ -500,6 +500,17 @@ def _bombs() -> Iterator[tuple[str, bytes, str]]:
     objects = b"[" + b"{}," * (4 << 20) + b"1]"
     yield "a capture of many objects", archive_bytes({"capture.json": objects}), "8 MiB"
     yield "a size below none", gzip.compress(_minus_one()), "of -1 bytes"
+    # By the header of its own, and by the one of the whole archive; "%d " and its length in front.
+    for kind in (b"x", b"g"):
+        for digits in (b"1" + b"0" * 30, b"9" * 300, b"-1", b"x"):
+            said = b" size=%s\n" % digits
+            said = b"%d%s" % (len(said) + len(str(len(said) + 3)), said)
+            head = _header(kind, len(said)) + said.ljust(512, b"\0") + _header(b"0", 0)
+            yield (
+                f"{kind!r} says {digits!r} bytes",
+                gzip.compress(head),
+                "not a whole tar|no tar|neither a",
+            )
 
 
 def _minus_one() -> bytes:

@@ -28,6 +28,30 @@ def test_a_link_out_of_the_root_is_not_followed(tmp_path: Path) -> None:
     assert not found.absent
 
 
+def test_a_file_or_folder_behind_a_link_is_read_only_within_the_root(tmp_path: Path) -> None:
+    """Whatever is asked of it, and where in the path the link stands."""
+    inside, outside = tmp_path / "root", tmp_path / "outside"
+    for folder in (inside, outside):
+        (folder / "proc").mkdir(parents=True)
+        (folder / "proc/meminfo").write_text(f"{folder.name}\n")
+    (tmp_path / "beside").symlink_to("outside/proc")
+    (tmp_path / "again").symlink_to("root")
+    folders = {"near": "proc", "absolute": str(inside / "proc"), "twice": "near"}
+    away = {"up": "../outside/proc", "away": str(outside / "proc"), "more": "up", "by": "../beside"}
+    for name, target in {**folders, **away, "file": "near/meminfo", "gone": "up/meminfo"}.items():
+        (inside / name).symlink_to(target)
+    for root in (Root(str(inside)), Root(str(tmp_path / "again"))):
+        for name in folders:
+            assert root.names(f"/{name}") == ("meminfo",)
+            assert root.text(f"/{name}/meminfo") == root.text("/file") == "root\n"
+        for name in away:
+            inner = f"/{name}/meminfo"
+            asked = (root.names(f"/{name}"), root.mode(f"/{name}"), root.text(inner))
+            for found in (*asked, root.mode(inner), root.text("/gone")):
+                assert isinstance(found, Unknown)
+                assert not found.absent
+
+
 def test_what_is_missing_and_what_cannot_be_read_differ(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     root = Root(str(tmp_path))
