@@ -17,7 +17,7 @@ from checks.framework.unknown import Unknown
 from checks.host_snapshot.secrets import REMOVED, clean_text
 
 IPV4 = regex(
-    r"(?<![\w.])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?![\w]|\.\d)"
+    r"(?<![\d.vV])(?:(?:25[0-5]|2[0-4]\d|1?\d?\d)\.){3}(?:25[0-5]|2[0-4]\d|1?\d?\d)(?!\d|\.\d)"
 )
 # "24.10-0.7.0.0", as OFED names its releases: the second part is no address.
 _RELEASE = regex(r"(?:^|[^\d.])\d+\.\d+-$")

@@ -49,6 +49,8 @@ _OF_TEXTS = (
 # A reference to a variable names a secret and is none; three dots stand for a value to be given.
 _REFERENCE = regex(r"\$\w+|\$\{\w+\}|\$\(\w+\)|\$\{\{[^{}]*\}\}|\.\.\.")
 _USER = regex(r"(?<=://)[^/?#\s\"']{0,1000}@")
+# user:password@host without a scheme, as Mooncake takes it; repository:tag@sha256:... is an image.
+_PASSWORD = regex(r"(?<![\w.+%/@:-])[\w.+%-]*:[^\s\"'/,;]{1,1000}@(?!sha\d+:)(?=[\w\[$<{])")
 _QUERY = regex(r"(?P<address>://[^\s\"'?#]{0,1000})\?(?:(?!,\w+://)[^\s\"'])*")
 
 
@@ -61,6 +63,7 @@ def is_secret(name: str) -> bool:
 
 def clean_address(text: str) -> str:
     """Return a text with the addresses in it without user info and queries."""
+    text = _PASSWORD.sub("", text) if "@" in text else text
     return _QUERY.sub(r"\g<address>", _USER.sub("", text)) if "://" in text else text
 
 

@@ -81,6 +81,12 @@ def test_ranges_and_lists_of_addresses_are_replaced_to_the_last() -> None:
     assert shown == "10.0.0.3-10.0.0.9,10.0.4.4:80;192.168.0.6/24"
 
 
+def test_an_address_beside_letters_is_one() -> None:
+    """As a name of a node, a log's folder or a range of a port has it."""
+    shown = replaced({"/x": "x10.1.2.3 10.1.2.3_2 NODE_10.1.7.4x joe:p@10.1.2.3:1 v10.1.2.3"})["/x"]
+    assert shown == "x10.0.0.3 10.0.0.3_2 NODE_10.0.4.4x joe:p@10.0.0.3:1 v10.1.2.3"
+
+
 def test_an_address_is_the_same_in_every_notation() -> None:
     """Text, a GID of 8 groups, and one that is written short."""
     shown = replaced(

@@ -106,6 +106,8 @@ PLACES: dict[str, dict[str, str]] = {
     "addresses": _script(
         MOONCAKE_TE_META_DATA_SERVER=f"'{_ADDRESS}'",
         https_proxy=f"robot:{MARK}@proxy.b:3128",
+        MOONCAKE_MASTER=f"joe:{MARK}@10.1.2.3:50051",
+        LMCACHE_REMOTE_URL=f":{MARK}@[fd00::7]:65,b:c@{MARK}@h.b:7",
         MC_X=f"redis://:a{MARK}@r.b:1,redis://b:{MARK}@r.b:2?x={MARK},y",
         server=f"{SERVER} --dist-init-addr tcp://u:{MARK}@h.b:5",
     ),
@@ -410,6 +412,9 @@ def test_which_names_of_servers_and_stores_are_secrets() -> None:
         f'Environment="A=b" HF_TOKEN={MARK}',
         f"curl http://u:{MARK}@h:1/x?y={MARK} z",
         f"etcd://a:1,http://u:p@{MARK}@h:2",
+        f"MOONCAKE_MASTER=joe:{MARK}@10.1.2.3:50051",
+        f"--dist-init-addr=:{MARK}@[fd00::7]:65",
+        f'{{"master_server_address": "a:1;corp%5Cjoe:p@{MARK}@h.b:7"}}',
     ],
 )
 def test_a_secret_in_a_text_is_gone(line: str) -> None:
@@ -427,6 +432,8 @@ def test_a_secret_in_a_text_is_gone(line: str) -> None:
         SERVER,
         "export MC_PKEY_INDEX=3 MAX_TOTAL_TOKENS=131072",
         "docker run --gpus all -p 30000:30000 -u 1000:1000 a/b@sha256:0123",
+        "docker pull registry:5000/sglang:v0.5@sha256:0123 && docker pull sglang:v0.5@sha256:0123",
+        "git clone git@github.com:kvcache-ai/Mooncake",
         "cd $PWD; OLDPWD=/srv",
         "HF_TOKEN=${HF_TOKEN} --api-key $KEY",
         'password: "${PASSWORD}"',
