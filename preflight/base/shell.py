@@ -16,7 +16,7 @@ class Line(str):
 
     Attributes:
         does: "run" for ``argv``, "write" or "append" for ``content`` to ``file``, "shell" for a
-            line of the user's shell, "by hand" for a comment.
+            line that the user's shell alone can run, "by hand" for a comment.
         restarts: What then has to be started anew: launch, container, pod, host or a unit; "" for
             nothing.
         starts: An engine (docker, podman) and the options with which it has to start the container;
@@ -90,14 +90,17 @@ def posix_assignment(name: str, value: str) -> str:
 
 
 def line(command: Iterable[str | Fill], sudo: str = "") -> Line:
-    """Return the line that runs a command, of quoted words.
+    """Return the line that runs a command, of quoted words; with a Fill only a shell can run it.
 
     Args:
         sudo: ``sudo `` or "", in front.
     """
-    pairs = [(w, quote(w)) if isinstance(w, str) else (w.value, w.value) for w in command]
-    typed = " ".join(quoted for _, quoted in pairs)
-    return Line(sudo + typed, "run", (word for word, _ in pairs), needs_root=bool(sudo))
+    words = tuple(command)
+    argv = [word for word in words if isinstance(word, str)]
+    typed = sudo + " ".join(w.value if isinstance(w, Fill) else quote(w) for w in words)
+    if len(argv) < len(words):
+        return Line(typed, needs_root=bool(sudo))
+    return Line(typed, "run", argv, needs_root=bool(sudo))
 
 
 def wanted_text(setting: Setting) -> str:

@@ -7,6 +7,7 @@ programs are stand-ins that write down what they were called with.
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 from itertools import product
@@ -70,6 +71,7 @@ def called(script: str, folder: Path) -> list[list[str]]:
     log, programs = folder / "log", folder / "programs"
     programs.mkdir(parents=True)
     log.write_text("")
+    (programs / "sh").symlink_to(str(bash))
     for name in PROGRAMS:
         place = programs / name
         place.write_text(STAND_IN.format(bash=bash, cat=cat, log=log))
@@ -149,6 +151,25 @@ def test_a_shell_starts_what_is_meant_with_meant_words(value: str, tmp_path: Pat
     wanted = [words for _, calls in pairs for words in calls]
     # The two ends of a pipe start in no order.
     assert sorted(called("\n".join(lines), tmp_path / "run")) == sorted(wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES[:2], ids=lambda place: "root" if place.root else "user")
+def test_words_to_run_start_without_a_shell_what_the_line_starts_in_one(
+    place: Context, tmp_path: Path
+) -> None:
+    """Each kind of setting, the limit of a shell among them: what needs a shell is not to run."""
+    settings = [setting for value in HOSTILE[:3] for setting, _ in named(value, tmp_path)]
+    settings += [Setting(Kind.ULIMIT, "memlock", "unlimited"), UVERBS, TEMPLATE, MAPS, MODULE]
+    lines = commands(settings, place)
+    of_words = called(
+        "\n".join(shlex.join(line.argv) for line in lines if line.does == "run"), tmp_path / "run"
+    )
+    typed = called("\n".join(line for line in lines if line.does == "run"), tmp_path / "typed")
+    assert of_words == [words[words[0] == "sudo" :] for words in typed]
+    for line in lines:
+        assert (line.does == "shell") is ("$$" in line.split() or "$(id" in line.split())
+        assert (len(line.argv) > 0) is (line.does == "run")
 
 
 @pytest.mark.slow
@@ -257,6 +278,7 @@ MEMLOCK = Setting(Kind.ULIMIT, "memlock", "unlimited")
 SHM = Setting(Kind.SHM_SIZE, "/dev/shm", "64")
 UVERBS = Setting(Kind.DEVICE, "/dev/infiniband/uverbs0", "rw")
 STARTED = "# start the container with: docker run "
+MODULE = Setting(Kind.MODULE, "nvidia_peermem", "a=1", "loaded")
 TEMPLATE = Setting(Kind.ULIMIT, "memlock", "unlimited", unit="sglang@.service")
 MEMORY = Setting(Kind.CGROUP, "/sys/fs/cgroup/memory.max", "1024")
 
