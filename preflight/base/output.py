@@ -178,6 +178,20 @@ def uses_color(color: str) -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
+def drawing_encoding() -> str:
+    """Return the encoding in which pictures are drawn: ASCII if the user's locale is C or POSIX.
+
+    Python writes UTF-8 there too (PEP 538 sets LC_CTYPE to C.UTF-8 itself, PEP 540), except where
+    PYTHONIOENCODING or PYTHONUTF8 say otherwise.
+    """
+    of_locale = [os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")]
+    if of_locale[1] == "C.UTF-8":
+        del of_locale[1]
+    chosen = "PYTHONIOENCODING" in os.environ or os.environ.get("PYTHONUTF8") == "1"
+    ascii_alone = not chosen and next(filter(None, of_locale), "") in ("C", "POSIX")
+    return "ascii" if ascii_alone else sys.stdout.encoding or "ascii"
+
+
 def columns() -> int:
     """Return how many columns a line may take: COLUMNS, else the terminal's width, else
     PIPE_COLUMNS; never below LEAST_COLUMNS or above MOST_COLUMNS.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from preflight.base.output import Progress, columns, output_to, painter, say
+from preflight.base.output import Progress, columns, drawing_encoding, output_to, painter, say
 from preflight.base.usage_error import UsageError
 from preflight.cli.commands import command, say_answer, with_formats
 from preflight.cli.options import (
@@ -226,7 +225,7 @@ def _text(
     from preflight.cache_sizing.capacity.report import capacity_text
     from preflight.report.pictures.memory_map import draws_blocks
 
-    plain = plain or not draws_blocks(sys.stdout.encoding)
+    plain = plain or not draws_blocks(drawing_encoding())
     text = capacity_text(answer, columns(), painter(color), plain)
     if replayed is not None:
         from preflight.cache_sizing.capacity.hit_curve import plot_text

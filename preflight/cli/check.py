@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from preflight.base.output import columns, output_to, painter, say, say_json
+from preflight.base.output import columns, drawing_encoding, output_to, painter, say, say_json
 from preflight.cli.checks_options import with_checks
 from preflight.cli.commands import PROTOCOLS, command, with_formats
 from preflight.cli.options import (
@@ -154,7 +154,7 @@ def _in_format(
     if memory_map:
         from preflight.report.pictures.memory_map import bars_text, draws_blocks, memory_of
 
-        plain = plain or not draws_blocks(sys.stdout.encoding)
+        plain = plain or not draws_blocks(drawing_encoding())
         text += f"\n\n{bars_text(memory_of(answer.judged_host), painter(color), columns(), plain)}"
     return text
 

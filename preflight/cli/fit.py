@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import click
 
 from checks.framework.unknown import Unknown
 from preflight.base import exit_codes
-from preflight.base.output import Progress, columns, output_to, painter, say
+from preflight.base.output import Progress, columns, drawing_encoding, output_to, painter, say
 from preflight.cli.checks_options import with_checks
 from preflight.cli.commands import command, say_answer, with_formats
 from preflight.cli.options import (
@@ -218,7 +217,7 @@ def _say(result: FitResult, format_: str, color: str, plain: bool) -> None:
         from preflight.cache_sizing.fit.report import fit_text
         from preflight.report.pictures.memory_map import draws_blocks
 
-        plain = plain or not draws_blocks(sys.stdout.encoding)
+        plain = plain or not draws_blocks(drawing_encoding())
         say(fit_text(result, painter(color), columns(), plain))
     elif format_ == "html":
         from preflight.cache_sizing.fit.report import fit_page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -47,7 +46,7 @@ def topology(
     defect of this program.
     """
     from checks.host_snapshot.secrets import public
-    from preflight.base.output import columns, painter, say
+    from preflight.base.output import columns, drawing_encoding, painter, say
     from preflight.report.topology.answer import topology_answer
     from preflight.report.topology.report import answer_text, draws_lines
     from preflight.verdict.report import EXIT_CODES
@@ -60,6 +59,6 @@ def topology(
         body, word = public(answer_object(answer)), answer.status.value
         say_answer("topology", code, body, word=word, started=(answer.source, answer.processes))
     else:
-        plain = plain or not draws_lines(sys.stdout.encoding)
+        plain = plain or not draws_lines(drawing_encoding())
         say(public(answer_text(answer, painter(color), columns(), plain)))
     return code

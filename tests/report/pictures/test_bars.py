@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.framework.units import GIB
 from checks.framework.unknown import Unknown
+from preflight.base.output import drawing_encoding
 from preflight.cache_sizing.capacity.deployment import Capacity, Round
 from preflight.cache_sizing.capacity.report import (
     Hit,
@@ -31,6 +36,7 @@ from preflight.report.pictures.memory_map import (
     draws_blocks,
     memory_map,
 )
+from tests.paths import ROOT
 from tests.report.pictures.test_memory_map import ONE_NODE, PAGE, TWO_NODES, memory_facts
 from tests.tables import each_row
 
@@ -254,3 +260,40 @@ def test_more_rounds_than_columns_are_thinned() -> None:
     assert (numbers[0], numbers[1], numbers[-1]) == ("round", "2", "1000")
     figure = capacity_figure(Capacity((), 1, tuple(rounds)))
     assert figure.count("<circle") == MOST_MARKS + 1  # one in the key
+
+
+LOCALES: list[tuple[dict[str, str], bool]] = [
+    ({"LC_ALL": "C"}, True),
+    ({"LANG": "C"}, True),
+    ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, True),  # as Python makes the line above
+    ({"LANG": "en_US.UTF-8", "LC_CTYPE": "POSIX"}, True),
+    ({"LC_ALL": "C.UTF-8", "LANG": "C"}, False),
+    ({"LC_ALL": "C", "PYTHONIOENCODING": "utf-8"}, False),
+    ({"LC_ALL": "C", "PYTHONUTF8": "1"}, False),
+    ({"LC_CTYPE": "C.UTF-8"}, False),
+    ({}, False),
+]
+OF_LOCALE = ("LC_ALL", "LC_CTYPE", "LANG", "PYTHONIOENCODING", "PYTHONUTF8")
+
+
+@pytest.mark.parametrize(("variables", "ascii_alone"), LOCALES)
+def test_pictures_have_the_characters_of_the_locale(
+    variables: dict[str, str], ascii_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in OF_LOCALE:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert draws_blocks(drawing_encoding()) is not ascii_alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["topology"], ["check", "--memory-map"]])
+def test_a_locale_of_ascii_gets_pictures_of_ascii(command: list[str]) -> None:
+    """Python writes UTF-8 in it, and a terminal of that locale shows signs in place of boxes."""
+    launch = ROOT / "tests/data/launches/h800-l1-l2-mooncake.sh"
+    words = [sys.executable, "-m", "preflight", *command, "--root", "demo:h800", str(launch)]
+    others = {name: value for name, value in os.environ.items() if name not in OF_LOCALE}
+    for variables, ascii_alone in (LOCALES[0], LOCALES[1], LOCALES[-1]):
+        ran = subprocess.run(words, env={**others, **variables}, cwd=ROOT, stdout=subprocess.PIPE)
+        assert ran.stdout.isascii() is ascii_alone
