@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Record the host that ships with the program: ``--root demo:h800``.
+"""Make the host that ships with the program: ``--root demo:h800``.
 
     tools/write_demo_host.py
 

@@ -24,7 +24,7 @@ _NO_HOST = (
 LARGEST_BYTES = 10**6
 # Of each of the two objects: some 5 kB a process of a launch. Python's objects take 25 times that.
 MOST_JSON_BYTES = 8 * 2**20
-# Recorded hosts that ship with the program: --root demo:NAME (tools/write_demo_host.py).
+# Made hosts that ship with the program: --root demo:NAME (tools/write_demo_host.py).
 DEMO = "demo:"
 _DEMOS = os.path.join(os.path.dirname(__file__), "demo")
 # Refused unopened; what is smaller may unpack to archive.MOST_BYTES.
@@ -106,7 +106,7 @@ def open_root(path: str) -> Root:
         demos = [name.removesuffix(".tar.gz") for name in sorted(os.listdir(_DEMOS))]
         if path.removeprefix(DEMO) not in demos:
             known = ", ".join(f"{DEMO}{name}" for name in demos)
-            raise refused(f"no such recorded host: there is {known}")
+            raise refused(f"no such made host: there is {known}")
         return open_root(os.path.join(_DEMOS, f"{path.removeprefix(DEMO)}.tar.gz"))
     if is_description(path):
         from checks.host_snapshot.described import DescribedRoot, description_of

@@ -152,7 +152,7 @@ COLOR: Option = click.option(
 )  # fmt: skip
 ROOT: Option = click.option(
     "--root", "--host", "root", type=FILE, metavar="HOST", default="/", show_default=True,
-    help="The host: /, a folder like it, a capture, demo:h800, or a TOML file with its words.",
+    help="The host: /, a folder like it, a capture, demo:h800 (made), or a TOML file of its words.",
 )  # fmt: skip
 
 

@@ -126,9 +126,9 @@ def test_sizing_takes_the_demo_host_too(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_another_name_of_a_demo_host_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(CaptureError, match=r"demo:h900: no such recorded host: .* demo:h800"):
+    with pytest.raises(CaptureError, match=r"demo:h900: no such made host: .* demo:h800"):
         open_root("demo:h900")
-    with pytest.raises(CaptureError, match="no such recorded host"):
+    with pytest.raises(CaptureError, match="no such made host"):
         open_root("demo:../demo/h800")
 
 

@@ -424,7 +424,7 @@ def test_an_envelope_is_the_same_in_all_and_taken_whole_or_not_at_all(id_: str) 
 
 
 def test_a_finding_has_numbers_ranks_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """As data, of the recorded host: the limit in bytes, eight ranks, and who has to do what."""
+    """As data, of the made host: the limit in bytes, eight ranks, and who has to do what."""
     run(["check", "--json", *PATIENCE, "--root", "demo:h800", "--only", "memlock.limit"])
     found = json.loads(capsys.readouterr().out)
     assert found["launch"]["summary"].startswith("1 SGLang server (Qwen3-32B, tp 8")

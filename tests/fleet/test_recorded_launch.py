@@ -46,7 +46,7 @@ def record_of(*words: str) -> bytes:
 
 
 def checked(path: Path, capsys: pytest.CaptureFixture[str]) -> Json:
-    """What check prints of a launch on the recorded host, without where the launch lies."""
+    """What check prints of a launch on the made host, without where the launch lies."""
     capsys.readouterr()
     run(["check", "--json", "--root", "demo:h800", str(path)])
     printed = capsys.readouterr().out.replace(f"{path.parent}/", "")

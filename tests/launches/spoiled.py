@@ -33,7 +33,7 @@ def spoiled(text: str, made: random.Random) -> str:
 
 
 def check(path: Path) -> int:
-    """Return the exit code of ``check`` of a launch on the recorded host."""
+    """Return the exit code of ``check`` of a launch on the made host."""
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
             return int(run(["check", "--root", "demo:h800", str(path)]) or 0)

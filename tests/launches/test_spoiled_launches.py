@@ -9,7 +9,7 @@ import pytest
 from tests.launches.spoiled import check, passes
 
 LAUNCHES = Path(__file__).parents[1] / "data" / "launches"
-# Nothing of it fails on the recorded host: what keeps it from a pass is what is not read.
+# Nothing of it fails on the made host: what keeps it from a pass is what is not read.
 FITS = """\
 ulimit -l unlimited
 export MC_TCP_BIND_ADDRESS=127.0.0.1

@@ -145,7 +145,7 @@ def test_a_quoted_line_says_nothing_of_the_log_that_it_stood_in() -> None:
 def test_with_a_host_its_checks_say_which_it_is(
     words: list[str], check: str, found: str, capsys: Out
 ) -> None:
-    """The recorded host ships with a launch; check is asked for the ids."""
+    """The made host ships with a launch; check is asked for the ids."""
     run(["check", "--root", "demo:h800", "--only", check, "--json"])
     alone = json.loads(capsys.readouterr().out)["findings"]
     code = run(["explain", *words])
