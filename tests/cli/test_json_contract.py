@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import jsonschema
 import pytest
@@ -434,10 +436,31 @@ def test_a_finding_has_numbers_ranks_and_what_to_do(capsys: pytest.CaptureFixtur
     (subject,) = one["subjects"]
     assert (subject["kind"], subject["ranks"]) == ("process", list(range(8)))
     first = one["actions"][0]
-    assert (first["kind"], first["needs_root"], first["restarts"]) == ("run", True, "launch")
-    assert first["argv"][0] == "prlimit"
+    assert (first["kind"], first["needs_root"], first["restarts"]) == ("shell", True, "launch")
+    # Of the shell itself: no argv has its number.
+    assert first["text"].startswith("sudo prlimit --pid $$ ")
+    assert first["argv"] is None
     assert {one["kind"] for one in one["actions"][1:]} == {"by hand"}
     assert first["mends"] == ["memlock.limit"]
+
+
+@pytest.mark.parametrize("host", ["demo:h800", str(ROOT / "tests/data/hosts/h100-vm.tar.gz")])
+def test_each_number_counts_what_the_page_says(
+    host: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Counts are of subjects; findings and JUnit's tests are of what is said of several alike."""
+    junit = tmp_path / "junit.xml"
+    words = ["check", *PATIENCE, "--root", host, "--ignore", "memlock.limit=known"]
+    code = run([*words, "--format", "json", "--format", "junit", "--output", str(junit)])
+    found = json.loads(capsys.readouterr().out)
+    assert found["exit_code"] == code
+    subjects: Counter[str] = Counter()
+    for one in found["findings"]:
+        subjects["ignored" if one["ignored"] else one["status"]] += len(one["subjects"])
+    counts = found["answer"]["counts"]
+    assert dict(subjects) == {name: number for name, number in counts.items() if number}
+    cases = list(ElementTree.parse(junit).getroot().iter("testcase"))
+    assert len(cases) == len(found["findings"]) <= sum(counts.values())
 
 
 def test_which_kind_a_checks_subjects_are_is_said_of_checks_that_there_are() -> None:
