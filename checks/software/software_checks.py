@@ -353,6 +353,18 @@ def _judge_file(
     return finding.failed(f'it ends with "{what}: {error}"', advice, tuple(settings))
 
 
+NO_DRIVER = "run where the NVIDIA driver is (docker: --gpus all), or use the -non-cuda wheel"
+
+
+def missing_library_advice(error: str) -> str:
+    """Return advice on an error about a library that the loader does not find, "" on any other."""
+    if "cannot open shared object file" not in error:
+        return ""
+    if "libcuda.so.1" in error:
+        return NO_DRIVER
+    return "mooncake-preflight check --only software.library-missing says where it is to be had"
+
+
 def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str, Setting | None]:
     """Return advice on how to get a missing library, and the setting that gets it, or None."""
     if library in engine.cuda:
@@ -360,8 +372,7 @@ def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str
         setting = Setting(Kind.ENVIRONMENT, "LD_LIBRARY_PATH", folder)
         return f"add {folder} to LD_LIBRARY_PATH", setting
     if library == "libcuda.so.1":  # a driver is not a package to install from here
-        advice = "run where the NVIDIA driver is (docker: --gpus all), or use the -non-cuda wheel"
-        return advice, None
+        return NO_DRIVER, None
     if library.startswith("libcudart.so."):
         major = library.rpartition(".")[2]
         suffix = f"-cu{major}" if major.isdecimal() and int(major) < 13 else ""

@@ -181,8 +181,8 @@ def uses_color(color: str) -> bool:
 def drawing_encoding() -> str:
     """Return the encoding in which pictures are drawn: ASCII if the user's locale is C or POSIX.
 
-    Python writes UTF-8 there too (PEP 538 sets LC_CTYPE to C.UTF-8 itself, PEP 540), except where
-    PYTHONIOENCODING or PYTHONUTF8 say otherwise.
+    Python writes UTF-8 in such a locale too (PEP 538, which sets LC_CTYPE to C.UTF-8, and PEP 540).
+    PYTHONIOENCODING, or PYTHONUTF8=1, says that UTF-8 is meant.
     """
     of_locale = [os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")]
     if of_locale[1] == "C.UTF-8":

@@ -95,10 +95,10 @@ def line(command: Iterable[str | Fill], sudo: str = "") -> Line:
     Args:
         sudo: ``sudo `` or "", in front.
     """
-    words = tuple(command)
-    argv = [word for word in words if isinstance(word, str)]
-    typed = sudo + " ".join(w.value if isinstance(w, Fill) else quote(w) for w in words)
-    if len(argv) < len(words):
+    pairs = [(w, quote(w)) if isinstance(w, str) else (None, w.value) for w in command]
+    typed = sudo + " ".join(quoted for _, quoted in pairs)
+    argv = [word for word, _ in pairs if word is not None]
+    if len(argv) < len(pairs):
         return Line(typed, needs_root=bool(sudo))
     return Line(typed, "run", argv, needs_root=bool(sudo))
 

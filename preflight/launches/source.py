@@ -400,7 +400,12 @@ def _is_computed(word: Word) -> bool:
 # How a variable is given, by where the shell runs that reads it: the sentence, how one is written
 # in there, and what stands between them.
 _GIVEN = {
-    "": ("give {set} in an --env-file or, on this host, in front of this command", "{}=...", " "),
+    # A capture, demo:h800 too, has its own variables; every other host takes this shell's.
+    "": (
+        "give {set} in an --env-file or, unless --root is a capture, in front of this command",
+        "{}=...",
+        " ",
+    ),
     "run": ("write {set} into {what}", "-e {}=...", " "),
     "service": ("name {set} under environment of service {what}", "{}", ", "),
     "pod": ("name {set} under env of container {what}", "{}", ", "),

@@ -19,7 +19,7 @@ from preflight.processes.unread import not_set
 from tests.tables import each_row
 
 SERVER = "python3 -m sglang.launch_server --model-path m --tp ${TP}"
-HERE = "give TP=... in an --env-file or, on this host, in front of this command"
+HERE = "give TP=... in an --env-file or, unless --root is a capture, in front of this command"
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i, "
 SERVICE = "services:\n  s:\n    image: lmsysorg/sglang:v0.5.9\n    command: "
 

@@ -89,7 +89,7 @@ def test_checks_that_are_unknown_for_one_reason_say_it_once() -> None:
     unset_line = "MODEL_PATH is not set where '$MODEL_PATH' stands (a.sh:2)"
     assert f"unknown  a.b and 3 more: {unset_line}" in lines
     assert "unknown  a.e: /proc/meminfo: Permission denied" in lines
-    advice = "give MODEL_PATH=... in an --env-file or, on this host, in front of this command"
+    advice = "give MODEL_PATH=... in an --env-file or, unless --root is a capture, in front"
     assert advice in " ".join(text.split())
     each = report_text(found, plain, 100, 1)
     assert each.rpartition("\n\n")[0].count("MODEL_PATH is not set") == 4

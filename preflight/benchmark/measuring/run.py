@@ -20,6 +20,7 @@ from checks.gpu.facts import read_gpus
 from checks.gpu.judge import IDLE_BYTES
 from checks.hugetlb.pools import Pool, read_hugetlb
 from checks.numa.nodes import memory_nodes
+from checks.software.software_checks import missing_library_advice
 from preflight.base.one_line import clean
 from preflight.benchmark.measuring.findings import rate_text
 from preflight.benchmark.measuring.records import (
@@ -191,7 +192,10 @@ class Measuring:
         for process in started:
             process.order({"do": "load", "folder": self._library.folder})
         for process in started:
-            _result_of(process, process.answer(self._wait_seconds))
+            reply = process.answer(self._wait_seconds)
+            if advice := missing_library_advice(reply.error):
+                reply = reply._replace(error=f"{reply.error}; {advice}")
+            _result_of(process, reply)
         return started
 
     def _ask(

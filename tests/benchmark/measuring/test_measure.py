@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -63,6 +64,7 @@ from preflight.benchmark.measuring.run import (
     Measuring,
     transport_environment,
 )
+from preflight.benchmark.rehearsal.records import Library
 from preflight.benchmark.rehearsal.run import MemoryWatch, Room
 from preflight.cache_sizing.capacity.tiers import PageObjects
 from preflight.cli.main import run
@@ -720,3 +722,25 @@ def test_by_hand(found: Survival, costs: bool, by_hand: str) -> None:
     assert by_hand in found.by_hand
     assert f"by hand: {found.by_hand}" in found.statements
     assert survival_text(found).startswith("WARN" if costs else "PASS")
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("libcuda.so.1: cannot open shared object file: No such file", "use the -non-cuda wheel"),
+        ("libcudart.so.12: cannot open shared object file: No such file", "software.library-miss"),
+        ("cannot import name 'TransferEngine'", None),
+    ],
+)
+def test_a_library_that_is_missing_has_its_remedy_beside_the_error(
+    error: str, says: str | None, tmp_path: Path
+) -> None:
+    """As 0.3.13.post1 of PyPI ends without a driver; the remedy is that of check."""
+    (tmp_path / "mooncake").mkdir()
+    (tmp_path / "mooncake/__init__.py").write_text(f"raise ImportError({error!r})\n")
+    library = Library(sys.executable, str(tmp_path), "mooncake-transfer-engine", "0.3.13.post1")
+    measuring = Measuring(library, LaunchWish(protocol="tcp"), 30.0, 256 * MIB)
+    for part in measuring.run(("transfer", "store"), "127.0.0.1", None, lambda _: None).parts:
+        assert error in part.failed
+        assert ("; " in part.failed) is (says is not None)
+        assert (says or "") in part.failed
