@@ -21,7 +21,7 @@ from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
 from tests import rows
 from tests.builders.hosts import MIB, Host, HostPool
-from tests.builders.synthetic import PATIENCE_SECONDS
+from tests.builders.synthetic import PATIENCE_SECONDS, build_host, gpu_host
 from tests.paths import ROOT
 
 HOSTS = ROOT / "tests/data" / "hosts"
@@ -191,3 +191,33 @@ def test_a_folder_that_is_no_host_is_refused_as_its_archive_is(
         assert run([command, "--root", str(tmp_path / root), str(script)]) == 64
         error = " ".join(capsys.readouterr().err.split())
         assert f"{root}: neither a capture, which has capture.json, nor a host's files" in error
+
+
+@pytest.mark.parametrize(
+    ("host", "counts"),
+    [
+        (["--root", "demo:h800"], False),
+        (["--root", "folder"], True),
+        (["--memory", "2tb", "--gpus", "8xH800"], True),
+    ],
+)
+def test_variables_of_this_shell_count_unless_the_host_is_a_capture(
+    host: list[str],
+    counts: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where they do not count, the advice to give one in front says so; an env file always does."""
+    script, variables = tmp_path / "launch.sh", tmp_path / "more.env"
+    script.write_text("python3 -m sglang.launch_server --model-path $MODEL_PATH --tp 2\n")
+    variables.write_text("MODEL_PATH=Qwen/Qwen3-14B\n")
+    build_host(tmp_path / "folder", gpu_host())
+    words = ["check", *(str(tmp_path / word) if word == "folder" else word for word in host)]
+    monkeypatch.setenv("MODEL_PATH", "Qwen/Qwen3-14B")
+    run([*words, str(script)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert ("unless --root is a capture" in said) is not counts
+    assert ("(Qwen3-14B" in said) is counts
+    run([*words, "--env-file", str(variables), str(script)])
+    assert "(Qwen3-14B" in capsys.readouterr().out
