@@ -12,10 +12,12 @@ import shutil
 import stat
 import struct
 import sys
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from checks.framework.installed import distribution_of, is_mooncake
 from checks.framework.regex import regex
+from checks.software.facts import TRANSPORTS
 
 CACHE = "/etc/ld.so.cache"
 # Debian's and Red Hat's; glibc itself has one pair of them built in.
@@ -27,6 +29,8 @@ PROGRAMS = ("mooncake_master", "mooncake_client")
 # What stands in a compiled file only where that part is built in: its class, or TENT's namespace.
 # Read in the wheels 0.3.9 to 0.3.14, the EFA ones too, and in Mooncake's transfer_engine.cpp.
 PARTS = {"efa": b"EfaTransport", "redis": b"RedisStoragePlugin", "tent": b"8mooncake4tent"}
+# What builds with BUILD_SHARED_LIBS have their transports in, beside engine and store or elsewhere.
+_SHARED = "libtransfer_engine.so"
 _PT_LOAD, _PT_DYNAMIC, _PT_NOTE = 1, 2, 4
 _NT_GNU_BUILD_ID = 3
 _DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 15, 29
@@ -101,16 +105,31 @@ def parts(package: str) -> list[str]:
 
     Raises OSError, also if the folder has no such file.
     """
+    return _built_in(package, PARTS)
+
+
+def transports(package: str) -> list[str]:
+    """Return the names of ``TRANSPORTS`` that are built into a ``mooncake`` folder, sorted.
+
+    Raises OSError, also if its files load the transports from another folder.
+    """
+    return _built_in(package, TRANSPORTS)
+
+
+def _built_in(package: str, marks: Mapping[str, bytes]) -> list[str]:
     loaded = [path for name, path in _wanted(package) if name not in PROGRAMS]
     if not loaded:
         raise FileNotFoundError(f"{package}: no compiled file")
+    elves = [elf for elf in map(read_elf, loaded) if elf is not None]
+    if any(_SHARED in elf.needed for elf in elves):
+        loaded.append(os.path.join(package, _SHARED))
     names = set()
     for path in loaded:
         with open(path, "rb") as file:
             if not 0 < os.fstat(file.fileno()).st_size <= _PROGRAM_LIMIT_BYTES:
                 raise OSError(f"{path}: empty, or too large to be looked through")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                names |= {name for name, mark in PARTS.items() if content.find(mark) >= 0}
+                names |= {name for name, mark in marks.items() if re.search(mark, content)}
     return sorted(names)
 
 

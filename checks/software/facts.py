@@ -20,6 +20,16 @@ from checks.rdma.use import TENT
 # Folders of NVIDIA's wheels that hold libcudart.so: CUDA 12's, CUDA 13's.
 _CUDA_WHEELS = ("cuda_runtime", "cu12", "cu13")
 _MODULE_FOLDERS = ("site-packages", "dist-packages")
+# Transports without which the store's setup returns -1 (run in 0.3.13.post1: all five), and what
+# stands in a compiled file only where they are built in.
+# The classes: Mooncake's multi_transport.cpp, and the wheel -npu 0.3.13.post1 (ascend).
+TRANSPORTS = {
+    "ascend": b"AscendDirectTransport|HcclTransport|HeterogeneousRdmaTransport",
+    "cxl": b"CxlTransport",
+    "sunrise_link": b"SunriseLinkTransport",
+    "ub": b"UbTransport",
+    "ubshmem": b"UBShmemTransport",
+}
 
 
 class Distribution(NamedTuple):
@@ -104,7 +114,8 @@ class SoftwareFacts(NamedTuple):
         programs: On PATH, name -> file or None.
         records: Of the wheels of ``engine``.
         master: None if PATH has none.
-        parts: Those of ``calls.PARTS`` in its compiled files, read only if the launch asks for one.
+        parts: Those of ``calls.PARTS`` in its compiled files, transports: those of ``TRANSPORTS``;
+            each read only if the launch asks for one.
     """
 
     environments: tuple[Environment, ...] | Unknown
@@ -113,6 +124,7 @@ class SoftwareFacts(NamedTuple):
     records: tuple[Record, ...] | Unknown = ()
     master: Master | Unknown | None = None
     parts: frozenset[str] | Unknown = Unknown("not asked: the launch names none", absent=True)
+    transports: frozenset[str] | Unknown = parts
 
     @property
     def engine(self) -> Environment | Unknown | None:
@@ -153,7 +165,8 @@ def installed_engine(root: Root) -> Installed | None:
 def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
     """Read what is installed.
 
-    Mooncake's optional parts (EFA, TENT, Redis) are read only if the launch asks for one.
+    Mooncake's optional parts (EFA, TENT, Redis, other transports) are read only if the launch asks
+    for one.
     """
     search = root.call("software.search")
     environments = _environments(root, search)
@@ -164,13 +177,23 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
     records = _records(root, engine)
     master = _master(root, environments, programs)
     facts = SoftwareFacts(environments, files, programs, records, master)
-    if package is None or needs is None or not any(asked_parts(needs)):
+    if package is None or needs is None:
         return facts
-    parts = root.call("software.parts", package)
-    if not isinstance(parts, Unknown):
-        wrong = Unknown("software.parts: not a list")
-        parts = frozenset(map(str, parts)) if isinstance(parts, list) else wrong
-    return facts._replace(parts=parts)
+    asked = {part.part in TRANSPORTS for part in asked_parts(needs)}
+    if False in asked:
+        facts = facts._replace(parts=_names(root, "software.parts", package))
+    if True in asked:
+        facts = facts._replace(transports=_names(root, "software.transports", package))
+    return facts
+
+
+def _names(root: Root, call: str, package: str) -> frozenset[str] | Unknown:
+    """Return what a call finds built into a ``mooncake`` folder."""
+    names = root.call(call, package)
+    if isinstance(names, Unknown):
+        return names
+    wrong = Unknown(f"{call}: not a list")
+    return frozenset(map(str, names)) if isinstance(names, list) else wrong
 
 
 class AskedPart(NamedTuple):
@@ -185,8 +208,9 @@ class AskedPart(NamedTuple):
 def asked_parts(needs: LaunchNeeds) -> Iterator[AskedPart]:
     """Yield the parts of Mooncake that a launch asks for and that not every build has."""
     for process in needs.processes:
-        if process.transport == "efa":
-            yield AskedPart("efa", process.name, "protocol efa", process)
+        if process.transport == "efa" or process.transport in TRANSPORTS:
+            phrase = f"protocol {process.transport}"
+            yield AskedPart(process.transport, process.name, phrase, process)
         if TENT in process.environment:
             yield AskedPart("tent", process.name, f"{TENT}={process.environment[TENT]}", process)
     for service in needs.services:

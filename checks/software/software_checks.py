@@ -26,6 +26,7 @@ from checks.rdma.facts import RdmaFacts
 from checks.rdma.use import EFA
 from checks.releases.mooncake import work_together
 from checks.software.facts import (
+    TRANSPORTS,
     AskedPart,
     CompiledFile,
     Environment,
@@ -442,7 +443,8 @@ def _judge_part(
 ) -> Finding:
     """Judge whether Mooncake here has one part that only some builds have.
 
-    Without TENT the finding still passes, with a text; without Redis or EFA it fails or warns.
+    Without TENT the finding still passes, with a text; without Redis or a transport it fails or,
+    for EFA, may warn.
     """
     of = needs.processes if asked.process is None else (asked.process,)
     if any(elsewhere(system, process) for process in of):
@@ -451,7 +453,8 @@ def _judge_part(
     engine = finding.require(software.engine)
     if engine is None or engine.package is None:
         return skip("no Mooncake is installed here", asked.who)
-    if asked.part in finding.require(software.parts):
+    one_of = software.transports if asked.part in TRANSPORTS else software.parts
+    if asked.part in finding.require(one_of):
         return finding._replace(have="built in")
     evidence = (Evidence(engine.package, f"its compiled files have no {asked.part}"),)
     finding = finding._replace(have="not built in", evidence=evidence)
@@ -464,6 +467,13 @@ def _judge_part(
             consequence=Consequence.WILL_NOT_START,
         )
     name = engine.mooncake[0].name if engine.mooncake else ""
+    if asked.part in TRANSPORTS:
+        wheel = "install mooncake-transfer-engine-npu" if asked.part == "ascend" else "build one"
+        return finding.failed(
+            f'setup returns -1: "Unsupported transport {asked.part}, please rebuild Mooncake"',
+            f"{wheel} that has it, in place of {name or 'this Mooncake'}, or name another protocol",
+            consequence=Consequence.WILL_NOT_START,
+        )
     ending = next((end for end in ("-cuda13", "-non-cuda") if name.endswith(end)), "")
     advice = f"install mooncake-transfer-engine-efa{ending} in place of {name or 'this Mooncake'}"
     if ending == "-cuda13":

@@ -137,6 +137,7 @@ def _software(tree: Tree, host: SyntheticHost) -> None:
             for name in ("engine.so", "store.so", "mooncake_master")
         ]
         tree.calls[f"software.parts {SITE}/mooncake"] = []
+        tree.calls[f"software.transports {SITE}/mooncake"] = []
 
 
 def _services(tree: Tree, host: SyntheticHost) -> None:

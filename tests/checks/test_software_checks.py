@@ -13,8 +13,9 @@ from checks.framework.root import Root
 from checks.framework.unknown import Unknown
 from checks.releases.sglang import sglang_release
 from checks.run_checks.runner import every_check, judge
-from checks.software.calls import parts
+from checks.software.calls import Elf, parts, transports
 from checks.software.facts import (
+    TRANSPORTS,
     CompiledFile,
     Distribution,
     Environment,
@@ -493,6 +494,41 @@ def test_the_wheel_that_has_efa_is_named(wheel: str, advised: str) -> None:
     here = environment(mooncake=(Distribution(wheel, "0.3.13.post1", SITE),))
     finding = one("software.not-built-in", launch(EFA), software(here, parts=frozenset()))
     assert advised in finding.advice
+
+
+def test_a_transport_that_is_not_built_in_ends_the_store() -> None:
+    """Not known for a capture that another launch's parts were recorded for."""
+    for name in TRANSPORTS:
+        asks = launch(rank(transport=name, rdma=None))
+        for built_in, status in (
+            (frozenset[str](), Status.FAIL),
+            (frozenset({name}), Status.PASS),
+            (Unknown("not recorded"), Status.UNKNOWN),
+        ):
+            seen = software(parts=frozenset(), transports=built_in)
+            finding = one("software.not-built-in", asks, seen)
+            assert finding.status is status, (name, built_in)
+            assert (name in finding.text) is (status is Status.FAIL)
+    kept = software(environment(mooncake=(Distribution("mooncake-x", "0.3.13.post1", SITE),)))
+    here = kept._replace(transports=frozenset())
+    asks = launch(rank(transport="ascend", rdma=None))
+    assert "-npu" in one("software.not-built-in", asks, here).advice
+
+
+def test_transports_are_looked_for_in_a_shared_engine_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wheel for NPUs has them in libtransfer_engine.so; one that is elsewhere is not read."""
+    (tmp_path / "engine.so").write_bytes(b"N8mooncake12CxlTransportE\0")
+    shared = tmp_path / "libtransfer_engine.so"
+    shared.write_bytes(b"N8mooncake21AscendDirectTransportE\0")
+    assert transports(str(tmp_path)) == ["cxl"]
+    linked = Elf(62, (shared.name,), (), ())
+    monkeypatch.setattr("checks.software.calls.read_elf", lambda path: linked)
+    assert transports(str(tmp_path)) == ["ascend", "cxl"]
+    shared.unlink()
+    with pytest.raises(FileNotFoundError):
+        transports(str(tmp_path))
 
 
 def test_parts_are_read_from_names_in_the_files_and_only_where_asked(tmp_path: Path) -> None:
