@@ -274,7 +274,7 @@ def choose_gid(
     if not port.gids:
         return GidChoice(None, True, EMPTY_TABLE)
     if release is not None and not release.ranks_gids:
-        return _choose_first(port.gids)
+        return _choose_first(port.gids, release.takes_ipv6_gids)
     ranked = min(port.gids, key=lambda gid: (_rank(gid), gid.number))
     return GidChoice(ranked, True, _RANKS[_rank(ranked)])
 
@@ -297,11 +297,22 @@ def _choose_at_index(
     return GidChoice(gid, False, f"{name}={index}")
 
 
-def _choose_first(gids: tuple[Gid, ...]) -> GidChoice:
-    fit = [gid for gid in gids if gid.kind == IB or (gid.kind == ROCE_2 and gid.ipv4)]
+def _choose_first(gids: tuple[Gid, ...], takes_ipv6: bool) -> GidChoice:
+    """Choose as the releases do that rank no GIDs.
+
+    Args:
+        takes_ipv6: IPv6 and IB entries come after all with IPv4, and no entry behind an empty one
+            is looked at (0.3.10 to 0.3.11.post1).
+    """
+    if takes_ipv6:
+        gids = tuple(gid for place, gid in enumerate(gids) if gid.number == place)
+    usable = [gid for gid in gids if gid.kind in (IB, ROCE_2)]
+    ipv4 = [gid for gid in usable if gid.kind == ROCE_2 and gid.ipv4]
+    older = [gid for gid in usable if gid.kind == IB or gid.ipv4]
+    fit = (ipv4 or usable) if takes_ipv6 else older
+    how = "IB or RoCE v2" if takes_ipv6 else "IB, or RoCE v2 with an IPv4 address"
     chosen = next((gid for gid in fit if gid.netdev), fit[0] if fit else None)
-    how = "no entry is" if chosen is None else "the first that is"
-    return GidChoice(chosen, True, f"{how} IB, or RoCE v2 with an IPv4 address")
+    return GidChoice(chosen, True, f"{'no entry' if chosen is None else 'the first that'} is {how}")
 
 
 _RANKS = (

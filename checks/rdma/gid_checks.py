@@ -103,7 +103,7 @@ def _judge_choice(
         text = "RoCE v1 does not cross a router, and peers on RoCE v2 do not answer it"
     elif gid.link_local:
         text = "a link-local address reaches peers of the same link alone"
-    elif choice.automatic and not gid.ipv4 and _ipv4_gids(nic, use):
+    elif choice.automatic and not gid.ipv4 and _routable_gids(nic, use, True):
         text = "an IPv6 address is used though the port has an IPv4 one too, which peers may expect"
     else:
         return interface
@@ -131,34 +131,43 @@ def _judge_interface(finding: Finding, rdma: RdmaFacts, gid: Gid) -> Finding:
     )
 
 
-def _ipv4_gids(nic: Nic, use: Use) -> set[int]:
-    """Return the indices of the opened port's RoCE v2 GIDs with IPv4 address and interface."""
+def _routable_gids(nic: Nic, use: Use, ipv4: bool) -> set[int]:
+    """Return the indices of the opened port's RoCE v2 GIDs with an interface, and an address that
+    is IPv4, or else IPv6 and not link-local.
+    """
     port = nic.port(port_of(use.environment))
     gids = port.gids if isinstance(port, Port) else ()
-    if isinstance(gids, Unknown):
-        return set()
-    return {gid.number for gid in gids if gid.kind == ROCE_2 and gid.ipv4 and gid.netdev != ""}
+    usable = (
+        ()
+        if isinstance(gids, Unknown)
+        else (gid for gid in gids if gid.kind == ROCE_2 and gid.netdev != "")
+    )
+    return {gid.number for gid in usable if (gid.ipv4 if ipv4 else not gid.link_local)}
 
 
 def _index_for_all(use: Use) -> int | None:
-    """Return the smallest index that is a RoCE v2 IPv4 entry on every device that ``use`` would
-    take, or None.
+    """Return the smallest index that is a RoCE v2 entry with an IPv4 address on every device that
+    ``use`` would take; if none has IPv4, with a routable IPv6 one.
 
     Devices whose port is not active are left out.
+
+    Returns:
+        None if there is no such index.
     """
     nics = [nic for nic in use.candidate_nics if port_problem(nic, use.environment) is None]
-    common = set.intersection(*(_ipv4_gids(nic, use) for nic in nics)) if nics else set()
-    return min(common, default=None)
+    ipv4 = any(_routable_gids(nic, use, True) for nic in nics)
+    common = [_routable_gids(nic, use, ipv4) for nic in nics]
+    return min(set.intersection(*common), default=None) if common else None
 
 
 def _remedy(use: Use, choice: GidChoice) -> tuple[str, tuple[Setting, ...]]:
     """Return ``(advice, settings)`` to get a GID: by one index for all devices if one exists."""
     environment, wanted = use.environment, _index_for_all(use)
     if wanted is not None:
-        advice = f"set MC_GID_INDEX={wanted}: on every device this is the RoCE v2 entry with an "
+        advice = f"set MC_GID_INDEX={wanted}: on every device this is a RoCE v2 entry with a "
         now = environment.get("MC_GID_INDEX", "")
         setting = Setting(Kind.ENVIRONMENT, "MC_GID_INDEX", str(wanted), now)
-        return f"{advice}IPv4 address", (setting,)
+        return f"{advice}routable address", (setting,)
     asked = asked_index(environment)
     settings: tuple[Setting, ...] = ()
     if not choice.automatic and asked is not None and asked[1] in environment:

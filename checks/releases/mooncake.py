@@ -83,7 +83,8 @@ class MooncakeRelease(NamedTuple):
     reads_te_filters: bool = False  # MC_TE_FILTERS
     looks_at_nodes: bool = False  # for NICs of the GPU's own node, before it counts PCI bridges
     chooses_gid: bool = False  # else index 0 is taken
-    ranks_gids: bool = False  # all entries; else the first IPv4 RoCE v2 or IB entry is taken
+    takes_ipv6_gids: bool = False  # else the first IPv4 RoCE v2 or IB entry is taken
+    ranks_gids: bool = False  # all entries, also behind an empty one
     takes_any_gid: bool = False  # else an entry without a network interface disables the device
 
     # Releases that store and read together over one master, among those that were tried over TCP:
@@ -112,7 +113,7 @@ _CHANGES = (
         "0.3.8.post1", hugepages=True, page_sizes_bytes=(2 * MIB, GIB), reads_relaxed_ordering=True
     ),
     _change("0.3.9", together=frozenset("0.3.9 0.3.10".split())),
-    _change("0.3.10", hot_cache=True, takes_any_gid=True),
+    _change("0.3.10", hot_cache=True, takes_ipv6_gids=True, takes_any_gid=True),
     _change(
         "0.3.10.post2",
         numa_segments=NumaSegments.REGULAR,

@@ -270,6 +270,22 @@ def test_the_settings_mend_what_they_are_given_for(
     assert {one.status for one in after} <= {PASS, SKIP}
 
 
+def test_ports_with_ipv6_alone_are_judged_by_release() -> None:
+    """None is taken up to 0.3.9, fe80:: up to 0.3.11.post1; an index mends both."""
+    routable = replace(RXE0, gids=((LINK_LOCAL, V2), (SITE_LOCAL, V2)))
+    rows = {"0.3.9": FAIL, "0.3.10": WARN, "0.3.11.post1": WARN, "0.3.12": PASS}
+    for version, status in rows.items():
+        needs = launch(process(), version=version)
+        (before,) = found("rdma.gid", FakeHost((routable,)), needs)
+        assert before.status is status, version
+        if status is not PASS:
+            (setting,) = before.settings
+            assert (setting.name, setting.wanted) == ("MC_GID_INDEX", "1")
+            needs = launch(process(environment={"MC_GID_INDEX": "1"}), version=version)
+            (after,) = found("rdma.gid", FakeHost((routable,)), needs)
+            assert after.status is PASS, version
+
+
 def test_named_devices_are_set_right_where_they_are_written() -> None:
     def settings(written_as: str, **environment: str) -> tuple[Setting, ...]:
         origin = f"{written_as or '--disaggregation-ib-device.json'} at launch.sh:3"

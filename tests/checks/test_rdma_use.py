@@ -253,6 +253,8 @@ def test_the_own_choice_of_releases_since_0_3_12(gids: tuple[Gid, ...], number: 
     assert taken(*gids) == number
 
 
+V6_ONLY = (("0.3.8", None), ("0.3.9", None), ("0.3.10", 0), ("0.3.11.post1", 0), ("0.3.12", 1))
+BEHIND_A_GAP = (("0.3.9", None), ("0.3.10", None), ("0.3.11.post1", None), ("0.3.12", 1))
 LAB, NO_NETDEV = (gid(0, FE80), gid(1, PRIVATE), gid(2, FEC0)), gid(1, PRIVATE, netdev="")
 
 
@@ -264,7 +266,15 @@ LAB, NO_NETDEV = (gid(0, FE80), gid(1, PRIVATE), gid(2, FEC0)), gid(1, PRIVATE, 
         ("0.3.8", LAB, None, 1),
         ("0.3.11.post1", LAB, None, 1),
         ("0.3.12", LAB, None, 2),
-        ("0.3.11", (gid(0, FE80), gid(1, FEC0)), None, None),  # IPv6 alone was no GID
+        # IPv6 alone, as the real wheels chose (0.3.9, 0.3.10, 0.3.11.post1, 0.3.12, 0.3.13.post1).
+        *((release, (gid(0, FE80), gid(1, FEC0)), None, number) for release, number in V6_ONLY),
+        *((release, (gid(1, FEC0),), None, number) for release, number in BEHIND_A_GAP),
+        *((release, (gid(0, FEC0),), "0", 0) for release, _ in V6_ONLY),
+        # IPv4 on no interface comes before IPv6 on one, and IB is no better than IPv6 (source).
+        ("0.3.10.post2", (gid(0, FEC0), NO_NETDEV), None, 1),
+        ("0.3.10.post2", (gid(0, FE80, netdev=""), gid(1, FEC0)), None, 1),
+        ("0.3.10.post2", (gid(0, FE80, IB), gid(1, PRIVATE)), None, 1),
+        ("0.3.9", (gid(0, FE80, IB), gid(1, PRIVATE)), None, 0),
         # An index without an interface disabled the device.
         ("0.3.9", (gid(0, PUBLIC), NO_NETDEV), "1", None),
         ("0.3.10", (gid(0, PUBLIC), NO_NETDEV), "1", 1),
