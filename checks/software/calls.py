@@ -117,6 +117,11 @@ def transports(package: str) -> list[str]:
 
 
 def _built_in(package: str, marks: Mapping[str, bytes]) -> list[str]:
+    """Return the names whose mark, a regular expression, a compiled file has.
+
+    Args:
+        marks: By name.
+    """
     loaded = [path for name, path in _wanted(package) if name not in PROGRAMS]
     if not loaded:
         raise FileNotFoundError(f"{package}: no compiled file")

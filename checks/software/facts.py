@@ -188,7 +188,7 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
 
 
 def _names(root: Root, call: str, package: str) -> frozenset[str] | Unknown:
-    """Return what a call finds built into a ``mooncake`` folder."""
+    """Return the names that a call finds built into a ``mooncake`` folder."""
     names = root.call(call, package)
     if isinstance(names, Unknown):
         return names

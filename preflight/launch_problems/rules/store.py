@@ -13,6 +13,7 @@ from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown, require
 from checks.releases.sglang import sglang_release
 from preflight.engines.programs.memory_records import Protocol, StoreClient
+from preflight.engines.programs.mooncake_flags import is_on, value_of
 from preflight.engines.programs.sglang_arguments import SettingValue
 from preflight.engines.programs.store_config import (
     KEYS,
@@ -195,16 +196,42 @@ def standalone_without_switch(server: SglangServer, store: StoreConfig) -> Itera
         yield Match(text)
 
 
-@RULES.process("master-without-port")
-def master_without_port(process: LaunchProcess) -> Iterator[Match]:
-    """Yield a finding for each master address that has no port."""
+def _master_addresses(process: LaunchProcess) -> list[str]:
+    """Return the addresses of masters, as far as they are known, that a process's clients dial."""
     store = process.server.store if process.server is not None else None
     masters: list[object] = [client.master for client in process.stores]
     if store is not None and not store.error and store.value("standalone_storage") is not True:
         masters.append(store.value("master_server_address"))
-    for master in masters:
-        if isinstance(master, str) and master.strip() and ":" not in master:
+    return [master for master in masters if isinstance(master, str) and master.strip()]
+
+
+@RULES.process("master-without-port")
+def master_without_port(process: LaunchProcess) -> Iterator[Match]:
+    """Yield a finding for each master address that has no port."""
+    for master in _master_addresses(process):
+        if ":" not in master:
             yield Match(f"the master's address is {master!r}")
+
+
+@RULES.launch("ha-address-plain")
+def ha_address_plain(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
+    """Yield a finding for each client with one master's address, if all masters of the launch are
+    of a group that elects its leader (--enable_ha).
+    """
+    masters = [process.arguments for process in processes if process.kind is ProcessKind.MASTER]
+    if not masters or not all(is_on(each, "mooncake_master", "enable_ha") for each in masters):
+        return
+    names = "etcd_endpoints", "ha_backend_connstring"
+    endpoints = [word for name in names if (word := value_of(masters[0], name))]
+    backend = value_of(masters[0], "ha_backend_type")
+    remedy = ""
+    if endpoints and not endpoints[-1].unresolved and (backend is None or backend.text == "etcd"):
+        remedy = f"write {quote(f'etcd://{endpoints[-1].text}')} as the master's address"
+    for process in processes:
+        for master in _master_addresses(process):
+            if "://" not in master:
+                text = f"the masters elect a leader, and {master} is one of them, or a service"
+                yield Match(text, process.command.origin, remedy)
 
 
 @RULES.launch("service-misdirected")

@@ -201,3 +201,26 @@ def test_two_engines_hear_what_differs(line: Line, texts: list[str], remedies: l
     found = [one for one in findings(understood(line)) if one.rule.id == "two-transfer-engines"]
     assert [one.text for one in found] == texts
     assert all(said in one.remedy for one, said in zip(found, remedies, strict=True))
+
+
+def test_one_of_several_masters_is_no_address_of_them_all() -> None:
+    """A client that asks etcd, a lone master, and masters of both kinds are left alone."""
+    ha = "mooncake_master --enable_ha=true --etcd_endpoints='10.0.0.5:1;10.0.0.6:1'\n"
+    redis = "mooncake_master --enable_ha --ha_backend_type=redis --ha_backend_connstring=a:1\n"
+    client = "mooncake_client --master_server_address={} --protocol=tcp\n"
+    server = f"MOONCAKE_MASTER={{}} {STORE}\n"
+    etcd = "'etcd://10.0.0.5:1;10.0.0.6:1'"
+
+    def said(script: str) -> list[str]:
+        seen = findings(understood(*read_script(script, "launch.sh", {}).commands))
+        return [each.remedy for each in seen if each.rule.id == "ha-address-plain"]
+
+    for dials in (client, server):
+        plain, by_etcd = dials.format("10.0.0.1:50051"), dials.format(etcd)
+        (remedy,) = said(ha + plain)
+        assert etcd in remedy
+        assert said(ha + by_etcd) == []
+        assert said(redis + plain) == [""]  # how its clients name it was not run
+        assert said(f"mooncake_master\n{plain}") == said(plain) == []
+        assert said(f"mooncake_master --rpc_port=1\n{ha}{plain}") == []
+        assert said(f"mooncake_master --enable_ha=$HA\n{plain}") == []
