@@ -15,7 +15,7 @@ from checks.framework.units import Quantity, counted, format_bytes, format_page_
 from checks.framework.unknown import Unknown
 from checks.running_processes.processes import HeldMemory, Traffic, pages_by_size, read_traffic
 from preflight.live_servers.running_launch import OF_ANYBODY, RunningServer
-from preflight.live_servers.served_metrics import Metrics, is_local, tier_findings
+from preflight.live_servers.served_metrics import Metrics, has_clients_here, is_local, tier_findings
 from preflight.processes.processes import ProcessKind
 
 PAGES, NODE, LOCKED = "observe.huge-pages", "observe.numa-node", "observe.locked-memory"
@@ -268,6 +268,7 @@ def _store_pool(
     """Judge whether a master has the segments of all clients that run here, under different names,
     and no other segments of this host.
 
+    If none of the known programs is its client, a connection to it shows that another one is.
     Nothing for other programs.
 
     Returns:
@@ -301,7 +302,7 @@ def _store_pool(
         text = f"{format_bytes(need - have)} of what runs here are not in the pool"
         advice = "Read the log of the client that is missing: its mount failed."
         finding = finding.warned(text, advice)
-    elif joined and more > 0:
+    elif more > 0 and (joined or not has_clients_here(rpc)):
         text = (
             f"{format_bytes(more)} of this host's segments ({', '.join(local)}) "
             "belong to no program that is seen here: reading the keys of one that is gone fails"

@@ -26,6 +26,7 @@ _TELLING = (
     *("HTTP port", "RPC port", "service port", "router's HTTP port", "metadata port"),
     *("model_path", "model", "node_rank", "store.local_hostname"),
 )
+_BY_WORDS = tuple(name for name in _TELLING if not name.startswith("store."))
 # Variables that somebody sets for a launch; images set others (CUDA_VERSION, NCCL_VERSION).
 _SET = regex(r"(MC|MOONCAKE|SGLANG|SGL|VLLM|LMCACHE)_")
 _CALLERS = Origin("environment")
@@ -91,9 +92,10 @@ def launch_findings(
         if both[0].number in numbers and both[0].kind not in NOT_OBSERVED
         if not both[0].command.ended
     ]
-    running = {server.pid: _settings_of(server) for server in servers}
+    running = {server.pid: _settings_of(server, server.sizing) for server in servers}
     pairs = [
-        (len(compared.differences), place, server, compared)
+        # One whose settings are not readable comes after those that agree in all of them.
+        (len(compared.differences) + (running[server.pid] is None) / 2, place, server, compared)
         for place, process in enumerate(meant)
         for server in servers
         if server.program is process.launched.kind
@@ -110,6 +112,7 @@ def launch_findings(
     for place, process in enumerate(meant):
         if free[place] == max(1, process.launched.command.copies):
             near = [pair for pair in pairs if pair[1] == place and pair[2].pid not in matched]
+            near = [pair for pair in near if pair[3].differences]
             yield None, _of_missing(process, near[0][2:] if near else None, first_process)
     for server in servers:
         if server.pid not in matched:
@@ -117,11 +120,13 @@ def launch_findings(
             yield server, Finding(LAUNCH, Status.SKIP, subject, text="it is not of this launch")
 
 
-def _settings_of(server: RunningServer) -> ProcessReading | None:
-    """Return the settings of a program that runs; None if its command line is not readable."""
-    if isinstance(server.sizing, Unknown):
+def _settings_of(
+    server: RunningServer, sizing: LaunchSizing | Unknown | None
+) -> ProcessReading | None:
+    """Return the settings of a program that runs, by ``sizing``; None if this is not known."""
+    if sizing is None or isinstance(sizing, Unknown):
         return None
-    processes = reading_of(server.sizing, server.name).processes
+    processes = reading_of(sizing, server.name).processes
     return next((each for each in processes if each.title == server.program.value), None)
 
 
@@ -131,14 +136,17 @@ def _compare(
     """Compare a running program with a process of the launch.
 
     Args:
-        running: The program's settings; without these (None), no difference is returned. Settings
-            named ``store.`` are returned only if no other setting differs.
+        running: The program's settings; without these (None), no difference is returned, and its
+            command line alone tells whether it is another process. Settings named ``store.`` are
+            returned only if no other setting differs.
     """
-    if running is None:
-        return Matching((), (), False)
-    wanted = meant.settings
-    telling = [_same_value(_value(wanted, name), _value(running, name)) for name in _TELLING]
+    wanted, by_words = meant.settings, _settings_of(server, server.by_words)
+    seen, told_by = (running, _TELLING) if running is not None else (by_words, _BY_WORDS)
+    telling = [_same_value(_value(wanted, name), _value(seen, name)) for name in told_by if seen]
     known = [same for same in telling if same is not None]
+    is_another = bool(known) and not any(known)
+    if running is None:
+        return Matching((), (), is_another)
     names = sorted(wanted.written | running.written)
     differences, left_open = [], []
     for name, mine, theirs in (
@@ -153,7 +161,6 @@ def _compare(
             differences.append(Difference(name, _value_text(theirs), _value_text(mine), origin))
     # A variable that differs says why a setting of the store does.
     plain = [each for each in differences if not each.name.startswith("store.")]
-    is_another = bool(known) and not any(known)
     return Matching(tuple(plain or differences), tuple(left_open), is_another)
 
 

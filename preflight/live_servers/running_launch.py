@@ -67,6 +67,7 @@ class RunningServer(NamedTuple):
         replaced: Mapped files of these that were replaced or removed since.
         registered: The memory registered with each RDMA device, () if the program has no device
             open.
+        by_words: The sizing by its command line alone, None if its environment is known too.
     """
 
     pid: int
@@ -77,6 +78,7 @@ class RunningServer(NamedTuple):
     holdings: tuple[Holding, ...]
     replaced: tuple[str, ...] = ()
     registered: tuple[Registered, ...] | Unknown = ()
+    by_words: LaunchSizing | Unknown | None = None
 
     @property
     def name(self) -> str:
@@ -213,12 +215,17 @@ def _server(
     listed = filter(None, map(distribution_of, names))
     wanted = ("sglang", "vllm", "lmcache")
     releases = tuple(each for each in listed if is_mooncake(each[0]) or each[0] in wanted)
-    sizing = _sizing(root, process, releases, options)
+    environment, by_words = read_environment(root, process.pid), None
+    sizing: LaunchSizing | Unknown
+    if isinstance(environment, Unknown):
+        sizing, by_words = environment, _sizing(root, process, releases, options, {})
+    else:
+        sizing = _sizing(root, process, releases, options, environment)
     needs = sizing if isinstance(sizing, Unknown) else launch_needs(sizing)
     holdings = tuple(filter(None, (_holding(root, pid) for pid in tree)))
     opened = (isinstance(h.files, OpenFiles) and h.files.verbs_devices for h in holdings)
     registered = read_registered(root, tree) if any(opened) else ()
-    known_of = (sizing, needs, releases, holdings, replaced, registered)
+    known_of = (sizing, needs, releases, holdings, replaced, registered, by_words)
     return RunningServer(process.pid, program, *known_of)
 
 
@@ -232,17 +239,17 @@ def _holding(root: Root, pid: int) -> Holding | None:
 
 
 def _sizing(
-    root: Root, process: RunningProcess, releases: Sequence[tuple[str, str]], options: LaunchOptions
+    root: Root,
+    process: RunningProcess,
+    releases: Sequence[tuple[str, str]],
+    options: LaunchOptions,
+    environment: Mapping[str, str],
 ) -> LaunchSizing | Unknown:
-    """Size the launch that a process's command line makes, by the process's files and environment.
+    """Size the launch that a process's command line makes, by its files and ``environment``.
 
     Args:
-        releases: Installed for that process. Unknown, with the reason, if its environment cannot be
-            read or the launch cannot be sized.
+        releases: Installed for that process. Unknown, with the reason, if it cannot be sized.
     """
-    environment = read_environment(root, process.pid)
-    if isinstance(environment, Unknown):
-        return environment
 
     def read(name: str) -> str | Unknown:  # as the process itself finds it, in its container too
         inside = "root" if name.startswith("/") else "cwd/"

@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ _SAMPLE = regex(
 _LABEL = regex(r'(\w+)="((?:[^"\\]|\\.)*)"')
 # Every rank of one engine counts the same tokens (sglang/srt/observability/metrics_collector.py).
 _RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank", "attn_cp_rank", "pid"})
+_ESTABLISHED = "01"  # the state of a connection in /proc/net/tcp (include/net/tcp_states.h)
 _EVERY_ADDRESS = ("", "0.0.0.0", "::", "[::]")
 
 
@@ -153,10 +155,26 @@ def _serves(process: LaunchProcess) -> bool:
 
 @cache
 def is_local(host: str) -> bool:
-    """Tell whether ``host`` is localhost, "" or an address of this host."""
-    if host in ("localhost", ""):
+    """Tell whether ``host`` is localhost, "", or the name or an address of this host."""
+    if host in ("localhost", "", os.uname().nodename):
         return True
     return host.strip("[]") in {entry["address"] for entry in addresses()}
+
+
+def has_clients_here(port: int | Unknown | None) -> bool:
+    """Tell whether a process of this host is connected to ``port`` of this host: the kernel lists
+    both ends of the connection.
+
+    Returns:
+        False if ``port`` or the connections are not known.
+    """
+    ends = set()
+    for table in () if isinstance(port, Unknown) or port is None else ("tcp", "tcp6"):
+        with suppress(OSError), open(f"/proc/net/{table}", encoding="ascii") as file:
+            rows = (line.split() for line in file.readlines()[1:])
+            # Of an address the last 4 bytes: ::ffff:10.0.0.1 is 10.0.0.1 in the other table.
+            ends |= {(row[1][-13:], row[2][-13:]) for row in rows if row[3] == _ESTABLISHED}
+    return any((to, at) in ends for at, to in ends if to.endswith(f":{port:04X}"))
 
 
 L2, L3 = "observe.l2-hits", "observe.l3-hits"

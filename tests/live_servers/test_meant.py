@@ -168,3 +168,20 @@ def test_pages_on_another_node_than_the_launch_binds_it_to(
     findings = launch_findings(sized.sizing, running_servers(tree), "1 (init) S 0")
     (finding,) = (each for _, each in findings if each.check == "observe.numa-node")
     assert finding.status is status
+
+
+def test_a_program_whose_environment_another_user_hides_is_told_by_its_words(
+    tmp_path: Path,
+) -> None:
+    """The one whose command line has the launch's port, whichever comes first; else none."""
+    other, third = MASTER.replace("50061", "50062"), MASTER.replace("50061", "50063")
+    for place, running in enumerate(((other, MASTER), (MASTER, other), (other, third))):
+        folder = tmp_path / str(place)
+        for number, words in enumerate(running):
+            process(folder / "host", 100 + number, words)
+            (folder / "host" / "proc" / str(100 + number) / "environ").unlink()
+        named = {program: status for program, status, *_ in rows(folder, f"{MASTER} &\n")}
+        for number, words in enumerate(running):
+            status = Status.UNKNOWN if words == MASTER else Status.SKIP
+            assert named.pop(f"mooncake_master, pid {100 + number}") is status
+        assert list(named.values()) == ([] if MASTER in running else [Status.WARN])

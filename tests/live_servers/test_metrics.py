@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,32 @@ def written(root: Path, served: dict[int, Metrics | Unknown]) -> dict[str, float
         key.removeprefix("mooncake_preflight_"): float(value)
         for key, _, value in (line.rpartition(" ") for line in lines)
     }
+
+
+def test_a_segment_of_this_host_belongs_to_a_process_of_this_host(tmp_path: Path) -> None:
+    """Dead where nothing is connected to the master; alive where a program is, known or not."""
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        port = master.getsockname()[1]
+        process(tmp_path, 100, f"mooncake_master --rpc_port={port}")
+        servers = running_servers(Root(str(tmp_path)))
+
+        def pool(*names: str) -> Status:
+            served = (f'segment_total_capacity_bytes{{segment="{name}"}} 9' for name in names)
+            seen = findings(servers, {100: parse_metrics("\n".join(served))})
+            (status,) = (one.status for _, one in seen if one.check == "observe.store-pool")
+            return status
+
+        assert pool() is Status.PASS
+        assert pool("192.0.2.77:1") is Status.PASS  # of another host
+        for name in ("127.0.0.1:1", "localhost:1", f"{os.uname().nodename}:1"):
+            assert pool(name, "192.0.2.77:1") is Status.WARN
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")):
+            with socket.socket(family) as client:
+                client.connect((host, port))
+                assert pool("127.0.0.1:1") is Status.PASS
+        for _ in range(2):
+            master.accept()[0].close()
+        assert pool("127.0.0.1:1") is Status.WARN
 
 
 def test_what_is_written_of_a_client(tmp_path: Path) -> None:
