@@ -230,9 +230,10 @@ class Service(NamedTuple):
     path: str  # of a URL, "" without
     owner: str
     origin: str
-    own: bool  # the launch itself starts the service on this host, so it need not answer yet
+    own: bool = False  # the launch itself starts the service on this host: it need not answer yet
     name: str = ""  # the host as it is written, if its value is unknown here; else ""
     binds: bool = False  # the process of an advertised store listens at the name itself
+    bound: tuple[str, ...] = ()  # IP addresses at which the launch itself serves it, () if unknown
 
 
 class BoundPort(NamedTuple):

@@ -53,12 +53,13 @@ class NetworkFacts(NamedTuple):
 def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
     """Read the network below ``root``, and try to bind the launch's fixed ports.
 
-    The addresses are read only without a launch, or if the launch advertises a name.
+    The addresses are read only without a launch, or if the launch advertises a name or calls a
+    service of its own.
     """
     numbers = {port.port for port in needs.ports if isinstance(port.port, int)} if needs else set()
-    advertises = needs is None or any(service.kind == "advertised" for service in needs.services)
+    compared = needs is None or any(service.own for service in needs.services)
     return NetworkFacts(
-        _addresses(root) if advertises else Unknown("no name of the launch is held against them"),
+        _addresses(root) if compared else Unknown("no name of the launch is held against them"),
         _range(root),
         _reserved(root),
         {number: _port(root, number) for number in sorted(numbers) if 0 < number <= LARGEST_PORT},

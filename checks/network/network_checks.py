@@ -260,6 +260,7 @@ def is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
+ANY_IPV4 = "0.0.0.0"
 _CORRECT = "correct the address, or end what listens there and start the right one"
 
 
@@ -314,19 +315,28 @@ def _judge_address(service: Service, answer: ServiceAnswer | None, hosts: int) -
 
 
 @CHECKS.check("service.reachable", _contacted_services)
-def reachable(called: list[tuple[Service, int]], services: ServiceFacts) -> list[Finding]:
-    return [_judge_reachable(each, services.answers.get(key_of(each))) for each, _ in called]
+def reachable(
+    called: list[tuple[Service, int]], services: ServiceFacts, network: NetworkFacts
+) -> list[Finding]:
+    return [
+        _judge_reachable(each, services.answers.get(key_of(each)), network) for each, _ in called
+    ]
 
 
 @or_unjudged
-def _judge_reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
+def _judge_reachable(
+    service: Service, answer: ServiceAnswer | None, network: NetworkFacts
+) -> Finding:
     """Judge whether a service answers, each kind in the protocol that it speaks.
 
-    A service that the launch itself starts passes without being asked.
+    A service that the launch itself starts is not asked: its address is judged.
     """
     finding = passed(_subject(service))
     if service.own:
-        return finding._replace(have="the launch itself starts it")
+        finding = finding._replace(have="the launch itself starts it")
+        if answer is None or isinstance(answer.addresses, Unknown):
+            return finding  # service.address says it
+        return _judge_own(finding, service, answer.addresses, network)
     finding.require(service.host)
     if answer is None:
         return finding.undecided("not asked")
@@ -350,6 +360,41 @@ def _judge_reachable(service: Service, answer: ServiceAnswer | None) -> Finding:
     if service.kind == "master":
         return _judge_master_answer(finding._replace(have="open"), answer)
     return finding._replace(have="something listens")
+
+
+def _judge_own(
+    finding: Finding, service: Service, addresses: tuple[str, ...], network: NetworkFacts
+) -> Finding:
+    """Judge whether a service of the launch is asked at an address where it will listen, and if it
+    is loopback, whether this host has that.
+
+    Args:
+        addresses: Of the name by which it is asked. Of a recorded host whose addresses were not
+            kept, loopback is taken to be up.
+    """
+    seen, loopback = network.addresses, all(map(is_loopback, addresses))
+    here = None if isinstance(seen, Unknown) else {entry.address for entry in seen if entry.up}
+    if loopback and here is not None and not any(_has_loopback(each, here) for each in addresses):
+        text = f"no interface that is up has {addresses[0]}: connections to this host itself fail"
+        up = command("ip", "link", "set", "dev", "lo", "up", now="down", as_root=True)
+        return finding.failed(text, "bring lo up, with its address", (up,), have="no loopback")
+    if not service.bound or any(
+        bound in ("::", address) or (bound == ANY_IPV4 and ":" not in address)
+        for bound in service.bound
+        for address in addresses
+    ):
+        return finding
+    if not loopback and {*addresses} - {entry.address for entry in finding.require(seen)}:
+        return finding  # another host serves it too
+    wanted = "::" if ":" in addresses[0] else ANY_IPV4
+    bound = " and ".join(dict.fromkeys(service.bound))
+    text = f"the launch's {service.kind} listens at {bound} alone: clients end with -600"
+    return finding.failed(text, f"give the {service.kind} --rpc_address={wanted}", have=bound)
+
+
+def _has_loopback(address: str, here: set[str]) -> bool:
+    """Tell whether a loopback address is of this host, which has all of 127.0.0.0/8 or none."""
+    return address in here or (address[:4] == "127." and any(each[:4] == "127." for each in here))
 
 
 def _judge_metadata(finding: Finding, answer: ServiceAnswer) -> Finding:

@@ -47,8 +47,9 @@ _SERVES = {
 # Programs whose ports are all known, and services that are called by one of these.
 _LISTENS = {of for of, _ in _SERVES} | {ProcessKind.STORE_SERVICE, ProcessKind.ROUTER}
 _ASKED = set(_SERVES.values())
-# (kind of service, port) at which the launch itself listens.
-Listening = set[tuple[str, int]]
+# (kind of service, port) at which the launch itself listens -> the addresses, "" for one that is
+# not known here.
+Listening = dict[tuple[str, int], tuple[str, ...]]
 
 
 def misdirected(
@@ -149,9 +150,28 @@ def named_services(processes: tuple[LaunchProcess, ...]) -> dict[str, list[Launc
 
 @keep_last
 def _listening(processes: tuple[LaunchProcess, ...]) -> Listening:
-    pairs = zip((process.kind for process in processes), ports_of(processes), strict=True)
-    known = ((of, port.what, port.port) for of, each in pairs for port in each)
-    return {(_SERVES.get((of, what), ""), at) for of, what, at in known if isinstance(at, int)}
+    local: Listening = {}
+    for process, each in zip(processes, ports_of(processes), strict=True):
+        for port in each:
+            if isinstance(port.port, int):
+                key = _SERVES.get((process.kind, port.what), ""), port.port
+                local[key] = (*local.get(key, ()), _bound_address(process, port.what))
+    return local
+
+
+def _bound_address(process: LaunchProcess, what: str) -> str:
+    """Return the address at which a master binds its RPC port on the host, as its flags say; "" for
+    other ports, a name, another network, or what a file or an interface decides.
+    """
+    values = [value_of(process.arguments, name) for name in ("rpc_interface", "config_path")]
+    if what != "RPC port" or any(values) or network_of(process.command) or process.unread:
+        return ""
+    word = value_of(process.arguments, "rpc_address")
+    text = "0.0.0.0" if word is None else "" if word.unresolved else word.text
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return ""
 
 
 def services(processes: tuple[LaunchProcess, ...]) -> tuple[Service, ...]:
@@ -399,8 +419,10 @@ def _service(
     """
     address = split_address(text)
     port = default if address.port is None else address.port
-    is_own = (role, port) in local
-    return Service(role, address.host, port, address.path, process.name, setting.origin, is_own)
+    bound = local.get((role, port or 0))
+    service = Service(role, address.host, port, address.path, process.name, setting.origin)
+    seen = bound is not None and "" not in bound and not network_of(process.command)
+    return service._replace(own=bound is not None, bound=bound or () if seen else ())
 
 
 def master_address(text: str) -> str:

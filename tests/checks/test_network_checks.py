@@ -18,6 +18,7 @@ from checks.framework.root import Root
 from checks.framework.unknown import Unknown
 from checks.run_checks.facts import Facts, read_facts
 from tests.checks.launches import facts_of, findings, launch
+from tests.tables import each_row
 
 
 def _ports(*numbers: int | Unknown) -> LaunchNeeds:
@@ -318,7 +319,7 @@ def _never_ends(server: socket.socket) -> None:
 
 def _recorded(tmp_path: Path, calls: dict[str, object], needs: LaunchNeeds) -> Facts:
     (tmp_path / "calls.json").write_text(json.dumps(calls))
-    return facts_of(tmp_path, "services", needs=needs)
+    return facts_of(tmp_path, "network", "services", needs=needs)
 
 
 SERVICE_READY = '{{"status":"ok","service_ready":{}}}'.format
@@ -366,6 +367,72 @@ def test_what_the_launch_itself_starts_is_not_asked(tmp_path: Path) -> None:
     needs = _needs("master", "127.0.0.1", 50051, own=True)
     facts = _recorded(tmp_path, {"services.resolve 127.0.0.1": ["127.0.0.1"]}, needs)
     assert [f.status for f in findings(facts, needs, "service.reachable")] == [Status.PASS]
+
+
+V6, OTHERS_V6 = "fd00:51::1", "fd00:51::2"
+HERE = [*ADDRESSES, {"interface": "lo", "address": "::1", "up": True},
+        {"interface": "eth0", "address": V6, "up": True}]  # fmt: skip
+
+
+@each_row(
+    ("bound", "resolved", "status"),
+    [
+        # As the real master 0.3.13.post1 and its clients over TCP: setup returned 0, or -600.
+        ("0.0.0.0", ["10.0.0.1"], Status.PASS),
+        ("0.0.0.0", ["127.0.0.1"], Status.PASS),
+        ("0.0.0.0", [V6], Status.FAIL),
+        ("0.0.0.0", ["::1"], Status.FAIL),
+        *(("::", [each], Status.PASS) for each in ("10.0.0.1", "127.0.0.1", V6, "::1")),
+        ("10.0.0.1", ["10.0.0.1"], Status.PASS),
+        ("10.0.0.1", ["127.0.0.1"], Status.FAIL),
+        ("10.0.0.1", [V6], Status.FAIL),
+        (V6, ["127.0.0.1"], Status.FAIL),
+        (V6, [V6], Status.PASS),
+        ("127.0.0.1", ["10.0.0.1"], Status.FAIL),
+        ("0.0.0.0", ["::1", "127.0.0.1"], Status.PASS),  # localhost, of which one is enough
+        ("0.0.0.0", [OTHERS_V6], Status.PASS),  # of another host, which has such a master too
+        ("", ["::1"], Status.PASS),
+    ],
+)
+def test_a_master_of_the_launch_is_asked_where_it_listens(
+    tmp_path_factory: pytest.TempPathFactory, bound: str, resolved: list[str], status: Status
+) -> None:
+    """Mended by the address that the advice names."""
+    calls: dict[str, object] = {"network.addresses": HERE, "services.resolve m": resolved}
+
+    def asked(*addresses: str) -> Finding:
+        service = Service("master", "m", 1, "", "server", "x:1", True, bound=addresses)
+        needs = launch()._replace(services=(service,))
+        facts = _recorded(tmp_path_factory.mktemp("host"), calls, needs)
+        (finding,) = findings(facts, needs, "service.reachable")
+        return finding
+
+    finding = asked(*[bound] * bool(bound))
+    assert finding.status is status
+    if status is Status.FAIL:
+        mended = finding.advice.partition("--rpc_address=")[2]
+        assert asked(mended).status is Status.PASS
+        del calls["network.addresses"]
+        unread = Status.FAIL if resolved[0] in ("::1", "127.0.0.1") else Status.UNKNOWN
+        assert asked(bound).status is unread
+
+
+def test_loopback_that_is_down_fails_a_service_that_is_asked_there(tmp_path: Path) -> None:
+    """As in a network namespace where nobody set lo up: setup returned -600 (0.3.13.post1)."""
+    needs = _needs("master", "127.0.0.1", 50051, own=True)
+    for entries, status in (
+        (ADDRESSES, Status.PASS),
+        (ADDRESSES[1:], Status.FAIL),
+        ([], Status.FAIL),
+        ([{**ADDRESSES[0], "up": False}, *ADDRESSES[1:]], Status.FAIL),
+        ([{**ADDRESSES[0], "address": "::1"}], Status.FAIL),
+        ([{**ADDRESSES[0], "address": "127.0.0.9"}], Status.PASS),
+    ):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        facts = _recorded(folder, {"network.addresses": entries}, needs)
+        (finding,) = findings(facts, needs, "service.reachable")
+        assert finding.status is status, entries
 
 
 @pytest.mark.parametrize(

@@ -121,3 +121,28 @@ def test_a_store_of_its_own_advertises_its_name_too(
     unread = _services(tmp_path, line.replace("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH=no.json M"))
     if "mooncake_store_service" in line:
         assert isinstance(unread["advertised"].host, Unknown)
+
+
+@pytest.mark.parametrize(
+    ("master", "bound"),
+    [
+        ("mooncake_master", ("0.0.0.0",)),
+        ("mooncake_master --rpc_address=::", ("::",)),
+        ("mooncake_master --rpc_address 10.0.0.1", ("10.0.0.1",)),
+        # Two in turn or beside each other: both are asked.
+        ("mooncake_master --rpc_address=::1 & mooncake_master", ("::1", "0.0.0.0")),
+        # Not known here: a name, a variable, a file, an interface, another network, no master.
+        ("mooncake_master --rpc_address=$HOST_IP", ()),
+        ("mooncake_master --rpc_address=node1", ()),
+        ("mooncake_master --config_path=m.json", ()),
+        ("mooncake_master --rpc_interface=eth0", ()),
+        ("docker run image mooncake_master", ()),
+        ("mooncake_master & mooncake_master --rpc_address=node1", ()),
+        ("mooncake_master --rpc_port=1", ()),
+    ],
+)
+def test_where_a_master_of_the_launch_listens(
+    tmp_path: Path, master: str, bound: tuple[str, ...]
+) -> None:
+    text = f"{master} &\n{STORE.format(url='P2PHANDSHAKE', flags='')}"
+    assert _services(tmp_path, text)["master"].bound == bound
