@@ -3,6 +3,7 @@
 Read in vLLM 0.33.0 (``vllm/engine/arg_utils.py``, ``vllm/utils/argparse_utils.py``).
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -89,9 +90,11 @@ class VllmArguments(NamedTuple):
 def vllm_arguments(argv: Sequence[Word]) -> VllmArguments:
     """Read ``--a b``, ``--a=b`` and switches, whose value is "true"; other words are passed over.
 
-    ``--config FILE`` and ``--a.b c`` are not read, which ``unread`` says.
+    ``--a.b c`` becomes ``--a '{"b": "c"}'``, in place of another value of ``--a``. ``--config
+    FILE`` is not read, which ``unread`` says.
     """
     flags: dict[str, Word] = {}
+    dotted: dict[str, Word] = {}
     model = unread = None
     left = list(argv)
     if left and left[0].text == "serve":
@@ -103,19 +106,48 @@ def vllm_arguments(argv: Sequence[Word]) -> VllmArguments:
         written, equals, text = word.text.partition("=")
         if not written.startswith("-"):
             continue
-        name, dot, _ = written.partition(".")
+        name, dot, keys = written.partition(".")
         name = _SHORT.get(name) or name.lstrip("-").replace("_", "-")
         value = word._replace(text=text)
         if not equals:
-            if name in _SWITCHES or not left or _FLAG.match(left[0].text):
+            if name in _SWITCHES or not left or (not dot and _FLAG.match(left[0].text)):
                 flags[name] = word._replace(text="true")
                 continue
             value = left.pop(0)
-        if dot or name == "config":
+        if dot:
+            dotted[name] = _with_key(dotted.get(name), keys, value)
+        elif name == "config":
             unread = Unknown(f"{word.text} ({word.origin}) is not read")
         else:
             flags[name] = value
-    return VllmArguments(flags, model or flags.get("model"), unread)
+    return VllmArguments({**flags, **dotted}, model or flags.get("model"), unread)
+
+
+def _with_key(whole: Word | None, keys: str, value: Word) -> Word:
+    """Return the word of a JSON object, None for {}, with ``value`` at ``keys`` (``a.b``, or ``a+``
+    to add to a list).
+
+    If one of its values is not known, the whole is not.
+    """
+    text: Any = value.text
+    if keys.endswith("+"):
+        text = json.dumps(text.split(","))
+    read = attempt(lambda: [json.loads(text)])
+    number = attempt(lambda: human_readable_int(text))
+    part = read[0] if isinstance(read, list) else text if isinstance(number, str) else number
+    for key in reversed(keys.removesuffix("+").split(".")):
+        part = {key: part}
+    merged = _merged({} if whole is None else json.loads(whole.text), part)
+    other = value if whole is None or value.unresolved else whole
+    return other._replace(text=json.dumps(merged))
+
+
+def _merged(whole: Any, part: Any) -> Any:
+    """Return ``whole`` with what ``part`` says: objects key by key, lists joined."""
+    if isinstance(whole, dict) and isinstance(part, dict):
+        return {**whole, **{k: _merged(whole.get(k), value) for k, value in part.items()}}
+    both = isinstance(whole, list) and isinstance(part, list)
+    return whole + part if both else part
 
 
 def workers_of(arguments: VllmArguments) -> tuple[int | Unknown, int | Unknown, int]:

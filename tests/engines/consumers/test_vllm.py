@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from checks.framework.needs import LaunchNeeds
 from checks.framework.pages import Spot
@@ -22,7 +24,7 @@ from preflight.engines.consumers.vllm import (
     read_vllm,
     store_config,
 )
-from preflight.engines.consumers.vllm_arguments import expand_numbers
+from preflight.engines.consumers.vllm_arguments import expand_numbers, vllm_arguments
 from preflight.launches.launch_files import read_text
 from preflight.launches.source import Origin, Word
 from preflight.needs.launch_needs import launch_needs
@@ -200,7 +202,7 @@ def test_the_simple_pool_is_divided_among_the_workers() -> None:
     assert (pool.memory.bytes, pool.of_engine) == (2 * GIB, False)
 
 
-@pytest.mark.parametrize("words", ["--config c.yaml", "--kv-transfer-config.kv_role kv_both"])
+@pytest.mark.parametrize("words", ["--config c.yaml", "--config=c.yaml"])
 def test_words_that_are_not_read_leave_all_others_unknown(words: str) -> None:
     found = read("serve", "m", *words.split())
     assert words.split()[0] in found.uncounted[0]
@@ -328,3 +330,51 @@ def test_each_connector_in_each_place_is_answered(tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
     path.write_text("\n".join([*lines, f"{server} --enable-hierarchical-cache\n"]))
     assert run(["check", "--root", "demo:h800", str(path)]) in (0, 1, 2, 3)
+
+
+def objects(values: Any) -> Any:
+    names = st.sampled_from("kv_role kv_connector a b".split())
+    return st.dictionaries(names, values, min_size=1, max_size=3)
+
+
+JSON_VALUES = st.recursive(
+    st.sampled_from([1, 2.5, True, None, "kv_both", "a,b", "80g x", "ü"]),
+    lambda inner: st.lists(inner, max_size=2) | objects(inner),
+    max_leaves=4,
+)
+
+
+@given(objects(JSON_VALUES), st.booleans(), st.booleans())
+def test_a_dotted_flag_is_a_part_of_its_json(
+    config: dict[str, Any], equals: bool, underscores: bool
+) -> None:
+    """As vLLM's own parser folds them (argparse_utils.py parse_args), wherever they stand."""
+
+    def dotted(value: Any, path: str) -> list[str]:
+        if isinstance(value, dict) and value:
+            return [word for key in value for word in dotted(value[key], f"{path}.{key}")]
+        text = value if isinstance(value, str) else json.dumps(value)
+        return [f"{path}={text}"] if equals else [path, text]
+
+    name = "--kv_transfer_config" if underscores else "--kv-transfer-config"
+    given_words = ["m", *dotted(config, name), "--attention_config.x=$Y", "-tp", "2"]
+    arguments = vllm_arguments([Word(text, ORIGIN) for text in given_words])
+    assert json.loads(arguments.flags["kv-transfer-config"].text) == config
+    assert arguments.unread is None
+    assert arguments.number("tensor-parallel-size", 1) == 2
+
+
+def test_dotted_flags_as_vllm_reads_their_values() -> None:
+    """Numbers with suffixes, lists by +, a later value, and one that is not known."""
+
+    def value(*texts: str) -> Any:
+        words = [Word(text, ORIGIN, ("$X",) * ("$X" in text)) for text in texts]
+        return vllm_arguments(words).setting("a").value
+
+    assert json.loads(value("--a.b", "80m", "--a.c+", "x,y", "--a.c+=z", "--a.b=2k")) == {
+        "b": 2000,
+        "c": ["x", "y", "z"],
+    }
+    assert json.loads(value("--a.b", "-1", "--a", '{"c": 1}')) == {"b": -1}
+    for words in (("--a.b=$X", "--a.c=1"), ("--a.c=1", "--a.b=$X")):
+        assert isinstance(value(*words), Unknown)
