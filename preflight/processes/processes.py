@@ -251,10 +251,11 @@ def _consumer(
         return read_lmcache_server(command.words, arguments)
     from preflight.engines.consumers.vllm import read_dynamo_vllm, read_vllm
 
+    lmcache = named["lmcache"].release if "lmcache" in named else ""
     if process_kind is ProcessKind.VLLM:
-        return read_vllm(arguments, command.environment, read_file)
+        return read_vllm(arguments, command.environment, read_file, lmcache)
     dynamo = named["dynamo"].release if "dynamo" in named else None
-    return read_dynamo_vllm(arguments, command.environment, read_file, dynamo)
+    return read_dynamo_vllm(arguments, command.environment, read_file, dynamo, lmcache)
 
 
 def classify(command: Command) -> tuple[ProcessKind, tuple[Word, ...]]:

@@ -22,6 +22,7 @@ from preflight.engines.consumers.lmcache import (
     lmcache_values,
     mooncake_setup,
     override,
+    setup_of_older,
 )
 from preflight.verdict.store_keys import Meeting, compare_keys, launch_keys
 from tests.builders.examples import few_changed, seeded
@@ -179,6 +180,67 @@ def test_the_same_settings_of_the_store_as_lmcaches_own_class() -> None:
     for _ in range(STORES):
         raw = {name: random.choice(VALUES) for name in random.sample(names, random.randint(0, 9))}
         assert mooncake_setup(raw) == own._build_setup_dict(raw), raw
+
+
+OLDER = ("0.3.5", "0.3.9.post2", "0.4.3", "0.4.4")
+# The connector of an older release, with a store that prints what its setup is called with.
+CONNECTOR = """
+import __future__, ast, json, logging, os, sys, types
+from dataclasses import dataclass
+store = types.ModuleType("mooncake.store")
+setup = lambda self, *words: seen.append(words)
+store.MooncakeDistributedStore = type("Store", (), {"setup": setup})
+store.ReplicateConfig, store.bind_to_numa_node = types.SimpleNamespace, None
+sys.modules |= {"mooncake": types.ModuleType("mooncake"), "mooncake.store": store}
+tree = ast.parse(open(sys.argv[1]).read())
+tree.body = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+base = type("Base", (), {"__init__": lambda self, *words: None})
+space = {"dataclass": dataclass, "os": os, "json": json, "logger": logging.getLogger(),
+         "RemoteConnector": base, "no_type_check": lambda function: function}
+logging.disable(50)
+exec(compile(tree, "", "exec", flags=__future__.annotations.compiler_flag), space)
+connector = space["MooncakestoreConnector"]
+by_url = {"host": "10.0.0.9", "port": 1, "dev_name": "mlx5_9"}
+by_url = by_url if "host" in connector.__init__.__annotations__ else {}
+for line in sys.stdin:
+    seen, backend = [], types.SimpleNamespace(config=None, metadata=None)
+    config = types.SimpleNamespace(extra_config=json.loads(line))
+    try:
+        connector(loop=None, local_cpu_backend=backend, lmcache_config=config, **by_url)
+    except KeyError as error:
+        seen.append(f"KeyError: {error}")
+    print(json.dumps(seen[0]))
+"""
+
+
+@pytest.mark.parametrize("release", OLDER)
+def test_the_setup_of_older_releases_as_their_own_connector_calls_it(
+    tmp_path: Path, release: str
+) -> None:
+    """Over keys that are there or not, and an address of remote_url beside them."""
+    file = "lmcache/v1/storage_backend/connector/mooncakestore_connector.py"
+    random, names = seeded(), STORE_KEYS[:7]
+    cases: list[dict[str, Any]] = [
+        {name: 1 if "size" in name else random.choice(["", "x"])
+         for name in (*names, "mooncake_master_server_addr") if random.random() < 0.9}
+        for _ in range(CASES)
+    ]  # fmt: skip
+    (tmp_path / "own.py").write_text(CONNECTOR)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "own.py"), str(install("lmcache", release) / file)],
+        input="".join(json.dumps(raw) + "\n" for raw in cases),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    own = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(own) == CASES, done.stderr[-2000:]
+    url = "mooncakestore://10.0.0.9:1/?device=mlx5_9"
+    called = (*names[:5], "rdma_devices", "master_server_addr")
+    for raw, theirs in zip(cases, own, strict=True):
+        ours = setup_of_older(raw, url, False, release)
+        given = ours if isinstance(ours, str) else [ours[name] for name in called]
+        assert given == (theirs if isinstance(theirs, str) else list(map(str, theirs))), raw
 
 
 CHOICES: dict[str, list[Any]] = {

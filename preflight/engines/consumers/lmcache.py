@@ -3,7 +3,7 @@
 Its settings come from the YAML file of LMCACHE_CONFIG_FILE, then LMCACHE_<KEY>, then
 ``lmcache.<key>`` of the engine's own JSON. Read in LMCache 0.5.6 (``lmcache/v1/config.py``,
 ``config_base.py``, ``storage_backend``, ``integration/vllm``); ``data/lmcache_settings.txt`` has
-every setting.
+every setting. What the releases since 0.3.5 have otherwise is in there, and in ``_STORES``.
 """
 
 import ast
@@ -11,9 +11,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
 from checks.framework.units import GIB, MIB
 from checks.framework.unknown import Unknown
+from checks.framework.written_numbers import Numbers, version_numbers
 from preflight.base.program import data_file
 from preflight.engines.consumers.consumer import (
     STORE_PATH,
@@ -37,8 +39,11 @@ _ALIASES = {"plugin_locations": "runtime_plugin_locations", "external_backends":
 
 
 class _Row(NamedTuple):
+    """How a setting is read, its default, and the first release that knows it."""
+
     reader: str
     default: Any
+    since: Numbers = (0, 0, 0, 0)
 
 
 @cache
@@ -48,9 +53,18 @@ def lmcache_settings() -> Mapping[str, _Row]:
     with open(data_file("lmcache_settings.txt"), encoding="utf-8") as file:
         for line in file:
             if not line.startswith("#"):
-                name, reader, default = line.split(" ", 2)
-                rows[name] = _Row(reader, json.loads(default))
+                name, reader, since, default = line.split(" ", 3)
+                first = _version("0.0.0" if since == "-" else since)
+                rows[name] = _Row(reader, json.loads(default), first)
     return rows
+
+
+def _version(release: str) -> Numbers:
+    """Return a release as numbers; the newest that was read for "" and for one that is no number"""
+    try:
+        return version_numbers(release, "an LMCache", "0.5.6")
+    except ValueError:
+        return _version(RELEASE.rpartition(" ")[2])
 
 
 def _parts(value: Any) -> list[Any]:
@@ -83,7 +97,10 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 
 
 def lmcache_values(
-    file: str | None, environment: Mapping[str, str], warnings: list[str] | None = None
+    file: str | None,
+    environment: Mapping[str, str],
+    warnings: list[str] | None = None,
+    release: str = "",
 ) -> dict[str, Any]:
     """Return every setting as LMCache has it, by name.
 
@@ -92,6 +109,7 @@ def lmcache_values(
 
     Args:
         warnings: A list to which LMCache's warnings of lost values are added.
+        release: One that is older than a setting passes it over; "" is the newest.
     """
     warnings = [] if warnings is None else warnings
     rows = lmcache_settings()
@@ -99,11 +117,11 @@ def lmcache_values(
     if file is not None:
         import yaml
 
-        of_file = _known_settings((yaml.safe_load(file) or {}).items(), warnings)
+        of_file = _known_settings((yaml.safe_load(file) or {}).items(), warnings, release)
     values: dict[str, Any] = {}
     variables = {name: f"LMCACHE_{name.upper()}" for name in (*rows, *_ALIASES)}
     plain = _known_settings(
-        [(n, environment[v]) for n, v in variables.items() if v in environment], warnings
+        [(n, environment[v]) for n, v in variables.items() if v in environment], warnings, release
     )
     for name, row in rows.items():
         value = row.default
@@ -121,11 +139,14 @@ def lmcache_values(
     return values
 
 
-def _known_settings(items: Any, warnings: list[str]) -> dict[str, Any]:
-    """Return the settings that LMCache knows, without aliases; add a warning for each other key."""
-    values = {}
+def _known_settings(items: Any, warnings: list[str], release: str) -> dict[str, Any]:
+    """Return the settings that a release knows, without aliases; add a warning for each other
+    key.
+    """
+    values, at = {}, _version(release)
     for key, value in items:
-        if key in _ALIASES or key in lmcache_settings():
+        row = lmcache_settings().get(key)
+        if key in _ALIASES or (row is not None and row.since <= at):
             values[_ALIASES.get(key, key)] = value
         else:
             warnings.append(f"Unknown configuration key: {key}")
@@ -202,6 +223,16 @@ def override(values: dict[str, Any], key: str, value: Any) -> None:
 
 RELEASE = "LMCache 0.5.6"
 _WHAT = "what LMCache takes"
+# By the first release, which master its store is given: that of remote_url; that of the settings,
+# else remote_url's; that of the settings alone; and at last its settings as Mooncake's setup(dict)
+# reads them. Read in each wheel from 0.3.5 to 0.5.6, mooncakestore_connector.py.
+_OF_URL, _ELSE_OF_URL, _OF_SETTINGS, _AS_DICT = "url", "settings or url", "settings", "dict"
+_STORES = (
+    ("0.4.5", _AS_DICT),
+    ("0.4.4", _OF_SETTINGS),
+    ("0.3.9.post2", _ELSE_OF_URL),
+    ("0.0.0", _OF_URL),
+)
 FILE_VARIABLE = "LMCACHE_CONFIG_FILE"
 HUGEPAGE_BYTES = 2 * MIB  # memory_management.py: of no other size
 # mooncakestore_connector.py _SETUP_DEFAULTS.
@@ -271,14 +302,55 @@ def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
     return {**_SETUP_DEFAULTS, **bare, **prefixed}
 
 
+def setup_of_older(
+    raw: Mapping[str, Any], url: str, in_file: bool, release: str
+) -> dict[str, str] | str:
+    """Return what LMCache before 0.4.5 gives Mooncake's ``setup``, by the names of ``setup(dict)``;
+    the error if it ends before.
+
+    Args:
+        raw: The settings of extra_config, or of a file (``in_file``).
+        url: remote_url, or "".
+    """
+    how = _master_is(release)
+    parts: tuple[str | None, int | None, str] = None, None, ""
+    if how in (_OF_URL, _ELSE_OF_URL) and url.startswith("mooncakestore://"):
+        read = attempt(lambda: (urlsplit(url).hostname, urlsplit(url).port, urlsplit(url).query))
+        if isinstance(read, str) or None in read:
+            return f"AssertionError: Invalid URL {url}"
+        parts = read
+    for key in () if in_file else ("local_hostname", "metadata_server", "master_server_address"):
+        if key not in raw:
+            return f"KeyError: {key!r}"
+    sizes = (raw.get(key, 0) for key in ("global_segment_size", "local_buffer_size"))
+    if not all(isinstance(size, int) for size in sizes):
+        return "TypeError: setup(): incompatible function arguments"
+    setup = {**_SETUP_DEFAULTS, **{key: raw[key] for key in _BARE_KEYS & raw.keys()}}
+    master, (host, port, query) = setup.get("master_server_address"), parts
+    if host is not None and (how == _OF_URL or not master):
+        master = f"{host}:{port}"
+    devices = parse_qs(query).get("device", [setup["device_name"]])[0]
+    named = {"master_server_addr": master, "rdma_devices": devices}
+    return {key: str(value) for key, value in (setup | named).items() if value is not None}
+
+
+def _master_is(release: str) -> str:
+    """Return which master LMCache gives its store; see ``_STORES``."""
+    return next(how for first, how in _STORES if _version(first) <= _version(release))
+
+
 def read_lmcache(
-    environment: Mapping[str, Word], read_file: ReadFile, overrides: Mapping[str, Any]
+    environment: Mapping[str, Word],
+    read_file: ReadFile,
+    overrides: Mapping[str, Any],
+    release: str = "",
 ) -> Consumer:
     """Read what LMCache takes in each worker of an engine.
 
     Args:
-        overrides: ``lmcache.<key>`` of the engine's JSON; other keys are passed over. If a file or
-            variable is not known, or LMCache refuses its settings, the memory is uncounted.
+        overrides: ``lmcache.<key>`` of the engine's JSON; other keys are passed over.
+        release: The one that the launch or the host names, or "". If a file or variable is not
+            known, or LMCache refuses its settings, the memory is uncounted.
     """
     path = environment.get(FILE_VARIABLE)
     text = None if path is None else file_text(path, read_file)
@@ -290,14 +362,14 @@ def read_lmcache(
     warnings: list[str] = []
     plain = {name: word.text for name, word in environment.items()}
     try:
-        values = lmcache_values(text, plain, warnings)
+        values = lmcache_values(text, plain, warnings, release)
     except Exception as error:  # whatever LMCache's own conversions raise ends it there too
         refused = RefusedBy(RELEASE, f"LMCache: {type(error).__name__}: {error}", uncounted=_WHAT)
         return Consumer(RELEASE, refused_by=(refused,), misread=tuple(warnings))
     for key, value in overrides.items():
         if key.startswith("lmcache."):
             override(values, key.removeprefix("lmcache."), value)
-    return _LMCacheReading(values, environment, read_file, warnings).read()
+    return _LMCacheReading(values, environment, read_file, warnings, release).read()
 
 
 class _LMCacheReading(ConsumerParts):
@@ -309,9 +381,11 @@ class _LMCacheReading(ConsumerParts):
         environment: Mapping[str, Word],
         read_file: ReadFile,
         warnings: list[str],
+        release: str,
     ) -> None:
         """Keep the values; an extra_config that is no mapping is refused."""
         super().__init__()
+        self.release = release
         self.values, self.environment, self.read_file = values, environment, read_file
         extra = values["extra_config"] or {}
         self.extra: dict[str, Any] = extra if isinstance(extra, dict) else {}
@@ -383,8 +457,9 @@ class _LMCacheReading(ConsumerParts):
         scheme, separator, _ = url.partition("://")
         if scheme == "mooncakestore" and separator:
             self._store()
-            why = "LMCache takes the master from elsewhere"
-            self.ignored.append(f"the address of remote_url {url}: {why}")
+            if _master_is(self.release) in (_OF_SETTINGS, _AS_DICT):
+                why = "LMCache takes the master from elsewhere"
+                self.ignored.append(f"the address of remote_url {url}: {why}")
         elif not separator:
             self.misread.append(f"Invalid remote url: {url}: LMCache goes on without it")
         elif scheme not in _NO_MEMORY:
@@ -410,8 +485,17 @@ class _LMCacheReading(ConsumerParts):
             why = "The extra config is not set." if raw is None else f"{where}: {raw}"
             self.misread.append(f"LMCache's store: {why}: it goes on without the store")
             return
-        setup = mooncake_setup(raw)
-        for key, (right, instead) in _RIGHT_KEYS.items():
+        setup: dict[str, str] | str
+        older = _master_is(self.release) != _AS_DICT
+        if older:
+            url = str(self.values["remote_url"] or "")
+            setup = setup_of_older(raw, url, path is not None, self.release)
+        else:
+            setup = mooncake_setup(raw)
+        if isinstance(setup, str):
+            self.misread.append(f"LMCache's store ({where}): {setup}: it goes on without the store")
+            return
+        for key, (right, instead) in () if older else _RIGHT_KEYS.items():
             if setup.get(key) and right not in setup:
                 reads = f"Mooncake reads mooncake_{right} there, and takes {instead}"
                 self.misread.append(f"{key} {setup[key]!r} of {where}: {reads}")

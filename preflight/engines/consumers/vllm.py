@@ -118,16 +118,21 @@ _NO_MEMORY = "DecodeBenchConnector ExampleConnector ExampleHiddenStatesConnector
 
 
 def read_vllm(
-    argv: Sequence[Word], environment: Mapping[str, Word], read_file: ReadFile
+    argv: Sequence[Word], environment: Mapping[str, Word], read_file: ReadFile, lmcache: str = ""
 ) -> Consumer:
-    """Read ``vllm serve``, or the API server's module, with these arguments."""
-    return _consumer(vllm_arguments(argv), environment, read_file)
+    """Read ``vllm serve``, or the API server's module, with these arguments.
+
+    Args:
+        lmcache: Its release, "" if nothing names it.
+    """
+    return _consumer(vllm_arguments(argv), environment, read_file, lmcache)
 
 
 def _consumer(
     arguments: VllmArguments,
     environment: Mapping[str, Word],
     read_file: ReadFile,
+    lmcache: str,
     extra_names: Sequence[str] = (),
 ) -> Consumer:
     """Read the engine's workers and connectors.
@@ -136,7 +141,7 @@ def _consumer(
         extra_names: Connectors that are named outside of vLLM's own arguments.
     """
     engines, workers, hosts = workers_of(arguments)
-    connectors = _Connectors(arguments, environment, read_file, engines, workers)
+    connectors = _Connectors(arguments, environment, read_file, engines, workers, lmcache)
     connectors.read()
     for name in extra_names:
         connectors._connector({"kv_connector": name, "kv_role": "kv_both"}, child=True)
@@ -168,6 +173,7 @@ def read_dynamo_vllm(
     environment: Mapping[str, Word],
     read_file: ReadFile,
     release: str | None = None,
+    lmcache: str = "",
 ) -> Consumer:
     """Read ``python -m dynamo.vllm``: vLLM's own arguments, without its HTTP server.
 
@@ -182,7 +188,8 @@ def read_dynamo_vllm(
     named = _dynamos_connectors(argv) or ([] if old is None else old.text.split())
     takes = release is not None and release.startswith("0.")
     beside = [_DYNAMO_CONNECTORS.get(name, name) for name in named if name not in _NO_CONNECTOR]
-    consumer = _consumer(arguments, environment, read_file, () if release and not takes else beside)
+    beside = [] if release and not takes else beside
+    consumer = _consumer(arguments, environment, read_file, lmcache, beside)
     refused, uncounted = list(consumer.refused), list(consumer.uncounted)
     if named and release is None:
         uncounted.append("--connector, which Dynamo refuses from 1.0.0 on: its release is not said")
@@ -216,9 +223,11 @@ class _Connectors(ConsumerParts):
         read_file: ReadFile,
         engines: int | Unknown,
         workers: int | Unknown,
+        lmcache: str,
     ) -> None:
         """Keep the arguments; add the HTTP port and the pinned weights."""
         super().__init__()
+        self.lmcache = lmcache
         self.arguments, self.environment, self.read_file = arguments, environment, read_file
         self.engines, self.workers = engines, workers
         self.transfer: SettingValue | None = None
@@ -529,7 +538,7 @@ class _Connectors(ConsumerParts):
         """
         from preflight.engines.consumers.lmcache import read_lmcache
 
-        self.add(read_lmcache(self.environment, self.read_file, extra))
+        self.add(read_lmcache(self.environment, self.read_file, extra, self.lmcache))
         if self.engine_id is not None:  # otherwise drawn at random
             port = extra.get("lmcache_rpc_port", 0)
             self._socket(f"engine_{self.engine_id}_lmcache_rpc_port_{port}_")

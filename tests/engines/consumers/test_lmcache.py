@@ -13,6 +13,7 @@ from checks.framework.units import GIB, MIB
 from checks.framework.unknown import Unknown, require
 from preflight.engines.consumers.consumer import Consumer
 from preflight.engines.consumers.lmcache import (
+    HUGEPAGE_BYTES,
     _unquote,
     lmcache_values,
     mooncake_setup,
@@ -26,6 +27,7 @@ from preflight.launches.source import Origin, Word
 from preflight.needs.launch_needs import launch_needs
 from tests.engines.consumers.test_vllm import sized, transfer
 from tests.processes import test_unread
+from tests.tables import each_row
 
 ORIGIN = Origin("launch.sh", 1)
 RIGHT = {
@@ -40,11 +42,13 @@ def words(*texts: str) -> list[Word]:
     return [Word(text, ORIGIN) for text in texts]
 
 
-def read(overrides: dict[str, Any] | None = None, /, **environment: str) -> Consumer:
+def read(
+    overrides: dict[str, Any] | None = None, /, release: str = "", **environment: str
+) -> Consumer:
     files = {"lm.yaml": "max_local_cpu_size: 20\n", "mc.json": json.dumps(RIGHT)}
     given = {name: Word(text, ORIGIN) for name, text in environment.items()}
     absent = Unknown("not here", absent=True)
-    return read_lmcache(given, lambda name: files.get(name, absent), overrides or {})
+    return read_lmcache(given, lambda name: files.get(name, absent), overrides or {}, release)
 
 
 def extra(**more: object) -> dict[str, Any]:
@@ -112,6 +116,57 @@ def test_a_store_of_each_worker_and_its_key_trap() -> None:
         "master_server_address '10.0.0.1",
         "device_name 'mlx5_0' of extra_config",
     ]
+
+
+OLD = {
+    "local_hostname": "10.0.0.2",
+    "metadata_server": "P2PHANDSHAKE",
+    "master_server_address": "10.0.0.1:50051",
+    "global_segment_size": 4 * GIB,
+}
+
+
+@each_row(
+    ("releases", "master", "given", "device"),
+    [
+        # As the real class of each of these releases called setup (0.3.5 to 0.5.6).
+        ("0.3.0 0.3.5 0.3.9 0.3.9.post1", "a:1", OLD, "x"),
+        ("0.3.9.post2 0.3.11 0.3.15 0.4.3", "10.0.0.1:50051", OLD, "x"),
+        ("0.3.9.post2 0.4.3", "a:1", {**OLD, "master_server_address": ""}, "x"),
+        ("0.4.4", "10.0.0.1:50051", OLD, "d"),
+        ("0.4.5 0.5.6 0.9.0 nightly", "127.0.0.1:50051", OLD, ""),
+        ("0.4.5 0.5.6", "10.0.0.1:50051", RIGHT, ""),
+    ],
+)
+def test_the_master_of_the_store_by_release(
+    releases: str, master: str, given: dict[str, Any], device: str
+) -> None:
+    """Nothing is said to be ignored or misread by a release that reads it."""
+    url = "mooncakestore://a:1/?device=x"
+    overrides = {"lmcache.extra_config": {"device_name": "d", **given}, "lmcache.remote_url": url}
+    for release in releases.split():
+        consumer = read(overrides, release=release)
+        (client,) = consumer.clients
+        assert (client.store.master, client.store.devices) == (master, device), release
+        reads_url = release.startswith("0.3") or release == "0.4.3"
+        assert bool(consumer.ignored) is not reads_url
+        is_read = release.startswith("0.3") or release in ("0.4.3", "0.4.4") or given is RIGHT
+        assert any("master_server_addr" in text for text in consumer.misread) is not is_read
+
+
+def test_a_store_that_older_releases_do_not_set_up() -> None:
+    """Of what setup(dict) reads they know nothing, nor of sizes as texts, nor of newer settings."""
+    url = "mooncakestore://a:1"
+    for wrong in (RIGHT, {**OLD, "global_segment_size": "4GB"}):
+        for release in ("0.3.5", "0.4.3", "0.4.4"):
+            settings = {"lmcache.extra_config": wrong, "lmcache.remote_url": url}
+            found = read(settings, release=release)
+            assert not found.clients
+            assert found.misread
+    huge = {"LMCACHE_LOCAL_CPU_USE_HUGEPAGES": "true"}
+    for release, page in (("0.4.5", None), ("0.4.6", HUGEPAGE_BYTES), ("", HUGEPAGE_BYTES)):
+        (pool,) = read(release=release, **huge).pools
+        assert pool.memory.hugepage_bytes == page, release
 
 
 def test_the_file_wins_over_the_extra_config() -> None:
