@@ -122,7 +122,8 @@ def _judge_names(rdma: RdmaFacts, use: Use) -> Finding:
     gone = ", ".join(name for name in named if name not in there)
     reached = (nic for nic in rdma.present if reach_problem(nic) is None)
     good = [nic.name for nic in reached if nic.driver != EFA]
-    advice = _names_advice(rdma, devices.how, good)
+    where = process.rdma.origin if process.rdma.devices == AUTO else devices.how
+    advice = _names_advice(rdma, where, good)
     settings = names_setting(use, left or good)
     if _looks_up_all(process):
         return _fail(finding, gone, advice, settings)
@@ -141,6 +142,10 @@ def _device_listing(rdma: RdmaFacts) -> Evidence:
     return Evidence(RDMA_DEVICES, names if rdma.class_exists else "no such folder")
 
 
+# The device of SGLang up to 0.5.3 that makes it set MC_MS_FILTERS itself.
+AUTO = ("auto",)
+
+
 def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
     """Return the setting that makes the launch name the devices ``names``.
 
@@ -151,7 +156,7 @@ def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
     assert process.rdma is not None
     holder, wanted = process.rdma.written_as, ",".join(names)
     if devices.chosen is ChosenBy.FILTERS:
-        holder = "MC_MS_FILTERS"
+        holder = holder if process.rdma.devices == AUTO else "MC_MS_FILTERS"
     elif devices.chosen is not ChosenBy.LAUNCH:
         return ()
     if wanted and holder in process.environment:

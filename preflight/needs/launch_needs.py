@@ -21,7 +21,12 @@ from preflight.needs.launch_sizing import LaunchInputs, LaunchSizing
 from preflight.needs.process_shares import named_nodes
 from preflight.needs.sizing_inputs import MOST_RANKS
 from preflight.processes.containers import container_limits, limits_set_by
-from preflight.processes.mooncake_users import engine_devices, other_transport, store_devices
+from preflight.processes.mooncake_users import (
+    engine_devices,
+    other_transport,
+    store_devices,
+    variables_of_auto,
+)
 from preflight.processes.ports import all_ports, ports
 from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.processes.services import services
@@ -172,6 +177,7 @@ def _members(
             starts.
     """
     environment = plain_environment(process.command.environment)
+    environment = {**environment, **variables_of_auto(process.server)}
     offload = offload_of(process)
     device = None if process.server is None else process.server.value("device")
     base = ProcessNeeds(

@@ -12,7 +12,7 @@ from typing import Any
 
 from checks.framework.needs import RdmaUse
 from checks.framework.unknown import Unknown
-from checks.releases.sglang import sglang_release
+from checks.releases.sglang import sglang_release, store_reader
 from preflight.engines.programs.sglang_arguments import SettingValue, word_value
 from preflight.engines.programs.store_service_config import json_object
 from preflight.engines.sglang.server import SglangServer
@@ -181,6 +181,22 @@ def _server_devices(server: SglangServer, rank: int) -> RdmaUse | None:
     if isinstance(value, str) and value.strip().startswith("{"):
         value = _map_entry(value, rank, default="")
     return RdmaUse(_names(value), setting.origin, setting.written_as)
+
+
+# SGLang 0.5.1 to 0.5.3, mooncake_store.py __post_init__.
+_OF_AUTO = {
+    "MC_MS_AUTO_DISC": "1",
+    "MC_MS_FILTERS": "mlx5_bond_0, mlx5_bond_1, mlx5_bond_2, mlx5_bond_3",
+}
+
+
+def variables_of_auto(server: SglangServer | None) -> dict[str, str]:
+    """Return the variables that SGLang itself sets if its store's device is ``auto``, the default
+    up to 0.5.3, whatever the launch has; {} for other devices and newer releases.
+    """
+    if server is None or server.store is None or server.store.value("device_name") != "auto":
+        return {}
+    return _OF_AUTO if store_reader(server.arguments.version).device == "auto" else {}
 
 
 def engine_devices(server: SglangServer | None, rank: int) -> RdmaUse | None:

@@ -270,6 +270,19 @@ def test_the_settings_mend_what_they_are_given_for(
     assert {one.status for one in after} <= {PASS, SKIP}
 
 
+def test_the_device_auto_is_mended_where_it_is_written() -> None:
+    """SGLang writes over MC_MS_FILTERS, so no finding says to set that."""
+    environment = {"MC_MS_AUTO_DISC": "1", "MC_MS_FILTERS": "mlx5_bond_0, mlx5_bond_1"}
+    environment["MOONCAKE_DEVICE"] = "auto"
+    needs = asking(
+        environment, "auto", origin="MOONCAKE_DEVICE at x:1", written_as="MOONCAKE_DEVICE"
+    )
+    (finding,) = found("rdma.device-missing", FakeHost((RXE0,)), needs)
+    (setting,) = finding.settings
+    assert (finding.status, setting.name, setting.wanted) == (FAIL, "MOONCAKE_DEVICE", "rxe0")
+    assert "MC_MS" not in finding.advice
+
+
 def test_ports_with_ipv6_alone_are_judged_by_release() -> None:
     """None is taken up to 0.3.9, fe80:: up to 0.3.11.post1; an index mends both."""
     routable = replace(RXE0, gids=((LINK_LOCAL, V2), (SITE_LOCAL, V2)))

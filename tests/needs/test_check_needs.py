@@ -533,3 +533,27 @@ def test_vllms_engine_is_forced_to_tcp_as_sglangs_is(forced: str, needs_of: Need
     worker = needs_of(line).processes[0]
     assert (worker.rdma is None) is bool(forced)
     assert worker.rdma is None or worker.rdma.by_engine
+
+
+@each_row(
+    ("version", "device", "filters"),
+    [
+        *((version, device, "mlx5_bond_0, mlx5_bond_1, mlx5_bond_2, mlx5_bond_3")
+          for version in ("0.5.2", "0.5.3") for device in ("", "MOONCAKE_DEVICE=auto")),
+        ("0.5.3", "MOONCAKE_DEVICE=mlx5_0", "mlx5_7"),
+        ("0.5.4", "MOONCAKE_DEVICE=auto", "mlx5_7"),
+        ("0.5.4", "", "mlx5_7"),
+    ],
+)  # fmt: skip
+def test_the_filters_that_older_releases_set_for_the_device_auto(
+    needs_of: NeedsOf, version: str, device: str, filters: str
+) -> None:
+    """Whatever the launch has: SGLang's own class sets them as it reads the device."""
+    text = (
+        f"MC_MS_FILTERS=mlx5_7 MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL=rdma {device} "
+        "MOONCAKE_GLOBAL_SEGMENT_SIZE=1073741824 python3 -m sglang.launch_server --model-path "
+        "Qwen/Qwen3-8B --enable-hierarchical-cache --hicache-size 20 "
+        "--hicache-storage-backend mooncake\n"
+    )
+    (rank,) = needs_of(text, sglang_version=version).processes
+    assert rank.environment["MC_MS_FILTERS"] == filters

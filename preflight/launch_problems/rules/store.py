@@ -28,6 +28,7 @@ from preflight.engines.programs.store_service_config import PROTOCOLS, sglang_se
 from preflight.engines.sglang.launch import configured_segment
 from preflight.engines.sglang.server import SglangServer
 from preflight.launch_problems.rules.rules import Match, RuleSet, Spelling, at, replaced
+from preflight.processes.mooncake_users import variables_of_auto
 from preflight.processes.ports import split_address
 from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.processes.services import PEER_TO_PEER, misdirected, not_dialled, unserved_calls
@@ -390,7 +391,7 @@ def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[M
     engine = require(next((value for value in devices if value is not None), None))
     names = ("device_name", "metadata_server", "protocol")
     device, metadata, protocol = (require(store.value(name)) for name in names)
-    if protocol != "rdma":
+    if protocol != "rdma" or variables_of_auto(server):  # those releases share none
         return
     if metadata != "P2PHANDSHAKE":
         text = f"the store has the metadata server {metadata!r}, SGLang's engine P2PHANDSHAKE"
@@ -405,6 +406,8 @@ def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[M
         yield Match(f"{text}are given the same", None, edit)
     elif device != engine:
         edit = f"{where} add {flag} {quote(str(device))}"
+        if device == "auto":  # no device, in the releases that share
+            edit = f"{where} name the devices for both, written alike: {flag}, and {setting}"
         if engine:
             edit = f"give the store {engine!r}, as {flag} has it ({setting})"
         both = [f"device {name!r}" if name else "no device" for name in (device, engine)]
