@@ -54,7 +54,7 @@ def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
     """Read the network below ``root``, and try to bind the launch's fixed ports.
 
     The addresses are read only without a launch, or if the launch advertises a name or calls a
-    service of its own.
+    service that it starts.
     """
     numbers = {port.port for port in needs.ports if isinstance(port.port, int)} if needs else set()
     compared = needs is None or any(service.own for service in needs.services)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 from checks.framework.regex import regex
+from checks.releases.sglang import RELEASED
 from preflight.base.program import data_file
 from preflight.engines.consumers.consumer import NamedRelease
 from preflight.launches.container import ContainerSettings
@@ -24,8 +25,10 @@ _TAGGED = regex(
     r"(?:^|[-_])(?P<name>sglang|vllm|lmcache|mooncake)[-_]?v?"
     r"(?P<release>\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)?)(?=[-_+]|$)"
 )
-# A day behind the release: built each night from what came after it.
+# A day behind the release or alone: built that night from what came after the last release.
 _NIGHTLY = regex(r"-20\d{6}(?=[-@.]|$)")
+_OF_SGLANG = regex(r"(?:^|/)sglang(?:-rocm)?:(?:.*-)?(20\d\d)(\d\d)(\d\d)(?=[-@.]|$)")
+_UNRELEASED = regex(r":(?:.*-)?(?:nightly|dev)(?=[-@]|$)|-20\d{6}(?=[-@.]|$)")
 # A preview of a Dynamo that has other engines, ``1.3.0-glm-5.2-dev.1``.
 _PREVIEW = regex(r"-dev\.\d+")
 IMAGE = "its image"
@@ -54,9 +57,15 @@ def _engines_of_dynamo() -> Mapping[str, tuple[str, str]]:
 def image_releases(image: str) -> Mapping[str, str]:
     """Return product -> release as an image's name tells: sglang, vllm, lmcache, mooncake, dynamo.
 
+    A nightly image of SGLang has the release that was the last on its day, and more, as
+    ``0.5.16+nightly``; another nightly image tells nothing.
+
     Returns:
-        Empty for a nightly image, and for a name without a release.
+        Empty for a name without a release.
     """
+    if day := _OF_SGLANG.search(image):
+        earlier = [release for release, date in RELEASED.items() if date < "-".join(day.groups())]
+        return {"sglang": f"{earlier[-1]}+nightly"} if earlier else {}
     if _NIGHTLY.search(image):
         return {}
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
@@ -75,6 +84,17 @@ def image_releases(image: str) -> Mapping[str, str]:
     engine = {"vllm": vllm} if name.endswith("vllm-runtime") else {"sglang": sglang}
     known = name.endswith(("vllm-runtime", "sglang-runtime")) and vllm
     return {"dynamo": release, **(engine if known else {})}
+
+
+def is_unreleased(container: ContainerSettings | None) -> bool:
+    """Tell whether the tag of a container's image is of a night or a development build, which may
+    have what no release before it has.
+
+    Not so where a release is in the tag, as ``v0.5.9-dev``.
+    """
+    image = "" if container is None else container.image
+    releases = [each for each in image_releases(image).values() if "+nightly" not in each]
+    return not releases and _UNRELEASED.search(image) is not None
 
 
 def stated_releases(container: ContainerSettings | None) -> dict[str, NamedRelease]:

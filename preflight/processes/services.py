@@ -150,6 +150,7 @@ def named_services(processes: tuple[LaunchProcess, ...]) -> dict[str, list[Launc
 
 @keep_last
 def _listening(processes: tuple[LaunchProcess, ...]) -> Listening:
+    """Return every port at which the launch itself listens, with the addresses that are bound."""
     local: Listening = {}
     for process, each in zip(processes, ports_of(processes), strict=True):
         for port in each:

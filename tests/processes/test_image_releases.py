@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from checks.framework.root import Root
+from checks.releases.sglang import NEWEST_KNOWN, RELEASED, RELEASES, parse_version
 from preflight.cli.main import run
+from preflight.launch_problems.rules.launch_rules import findings
 from preflight.launches.shell_script import read_script
 from preflight.needs.chosen_releases import with_image
 from preflight.processes.image_releases import image_releases
 from preflight.processes.processes import LaunchOptions
 from preflight.verdict.store_keys import Meeting, compare_keys, launch_keys
+from tests.builders.launch_text import SERVER, understood
 from tests.processes.test_unread import sized
 from tests.tables import each_row
 
@@ -44,11 +47,11 @@ from tests.tables import each_row
         ("ghcr.io/team/engine:vllm-ascend_v0.10.1rc1_mooncake_v0.3.5", {"mooncake": "0.3.5"}),
         ("team/dev:sglang-0.5.9-rocm720", {"sglang": "0.5.9"}),
         # Built from what came after the release: each night, or for one model.
-        ("lmsysorg/sglang-rocm:v0.5.16-rocm720-mi35x-20260726", {}),
-        ("lmsysorg/sglang:v0.5.12-rocm700-mi35x-20260519-a1b2c3d", {}),
+        ("lmsysorg/sglang-rocm:v0.5.16-rocm720-mi35x-20260726", {"sglang": "0.5.16+nightly"}),
+        ("lmsysorg/sglang:v0.5.12-rocm700-mi35x-20260519-a1b2c3d", {"sglang": "0.5.12+nightly"}),
         ("team/vllm-openai:lmcache-v0.8.5-20250418", {}),
         ("nvcr.io/nvidia/ai-dynamo/sglang-runtime:1.3.0-glm-5.2-dev.1", {"dynamo": "1.3.0"}),
-        ("lmsysorg/sglang:nightly-dev-20260818-c0b6474b", {}),
+        ("lmsysorg/sglang:nightly-dev-20260818-c0b6474b", {"sglang": "0.5.17+nightly"}),
         ("lmsysorg/sglang-router:v0.2.2", {}),
         ("mirror.example/team/vllm-openai:v0.7.3.self.post1", {}),
         ("/images/sglang.sqsh", {}),
@@ -97,7 +100,12 @@ def test_keys_of_two_releases_of_lmcache_are_unknown(tmp_path: Path) -> None:
     extra = json.loads(LMCACHE)
     extra["kv_connector_extra_config"] |= {
         "lmcache.remote_url": "mooncakestore://a:1",
-        "lmcache.extra_config": {"local_hostname": "a", "metadata_server": "P2PHANDSHAKE"},
+        "lmcache.extra_config": {
+            "local_hostname": "a",
+            "metadata_server": "P2PHANDSHAKE",
+            "master_server_address": "a:1",  # 0.3.9 reads this one, 0.5.6 the other
+            "mooncake_master_server_addr": "a:1",
+        },
     }
     line = f"PYTHONHASHSEED=0 vllm serve m --kv-transfer-config '{json.dumps(extra)}'"
     install = "pip install lmcache=={}\n"
@@ -156,3 +164,43 @@ def test_in_a_container_what_is_installed_may_be_the_images(
     reading = read_script(text, "a.sh", {})
     options = with_image(LaunchOptions(), reading, Root(str(tmp_path)))
     assert (options.installed is not None and options.installed.in_image) is in_image
+
+
+@each_row(
+    ("image", "release"),
+    [
+        # The last release before that night, and more.
+        ("lmsysorg/sglang:nightly-dev-cu13-20260805", "0.5.16+nightly"),
+        ("lmsysorg/sglang:nightly-dev-20260808-0a1b2c3d", "0.5.16+nightly"),
+        ("registry:5000/x/sglang:dev-20260809", "0.5.17+nightly"),
+        ("sglang-rocm:v0.5.12-rocm700-20260601", "0.5.12.post1+nightly"),
+        ("lmsysorg/sglang:nightly-dev-20270101", f"{NEWEST_KNOWN}+nightly"),
+        # Before the table begins, and without a day, nothing is known.
+        *((f"lmsysorg/sglang:{tag}", None) for tag in ("nightly-20250101", "dev", "dev-cu13")),
+        ("vllm/vllm-openai:nightly-20260805", None),
+        ("lmsysorg/sglang:v0.5.9-dev", "0.5.9"),
+    ],
+)
+def test_the_day_in_a_tag_bounds_the_release(image: str, release: str | None) -> None:
+    assert image_releases(image).get("sglang") == release
+
+
+def test_each_release_that_is_known_has_its_day() -> None:
+    assert list(RELEASED) == sorted(RELEASED, key=parse_version)
+    assert list(RELEASED.values()) == sorted(RELEASED.values())
+    assert {row.first for row in RELEASES[1:]} <= {*map(parse_version, RELEASED)}
+
+
+@each_row("tag", ["nightly-dev-cu13-20260805", "nightly-dev-20260805-0a1b2c3d", "dev", "dev-cu13"])
+def test_a_build_of_no_release_is_refused_only_what_every_release_refuses(tag: str) -> None:
+    """What the newest refuses may be right there, and what it takes as well."""
+    serve = f"docker run lmsysorg/sglang:{tag} {SERVER}"
+
+    def refused(words: str) -> set[str]:
+        found = findings(understood(*read_script(f"{serve} {words}", "x", {}).commands))
+        return {each.rule.id for each in found if "argument" in each.rule.id}
+
+    assert not refused("--cuda-graph-max-bs 64")  # ambiguous from 0.5.20 on
+    assert not refused("--brand-new-flag 1")
+    assert refused("--tp-size x") == {"arguments-refused"}
+    assert refused("--hicache-ration 2") == {"arguments-refused"}

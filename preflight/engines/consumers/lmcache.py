@@ -3,7 +3,7 @@
 Its settings come from the YAML file of LMCACHE_CONFIG_FILE, then LMCACHE_<KEY>, then
 ``lmcache.<key>`` of the engine's own JSON. Read in LMCache 0.5.6 (``lmcache/v1/config.py``,
 ``config_base.py``, ``storage_backend``, ``integration/vllm``); ``data/lmcache_settings.txt`` has
-every setting. What the releases since 0.3.5 have otherwise is in there, and in ``_STORES``.
+every setting. That file and ``_STORES`` have what differs between the releases since 0.3.5.
 """
 
 import ast
@@ -305,8 +305,8 @@ def mooncake_setup(raw: Mapping[str, Any]) -> dict[str, str]:
 def setup_of_older(
     raw: Mapping[str, Any], url: str, in_file: bool, release: str
 ) -> dict[str, str] | str:
-    """Return what LMCache before 0.4.5 gives Mooncake's ``setup``, by the names of ``setup(dict)``;
-    the error if it ends before.
+    """Return the settings that LMCache before 0.4.5 gives Mooncake's ``setup``, by the names of
+    ``setup(dict)``; the error if it ends before.
 
     Args:
         raw: The settings of extra_config, or of a file (``in_file``).

@@ -29,6 +29,7 @@ from preflight.launch_problems.rules.rules import (
 )
 from preflight.launches.source import Word, open_names, open_variables
 from preflight.processes.containers import network_of
+from preflight.processes.image_releases import is_unreleased
 from preflight.processes.processes import LaunchProcess, ProcessKind, keep_last
 from preflight.processes.services import (
     RouterTarget,
@@ -111,10 +112,10 @@ def argument_unknown(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for the parser's error, for each refused value, and for all unknown flags, if
     only the assumed release surely refuses them.
 
-    Nothing if the release is certain.
+    Nothing if the release is certain, or the image is of no release, which may take them.
     """
     arguments = server.arguments
-    if arguments.exact:
+    if arguments.exact or is_unreleased(server.command.container):
         return
     if arguments.error and not _all_releases_refuse(arguments.argv):
         where = arguments.refused[0].origin if arguments.refused else None
