@@ -49,6 +49,31 @@ OPEN_CHANGES = (
         "documented_reads_free",
     ),
     OpenChange(
+        "mooncake",
+        "GPUs read the store's EGM pool (0.3.14: enable_egm_store_pool) over NVLink by themselves",
+        (_MOONCAKE.format(2914),),
+        "egm_reads_by_gpu",
+    ),
+    OpenChange(
+        "mooncake",
+        "objects on SSD are brought back into memory before they are read",
+        (_MOONCAKE.format(3417),),
+        "prefetches_ssd",
+        (("mooncake/*", "enable_prefetch_trigger"),),
+    ),
+    OpenChange(
+        "mooncake",
+        "SSD offload by GPUDirect Storage, into one file of fixed size for each client",
+        (_MOONCAKE.format(3786),),
+        "gds_offload",
+    ),
+    OpenChange(
+        "mooncake",
+        "with fabric memory of Ascend the segment is on no huge pages, whatever is asked for",
+        (_MOONCAKE.format(3866),),
+        "fabric_without_hugepages",
+    ),
+    OpenChange(
         "sglang",
         "--hicache-size is shrunk so that a draft's host pool fits into it too",
         (_SGLANG.format(35875),),
@@ -63,6 +88,44 @@ OPEN_CHANGES = (
         tuple(
             ("sglang/srt/**/*.py", name) for name in ("hicache_mamba_size_gb", "kv_hicache_ratio")
         ),
+    ),
+    OpenChange(
+        "sglang",
+        "ratios of the hybrid host pools: --hicache-mamba-ratio, or by a variable",
+        tuple(map(_SGLANG.format, (39851, 39856))),
+        "hybrid_size",
+        (("sglang/srt/**/*.py", "hicache_mamba_ratio"),),
+    ),
+    OpenChange(
+        "sglang",
+        "host pools of hybrid models have as many states as their tokens need",
+        (_SGLANG.format(40680),),
+        "hybrid_size",
+    ),
+    OpenChange(
+        "sglang",
+        "one host pool of an MLA model for all ranks of a server",
+        (_SGLANG.format(26691),),
+        "shares_mla_pool",
+    ),
+    OpenChange(
+        "sglang",
+        "its check of host memory reads once for all ranks, not after others have taken theirs",
+        (_SGLANG.format(38157),),
+        "gate_reads_once",
+    ),
+    OpenChange(
+        "sglang",
+        "prefixes come back from L2 node by node: --hicache-serialize-load-back",
+        (_SGLANG.format(39395),),
+        "serializes_load_back",
+        (("sglang/srt/**/*.py", "hicache_serialize_load_back"),),
+    ),
+    OpenChange(
+        "sglang",
+        "the mode buffer_only of host memory takes hybrid models",
+        (_SGLANG.format(36345),),
+        "buffer_takes_hybrids",
     ),
     OpenChange(
         "sglang",

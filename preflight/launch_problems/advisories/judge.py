@@ -26,7 +26,7 @@ from preflight.engines.programs.mooncake_flags import as_integer, flags_of, is_o
 from preflight.engines.programs.sglang_arguments import why_unresolved, word_value
 from preflight.engines.sglang.launch import configured_segment
 from preflight.engines.sglang.model import Models
-from preflight.engines.sglang.model_geometry import ModelGeometry
+from preflight.engines.sglang.model_geometry import LayerKind, ModelGeometry
 from preflight.engines.sglang.pool_request import layout_in_use
 from preflight.launch_problems.advisories.records import (
     PRODUCTS,
@@ -602,6 +602,7 @@ FACTS: Mapping[str, Read] = {
     "ranks.together": _ranks_together,  # ranks of one server that hold the same requests
     "model.attention": lambda s: None if (m := _model(s)) is None else m.kind.value,  # mha, mla
     "model.indexer": lambda s: (m := _model(s)) is not None and bool(m.index_layers),
+    "model.linear": lambda s: (m := _model(s)) is not None and m.count(LayerKind.LINEAR) > 0,
     "kernel": lambda s: s.seen.facts.system.kernel_release,
     "kernel.arguments": lambda s: s.seen.facts.pci.command_line,
     "glibc": lambda s: _local_facts(s).system.glibc,

@@ -277,6 +277,28 @@ LAYOUT, DIRECT = " --hicache-mem-layout ", " --hicache-io-backend direct"
         ("MOONCAKE_OFFLOAD_USE_URING=1 " + SSD_CLIENT, "0.3.10", "0.5.23", {10}, {68}),
         ("MOONCAKE_USE_URING=1 " + SSD_CLIENT, "0.3.10", "0.5.23", {68}, set()),
         ("MOONCAKE_OFFLOAD_USE_URING=1 " + SSD_CLIENT, "0.3.10.post2", "0.5.23", {68}, set()),
+        # 81: of others than clients, and of those without SSD, nobody reads by that server.
+        (SSD_CLIENT, "0.3.10.post1", "0.5.23", {81}, set()),
+        (SSD_CLIENT, "0.3.10.post2", "0.5.23", set(), {81}),
+        ("mooncake_client", "0.3.10.post1", "0.5.23", set(), {81}),
+        # 82, 83: by the model.
+        (
+            SERVER.format(model="Qwen/Qwen3-Next-80B-A3B-Instruct") + CACHE,
+            "0.3.13",
+            "0.5.23",
+            {82},
+            {83},
+        ),
+        (
+            SERVER.format(model="Qwen/Qwen3-Next-80B-A3B-Instruct") + CACHE,
+            "0.3.13",
+            "0.5.19",
+            set(),
+            {82},
+        ),
+        (SERVER.format(model="Qwen/Qwen3-Next-80B-A3B-Instruct"), "0.3.13", "0.5.23", set(), {82}),
+        (V4 + CACHE, "0.3.13", "0.5.23", {83}, {82}),
+        (TCP + MHA + CACHE, "0.3.13", "0.5.23", set(), {82, 83}),
         # 50: the NICs of one node alone do not split a segment.
         ("MC_STORE_USE_HUGEPAGE=1 " + RDMA + MHA + CACHE, "0.3.11", "0.5.23", {50}, set()),
         ("MC_STORE_USE_HUGEPAGE=1 " + NAMED + RDMA + MHA + CACHE, "0.3.11", "0.5.23", set(), {50}),
