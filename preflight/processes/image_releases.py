@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 from checks.framework.regex import regex
-from checks.releases.sglang import RELEASED
 from preflight.base.program import data_file
 from preflight.engines.consumers.consumer import NamedRelease
 from preflight.launches.container import ContainerSettings
@@ -54,6 +53,13 @@ def _engines_of_dynamo() -> Mapping[str, tuple[str, str]]:
     return {release: (vllm, sglang) for vllm, sglang, *releases in rows for release in releases}
 
 
+@cache
+def sglang_dates() -> dict[str, str]:
+    """Return the day of each release of SGLang (``2026-10-30``), the oldest first."""
+    with open(data_file("sglang_dates.txt"), encoding="ascii") as file:
+        return dict(line.split() for line in file if not line.startswith("#"))
+
+
 def image_releases(image: str) -> Mapping[str, str]:
     """Return product -> release as an image's name tells: sglang, vllm, lmcache, mooncake, dynamo.
 
@@ -64,7 +70,8 @@ def image_releases(image: str) -> Mapping[str, str]:
         Empty for a name without a release.
     """
     if day := _OF_SGLANG.search(image):
-        earlier = [release for release, date in RELEASED.items() if date < "-".join(day.groups())]
+        night = "-".join(day.groups())
+        earlier = [release for release, date in sglang_dates().items() if date < night]
         return {"sglang": f"{earlier[-1]}+nightly"} if earlier else {}
     if _NIGHTLY.search(image):
         return {}

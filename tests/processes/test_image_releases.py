@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from checks.framework.root import Root
-from checks.releases.sglang import NEWEST_KNOWN, RELEASED, RELEASES, parse_version
+from checks.releases.sglang import NEWEST_KNOWN, RELEASES, parse_version
 from preflight.cli.main import run
 from preflight.launch_problems.rules.launch_rules import findings
 from preflight.launches.shell_script import read_script
 from preflight.needs.chosen_releases import with_image
-from preflight.processes.image_releases import image_releases
+from preflight.processes.image_releases import image_releases, sglang_dates
 from preflight.processes.processes import LaunchOptions
 from preflight.verdict.store_keys import Meeting, compare_keys, launch_keys
 from tests.builders.launch_text import SERVER, understood
@@ -186,9 +186,10 @@ def test_the_day_in_a_tag_bounds_the_release(image: str, release: str | None) ->
 
 
 def test_each_release_that_is_known_has_its_day() -> None:
-    assert list(RELEASED) == sorted(RELEASED, key=parse_version)
-    assert list(RELEASED.values()) == sorted(RELEASED.values())
-    assert {row.first for row in RELEASES[1:]} <= {*map(parse_version, RELEASED)}
+    dates = sglang_dates()
+    assert list(dates) == sorted(dates, key=parse_version)
+    assert list(dates.values()) == sorted(dates.values())
+    assert {row.first for row in RELEASES[1:]} <= {*map(parse_version, dates)}
 
 
 @each_row("tag", ["nightly-dev-cu13-20260805", "nightly-dev-20260805-0a1b2c3d", "dev", "dev-cu13"])
