@@ -60,7 +60,7 @@ def lmcache_settings() -> Mapping[str, _Row]:
 
 
 def _version(release: str) -> Numbers:
-    """Return a release as numbers; the newest that was read for "" and for one that is no number"""
+    """Return a release as numbers; for "" or a text that is no number, the newest that was read."""
     try:
         return version_numbers(release, "an LMCache", "0.5.6")
     except ValueError:
