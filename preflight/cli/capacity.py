@@ -24,6 +24,8 @@ from preflight.cli.options import (
 
 # As preflight.cache_sizing.traces.describe.profiles, which is imported where it is used.
 KINDS = ("chat", "agent", "documents", "rag")
+# Requests of a workload that are written at most: some hundred MB.
+MOST_WRITTEN = 1_000_000
 # Of a kind of traffic: enough for its rates to settle, and replayed in seconds.
 KIND_REQUESTS = 3_000
 
@@ -72,6 +74,10 @@ if TYPE_CHECKING:
     "kind of traffic, to replay in place of a trace: chat, agent, documents, rag.",
 )  # fmt: skip
 @click.option(
+    "--write-trace", metavar="FILE",
+    help="Write the workload's requests, as --trace reads them.",
+)  # fmt: skip
+@click.option(
     "--nodes-in-cluster", type=Integer(1, 100_000),
     help="Hosts that run this launch. Default: --nnodes of its servers.",
 )  # fmt: skip
@@ -100,6 +106,7 @@ def capacity(
     new_tokens_per_second: float | None,
     numbers: WorkloadOptions,
     workload: str | None,
+    write_trace: str | None,
     nodes_in_cluster: int | None,
     other_segments: int,
     eviction_watermark: float | None,
@@ -123,8 +130,9 @@ def capacity(
     from checks.framework.unknown import Unknown
     from checks.host_snapshot.secrets import public
     from preflight.base import exit_codes
-    from preflight.cache_sizing.capacity.answer import CapacityRequest, capacity_of
+    from preflight.cache_sizing.capacity.answer import CapacityRequest
     from preflight.cache_sizing.capacity.deployment import Cluster
+    from preflight.cache_sizing.capacity.rounds import capacity_of
 
     traffic = workload if workload in KINDS else None
     if traffic is not None:
@@ -163,6 +171,8 @@ def capacity(
                     code = exit_codes.UNKNOWN
                     say_answer("capacity", code, word="error", reason=computed.reason)
         return exit_codes.UNKNOWN
+    if write_trace is not None:
+        _write_trace(write_trace, computed)
     replayed = None
     if trace is not None or traffic is not None:
         from preflight.cache_sizing.capacity.trace_answer import (
@@ -199,6 +209,30 @@ def capacity(
 
                 say_picture(name, computed, replayed)
     return code
+
+
+def _write_trace(path: str, computed: CapacityAnswer) -> None:
+    """Write the requests of the workload to ``path`` in Mooncake's format.
+
+    Raises:
+        UsageError: Without a workload, for one with too many requests, and if the file cannot be
+            written.
+    """
+    from preflight.cache_sizing.capacity.rounds import workload_trace
+    from preflight.cache_sizing.capacity.trace_answer import page_of
+    from preflight.cache_sizing.capacity.workload import MultiTurnWorkload
+    from preflight.cache_sizing.traces.describe import mooncake_lines
+
+    workload = computed.workload
+    if not isinstance(workload, MultiTurnWorkload):
+        raise UsageError("--write-trace is about a workload: give --clients, --rounds and so on")
+    requests = workload.clients * workload.rounds
+    if requests > MOST_WRITTEN:
+        raise UsageError(f"--write-trace: {requests:,} requests: at most {MOST_WRITTEN:,}")
+    with output_to(path):
+        # Nobody's text: the same workload is the same file.
+        for line in mooncake_lines(workload_trace(workload, page_of(computed)), b""):
+            say(line)
 
 
 def _object(computed: CapacityAnswer, replayed: TraceAnswer | None) -> dict[str, Any]:

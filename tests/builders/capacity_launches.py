@@ -3,13 +3,9 @@
 from pathlib import Path
 
 from checks.framework.unknown import Unknown
-from preflight.cache_sizing.capacity.answer import (
-    CapacityAnswer,
-    CapacityRequest,
-    ServerCapacity,
-    capacity_of,
-)
+from preflight.cache_sizing.capacity.answer import CapacityAnswer, CapacityRequest, ServerCapacity
 from preflight.cache_sizing.capacity.deployment import Bounds, Cluster, Tier
+from preflight.cache_sizing.capacity.rounds import capacity_of
 from preflight.cache_sizing.capacity.workload import WorkloadOptions
 from preflight.command_inputs.launch_words import LaunchWords
 from tests.builders.hosts import GIB, Host

@@ -1,6 +1,8 @@
-"""What ``capacity`` answers: a launch's servers, their tiers, and a workload against them; and what
-is written to each tier and read from it while so many new tokens a second are computed.
+"""What ``capacity`` answers: a launch's servers and their tiers; and what is written to each tier
+and read from it while so many new tokens a second are computed.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -9,26 +11,23 @@ from checks.framework.root import Root
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown
 from checks.releases.mooncake import MooncakeRelease
-from checks.storage.folders import Folder, read_storage
-from preflight.base.usage_error import UsageError
+from checks.storage.folders import Folder
 from preflight.cache_sizing.capacity.deployment import (
     DEFAULT_WRITE_POLICY,
     Bounds,
     Capacity,
     Cluster,
     Deployment,
-    Round,
-    Router,
     Tier,
     cluster_hosts,
     deployments,
-    router_of,
 )
-from preflight.cache_sizing.capacity.rounds import Tiers, cached_tokens, rounds, tier_models
+from preflight.cache_sizing.capacity.router import Router, router_of
 from preflight.cache_sizing.capacity.tiers import (
     Eviction,
     PageObjects,
     Segments,
+    Tiers,
     eviction,
     gpu_tier,
     host_tier,
@@ -38,8 +37,6 @@ from preflight.cache_sizing.capacity.tiers import (
     segments,
 )
 from preflight.cache_sizing.capacity.workload import MultiTurnWorkload, WorkloadOptions, workload_of
-from preflight.command_inputs.host_source import open_host, size_within
-from preflight.command_inputs.launch_words import LaunchWords
 from preflight.engines.programs.mooncake_flags import is_on
 from preflight.launch_problems.rules.tier_use import lossy_bucket, part_that_reaches_ssd
 from preflight.needs.chosen_releases import choose_mooncake
@@ -103,29 +100,26 @@ def lost_note(ssd: SsdStream | None) -> Iterator[str]:
     )
 
 
-def with_rates(
-    deployment: Deployment,
-    tiers: tuple[Tier, ...],
-    rounds: tuple[Round, ...],
-    speed: float,
-    ssd: SsdStream | None,
-    disk_gets_evicted: bool,
-) -> Iterator[Tier]:
-    """Yield each tier with ``written`` and ``read`` set, in bytes a second.
+def with_rates(server: ServerCapacity, speed: float) -> ServerCapacity:
+    """Return the server with ``written`` and ``read`` of each tier set, in bytes a second.
 
     Args:
-        rounds: Of the workload; tokens are read as in the last round. ``read`` is None without
-            rounds, and for L1.
-        speed: New tokens a second.
-        disk_gets_evicted: SSD gets only what the store evicts. ``written`` and ``read`` are None
-            for a tier whose bytes of a token are not known.
+        speed: New tokens a second. Tokens are read as in the last round of the workload; ``read``
+            is None without rounds, and for L1. Both are None for a tier whose bytes of a token are
+            not known.
     """
-    release, policy = deployment.sized.release, deployment.write_policy
+    tiers = tuple(_rated_tiers(server, speed))
+    return server._replace(capacity=server.capacity._replace(tiers=tiers))
+
+
+def _rated_tiers(server: ServerCapacity, speed: float) -> Iterator[Tier]:
+    ssd, rounds = server.ssd, server.capacity.rounds
+    release, policy = server.deployment.sized.release, server.deployment.write_policy
     last = rounds[-1] if rounds else None
     cumulative = {name: (low, high) for name, low, high in last.hits} if last else {}
     below, above = 0.0, 0.0
     least = most = speed
-    for tier in tiers:
+    for tier in server.capacity.tiers:
         each = float(ssd.token_bytes) if ssd and tier.name == "SSD" else None
         if each is None and isinstance(tier.bytes, Bounds) and isinstance(tier.tokens, Bounds):
             each = tier.bytes.most / tier.tokens.most if tier.tokens.most else None
@@ -135,7 +129,8 @@ def with_rates(
                 most = 0.0
         if tier.name == "SSD" and ssd is not None:
             most = most * ssd.part(most) if most else 0.0
-            least = 0.0 if disk_gets_evicted else least * ssd.part(least) if least else 0.0
+            gets_evicted = server.tiers.disk_gets_evicted
+            least = 0.0 if gets_evicted else least * ssd.part(least) if least else 0.0
         read: Bounds | None = None
         low, high = cumulative.get(tier.name, (0.0, 0.0))
         if last is not None and each is not None and tier.name != "L1":
@@ -240,30 +235,6 @@ class _StoreSetup(NamedTuple):
     mooncake: MooncakeRelease
 
 
-def capacity_of(
-    launch: LaunchWords, root: str, timeout_seconds: float, request: CapacityRequest
-) -> CapacityAnswer | Unknown:
-    """Read a launch and a host, and compute what each server's tiers hold.
-
-    Returns:
-        Unknown if reading takes longer than ``timeout_seconds``.
-
-    Raises:
-        UsageError: If no launch is given, or it has no server.
-    """
-    host = open_host(root, timeout_seconds)
-    sized = size_within(launch, host, timeout_seconds)
-    if isinstance(sized, Unknown):
-        return sized
-    if sized is None:
-        raise UsageError("capacity is about a launch: give a script, or a command after --")
-    folders = read_storage(host.root, sized.needs).folders
-    answer = compute_capacity(sized.sizing.inputs, sized.options, host.root, request, folders)
-    processes = sized.sizing.inputs.processes
-    unread, source = sized.sizing.not_whole, sized.needs.source
-    return answer._replace(unread=unread, source=source, processes=processes)
-
-
 def compute_capacity(
     inputs: LaunchInputs,
     options: LaunchOptions,
@@ -271,7 +242,7 @@ def compute_capacity(
     request: CapacityRequest,
     folders: Mapping[str, Folder | Unknown],
 ) -> CapacityAnswer:
-    """Compute what each server's tiers hold, and what a workload finds in them.
+    """Compute what each server's tiers hold.
 
     Args:
         folders: Offload folders by path.
@@ -313,7 +284,7 @@ def _server(
     workload: MultiTurnWorkload | Unknown | None,
     request: CapacityRequest,
 ) -> ServerCapacity:
-    """Compute one server's tiers and notes, and each round of the workload if that is known."""
+    """Compute one server's tiers, and notes on them and on the workload."""
     pool_request = deployment.request
     objects: PageObjects | Unknown = (
         pool_request
@@ -331,15 +302,9 @@ def _server(
     page = None if isinstance(pool_request, Unknown) else pool_request.page_tokens
     length = _conversation(workload, request, page or 1)
     shown = tuple(_counted(tier, length) for tier in tiers.shown)
-    every_round: tuple[Round, ...] = ()
-    if isinstance(workload, MultiTurnWorkload) and page is not None and deployment.reuses:
-        every_round = rounds(workload, page, tier_models(deployment, tiers))
-    if (speed := request.new_tokens_per_second) is not None:
-        evicted = store.disk_gets_evicted
-        shown = tuple(with_rates(deployment, shown, every_round, speed, ssd, evicted))
     size = objects if isinstance(objects, Unknown) else objects.token_bytes
     keys, budget = None if l3 is None else l3.keys, prefetch_budget(deployment, tiers)
-    capacity = Capacity(shown, size, every_round, keys, budget)
+    capacity = Capacity(shown, size, (), keys, budget)
     notes = (*_server_notes(deployment, tiers, workload), *_budget_note(budget, length, workload))
     notes += tuple(lost_note(ssd))
     name, model, evicts = deployment.process.name, deployment.model, store.eviction
@@ -394,7 +359,7 @@ def _conversation(
         page: Tokens of a page.
     """
     if isinstance(workload, MultiTurnWorkload):
-        return max(1, cached_tokens(workload, workload.rounds, page))
+        return max(1, workload.cached_tokens(workload.rounds, page))
     length = request.workload.request_length or 0
     whole = length + (request.workload.output_length or 1) - 1
     return max(1, whole // page * page) if length > 0 else None
@@ -432,11 +397,6 @@ def _server_notes(
             f"prefetch policy {policy}: a request does not wait for all that L3 still has, so it "
             "may use less of it than is shown"
         )
-    if deployment.groups > 1:
-        yield (
-            f"{deployment.groups} caches side by side: a conversation whose next request comes to "
-            "another one finds nothing in its L1 and L2, so their least reuse is 0"
-        )
     if not workload.barrier:
         yield "without --enable-round-barrier rounds overlap: they are where clients are on average"
     if workload.shorter:
@@ -461,7 +421,5 @@ def _cache_notes(deployment: Deployment, tiers: Tiers) -> Iterator[str]:
         yield f"write policy {deployment.write_policy}: L2 and L3 get less than L1, and later"
     host, gpu = tiers.host, tiers.gpu.group_tokens
     l2_tokens = None if host is None else host.group_tokens
-    if isinstance(l2_tokens, Bounds) and isinstance(gpu, Unknown):
-        yield "L2 is taken to be larger than L1, and so to hold all of it"
     if isinstance(l2_tokens, Bounds) and isinstance(gpu, Bounds) and l2_tokens.most <= gpu.least:
         yield "L2 holds less than L1: it adds little, for both keep the same tokens"

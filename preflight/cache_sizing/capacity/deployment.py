@@ -9,19 +9,15 @@ from typing import NamedTuple
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown
 from preflight.base.usage_error import UsageError
-from preflight.cache_sizing.traces.tiers import Routing
-from preflight.engines.programs.mooncake_flags import value_of
-from preflight.engines.programs.sglang_arguments import why_unresolved
 from preflight.engines.sglang.host_pool_records import PoolRequest
 from preflight.engines.sglang.launch import server_ranks
 from preflight.engines.sglang.model import Models
 from preflight.engines.sglang.pool_request import SizedServer, pool_request
 from preflight.engines.sglang.pools import ServerMemory
 from preflight.engines.sglang.server import SglangServer
-from preflight.launches.source import Word
 from preflight.needs.launch_sizing import LaunchInputs
 from preflight.needs.process_shares import gpu_memory, server_hardware
-from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind, with_router
+from preflight.processes.processes import LaunchOptions, LaunchProcess
 
 DEFAULT_WRITE_POLICY = "write_through"
 
@@ -77,77 +73,6 @@ class Deployment(NamedTuple):
             return False
         kept = self.server.value("disaggregation_decode_enable_radix_cache") is True
         return self.server.mode != "decode" or kept
-
-
-class Router(NamedTuple):
-    """How the launch's router spreads requests over its servers.
-
-    Attributes:
-        origin: The flag of the policy with file and line, or the text that the policy is a default.
-    """
-
-    routing: Routing
-    origin: str
-    notes: tuple[str, ...] = ()
-
-
-# sglang_router's policies (router_args.py, sgl-model-gateway/src/policies).
-_POLICIES = {"cache_aware": "cache-aware", "round_robin": "round-robin"}
-_POLICIES |= {"random": "random", "power_of_two": "random"}
-_POLICIES |= {"manual": "sticky", "consistent_hashing": "sticky"}
-_DEFAULT_POLICY = "cache_aware"
-_BALANCING = (
-    "the router's own view of load is not modelled: requests come one after the other, so its "
-    "balancing (--balance-abs-threshold) never acts"
-)
-
-
-def router_of(processes: tuple[LaunchProcess, ...]) -> Router | None:
-    """Read how the launch's first router, or server with a router, spreads requests; None without
-    one.
-
-    Raises:
-        UsageError: For an invalid threshold.
-    """
-    for process in processes:
-        argv, prefix = process.arguments, ""
-        if process.kind is not ProcessKind.ROUTER:
-            if process.server is None or not with_router(process.command):
-                continue
-            argv, prefix = process.command.words, "router_"
-        policy = value_of(argv, f"{prefix}prefill_policy") or value_of(argv, f"{prefix}policy")
-        threshold = value_of(argv, f"{prefix}cache_threshold")
-        return _router(process, policy, threshold)
-    return None
-
-
-def _router(process: LaunchProcess, policy: Word | None, threshold: Word | None) -> Router:
-    """Return the Router for the values of two flags, None if not given.
-
-    An unknown policy is taken for cache_aware, with a note.
-
-    Raises:
-        UsageError: For a threshold outside 0 to 1.
-    """
-    origin = f"--policy at {policy.origin}" if policy else f"{process.name}'s default"
-    name = policy.text.replace("-", "_") if policy and not policy.unresolved else _DEFAULT_POLICY
-    how, notes = _POLICIES.get(name), []
-    if policy is not None and policy.unresolved:
-        notes.append(f"the router's {why_unresolved(policy).reason}: {name} is taken")
-    if how is None:
-        how = "cache-aware"
-        notes.append(f"the router's policy {name}: it is taken for cache_aware")
-    also = ", and power_of_two is random" if name == "power_of_two" else ""
-    notes.append(f"{_BALANCING}{also}")
-    if threshold is None or threshold.unresolved:
-        return Router(Routing(how), origin, tuple(notes))
-    part = parse_part(threshold.text)
-    if part is None:
-        raise UsageError(
-            f"--cache-threshold {threshold.text} at {threshold.origin}: must be a part of the "
-            "prompt, 0 to 1, such as 0.3"
-        )
-    return Router(Routing(how, part), origin, tuple(notes))
 
 
 def parse_part(text: str) -> float | None:
@@ -270,18 +195,16 @@ class Tier(NamedTuple):
 
 
 class Round(NamedTuple):
-    """One round of a multi-turn workload.
+    """One round of a multi-turn workload, as a replay found it.
 
     Attributes:
         number: From 1.
         held_tokens: All clients' contexts at its end, which an unlimited cache would hold.
         reusable_tokens: Tokens of the round's prompts that were seen in earlier rounds.
         hits: (tier, least, most), the part of ``reusable_tokens`` (0 to 1) that this tier and all
-            nearer ones still serve.
-        evicting: Names of tiers that have evicted for certain by its end.
-        may_evict: Those that have if they hold the least that they may hold.
-        likely: (tier, the part to expect if clients take turns at random). It has only tiers that
-            are known exactly and evict the least recently used.
+            nearer ones still serve, with the least and with the most that the tiers may hold.
+        evicting: Names of tiers that are full for certain by its end.
+        may_evict: Those that are if they hold the least that they may hold.
     """
 
     number: int
@@ -290,7 +213,6 @@ class Round(NamedTuple):
     hits: tuple[tuple[str, float, float], ...]
     evicting: tuple[str, ...]
     may_evict: tuple[str, ...] = ()
-    likely: tuple[tuple[str, float], ...] = ()
 
     @property
     def may_evict_too(self) -> list[str]:
@@ -311,6 +233,7 @@ class Capacity(NamedTuple):
     Attributes:
         tiers: Nearest to the GPU first.
         rounds: Of the workload, () without.
+        kept: (least, most), the part (0 to 1) of all that the rounds ask again; None without.
         bytes_per_token: Of one copy of the cache, the shards of all ranks together, as the store
             keeps it.
         keys: None without a store.
@@ -323,3 +246,4 @@ class Capacity(NamedTuple):
     rounds: tuple[Round, ...]
     keys: Keys | Unknown | None = None
     prefetch: Bounds | Unknown | None = None
+    kept: tuple[float, float] | None = None

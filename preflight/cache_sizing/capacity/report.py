@@ -1,8 +1,7 @@
 """The answer of ``capacity``: for a person, what follows from it in sentences, and as JSON.
 
 The curve has a line for each tier: the part of a round's reusable tokens that tiers up to it still
-hold, as is to be expected where clients take turns at random, or where that is not told, at least.
-Where lines meet, the tier nearest to the GPU is shown: it is enough by itself.
+hold, at least. Where lines meet, the tier nearest to the GPU is shown: it is enough by itself.
 """
 
 from __future__ import annotations
@@ -108,16 +107,18 @@ def _workload_sentence(workload: MultiTurnWorkload) -> str:
 def summarize_rounds(
     server: ServerCapacity, workload: MultiTurnWorkload | Unknown | None
 ) -> Iterator[str]:
-    """Yield a sentence for each tier of known size on when it starts to evict, then one or two on
-    what is lost.
+    """Yield a sentence for each tier of known size on when it starts to evict, then some on what is
+    lost.
 
     Nothing without rounds or workload.
     """
-    rounds, tiers = server.capacity.rounds, server.capacity.tiers
+    rounds, tiers, kept = server.capacity.rounds, server.capacity.tiers, server.capacity.kept
     if not rounds or not isinstance(workload, MultiTurnWorkload):
         return
     fates = [_fate(each, each.tokens, rounds) for each in tiers if isinstance(each.tokens, Bounds)]
     yield from (*fates, *(_losses(rounds) if fates else ()))
+    if kept is not None and kept[0] < 1:
+        yield f"of what is asked again in all {_rounds(len(rounds))}, {share(*kept)} is kept"
 
 
 def first_evicting(rounds: tuple[Round, ...], name: str) -> int | None:
@@ -161,12 +162,10 @@ def _losses(rounds: tuple[Round, ...]) -> Iterator[str]:
         yield "no token that was seen before is computed again"
         return
     for each in dict.fromkeys((lost[0], lost[-1])):
-        name, least, most = each.hits[-1]
-        likely = dict(each.likely).get(name)
-        expected = "" if likely is None else f", {whole_percent(likely)}% in a random order"
+        _, least, most = each.hits[-1]
         yield (
             f"in round {each.number}, of {each.reusable_tokens:,} tokens seen before, "
-            f"{share(least, most)} are still there{expected}"
+            f"{share(least, most)} are still there"
         )
 
 
@@ -211,6 +210,7 @@ def _server_object(server: ServerCapacity, answer: CapacityAnswer) -> dict[str, 
         if isinstance(keys := capacity.keys, Keys)
         else plain(keys),
         "prefetch_tokens": plain(capacity.prefetch),
+        "kept": capacity.kept and dict(zip(("least", "most"), capacity.kept, strict=True)),
         "rounds": [_round_object(each) for each in capacity.rounds],
         "conclusions": list(summarize_rounds(server, answer.workload)),
         "notes": plain(server.notes),
@@ -219,8 +219,7 @@ def _server_object(server: ServerCapacity, answer: CapacityAnswer) -> dict[str, 
 
 def _round_object(each: Round) -> dict[str, Any]:
     """Build one entry of ``rounds`` in ``schemas/capacity-v1.schema.json``."""
-    likely = dict(each.likely)
-    rows = [(name, least, most, likely.get(name)) for name, least, most in each.hits]
+    rows = [(*hit, hit[1] if hit[1] == hit[2] else None) for hit in each.hits]
     keys = "up_to", "least", "most", "likely"
     numbers = fields(each, "number", "held_tokens", "reusable_tokens")
     hits = [dict(zip(keys, row, strict=True)) for row in rows]
@@ -228,6 +227,9 @@ def _round_object(each: Round) -> dict[str, Any]:
 
 
 Paint = Callable[[str, str], str]
+
+# What the lines of the plot show.
+CAPTION = "Reuse that is left, by round, with all tiers up to each, at least"
 
 # Rows of the plot; eleven show every ten per cent.
 ROWS = 11
@@ -257,10 +259,9 @@ def spans_are_known(rounds: Sequence[Round], tier: str) -> bool:
 
 
 def _is_unknown(rounds: Sequence[Round], tier: str) -> bool:
-    """Return whether nothing of a tier is certain or expected, though it may serve something."""
-    expected = any(name == tier for each in rounds for name, _ in each.likely)
+    """Return whether nothing of a tier is certain, though it may serve something."""
     spans = {(low, high) for each in rounds for name, low, high in each.hits if name == tier}
-    return not expected and all(low == 0 for low, _ in spans) and any(high > 0 for _, high in spans)
+    return all(low == 0 for low, _ in spans) and any(high > 0 for _, high in spans)
 
 
 def reusing(rounds: Sequence[Round]) -> tuple[Round, ...]:
@@ -281,32 +282,16 @@ def letter_of(tier: str) -> str:
 
 
 class Hit(NamedTuple):
-    """Parts of a round's reusable tokens, 0 to 1.
-
-    Attributes:
-        expected: The mean for a random order of clients, or the least if no mean is known.
-    """
+    """Parts of a round's reusable tokens, 0 to 1."""
 
     least: float
-    expected: float
     most: float
 
 
 def hit_of(each: Round, tier: str) -> Hit:
     """Return the parts that tiers up to ``tier`` serve in a round; zeros if the round lacks it."""
-    likely = dict(each.likely)
-    nearer = 0.0
-    for name, low, high in each.hits:
-        least, most = _clamped(low), _clamped(high)
-        # Tiers up to this one serve what those up to the nearer one do, at least.
-        nearer = min(most, max(least, nearer, _clamped(likely.get(name, 0.0))))
-        if name == tier:
-            return Hit(least, nearer, most)
-    return Hit(0.0, 0.0, 0.0)
-
-
-def _clamped(number: float) -> float:
-    return min(1.0, max(0.0, number))
+    hits = (Hit(least, most) for name, least, most in each.hits if name == tier)
+    return next(hits, Hit(0.0, 0.0))
 
 
 def whole_percent(part: float) -> int:
@@ -319,12 +304,8 @@ def whole_percent(part: float) -> int:
 
 
 def hit_text(hit: Hit) -> str:
-    """Return ``96 %``, ``50 to 100 %`` or ``80 % (50 to 100 %)``."""
-    least, expected, most = map(whole_percent, hit)
-    if least == most:
-        return f"{least} %"
-    span = f"{least} to {most} %"
-    return span if expected == least else f"{expected} % ({span})"
+    """Return ``96 %`` or ``50 to 100 %``."""
+    return share(*hit).replace("%", " %")
 
 
 def evicting_text(each: Round) -> str:
@@ -345,7 +326,7 @@ def curve_text(rounds: Sequence[Round], paint: Paint, width: int, plain: bool) -
     tiers = drawn_tiers(shown)
     if not tiers:
         return textwrap.fill("What the tiers hold is not known: there is no curve to draw", width)
-    lines = textwrap.wrap(caption(shown), width)
+    lines = textwrap.wrap(CAPTION, width)
     # The last round's number begins below its mark.
     room = min(MOST_PLOT, width - _AXIS - len(str(shown[-1].number)) + 1)
     shown = thinned(shown, room)
@@ -360,12 +341,6 @@ def curve_text(rounds: Sequence[Round], paint: Paint, width: int, plain: bool) -
     legend = ", ".join(named)
     lines += textwrap.wrap(legend, width, initial_indent=margin, subsequent_indent=margin)
     return "\n".join(lines)
-
-
-def caption(rounds: Sequence[Round]) -> str:
-    """Return the sentence above the plot, which says what its lines show."""
-    how = "where clients take turns at random" if any(r.likely for r in rounds) else "at least"
-    return f"Reuse that is left, by round, with all tiers up to each, {how}"
 
 
 def _plot(
@@ -385,7 +360,7 @@ def _plot(
     dots: dict[tuple[int, int], int] = {}
     # The nearest tier last: its marks stand on top.
     for at in reversed(range(len(tiers))):
-        heights = [hit_of(each, tiers[at]).expected for each in rounds]
+        heights = [hit_of(each, tiers[at]).least for each in rounds]
         for (x0, h0), (x1, h1) in pairwise(zip(columns, heights, strict=True)):
             for step in range((x1 - x0) * across + 1):
                 share = step / ((x1 - x0) * across)

@@ -1,316 +1,279 @@
-"""In which round a tier overflows, and how much of what was seen before it can still serve.
+"""Rounds of a multi-turn workload, as requests that are replayed as those of a trace are.
 
-A tier that evicts the least recently used keeps, when a client takes its turn, what has been used
-since the client's last turn, and of the client's own as much as fits beside that. How much was used
-since then depends on the order of the turns alone: most where all rounds have the same order, least
-where each is the reverse of the one before. That gives both bounds, and for random orders the mean.
-Of a tier that evicts in another order less is certain: whoever takes its turn before the tier is
-full finds everything, and nothing serves more than it holds.
-
-With ``write_through`` a tier gets all that the nearer tier gets: L2 holds L1's tokens too. With
-``write_back`` it gets what leaves the tier in front. With ``write_through_selective`` it gets what
-was asked for twice, which is a round later, and what L1 evicts before that is lost.
+The workload is defined here once, for ``capacity``, ``fit`` and the trace that is written of it. In
+each round every client asks once, one after the other, a second apart. The order is drawn anew for
+each round, and is the same whenever the workload is replayed; with ``fifo`` it is that of the
+clients' numbers. A prompt is all that was said and a new question, in blocks of a round or a part
+of it. What is kept is the part of a prompt's blocks that the same client's prompt before it had.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from random import Random
 from typing import NamedTuple
 
+from checks.framework.root import Root
 from checks.framework.unknown import Unknown
-from preflight.cache_sizing.capacity.deployment import (
-    DEFAULT_WRITE_POLICY,
-    Bounds,
-    Deployment,
-    Round,
-    Tier,
+from checks.storage.folders import Folder, read_storage
+from preflight.base.usage_error import UsageError
+from preflight.cache_sizing.capacity.answer import (
+    CapacityAnswer,
+    CapacityRequest,
+    ServerCapacity,
+    compute_capacity,
+    with_rates,
+)
+from preflight.cache_sizing.capacity.deployment import Bounds, Round
+from preflight.cache_sizing.capacity.trace_answer import (
+    ReplayPlan,
+    TraceRequest,
+    cache_notes,
+    page_of,
+    replay_plans,
 )
 from preflight.cache_sizing.capacity.workload import MultiTurnWorkload
-from preflight.cache_sizing.traces.formats import Request
+from preflight.cache_sizing.traces.formats import Request, Trace
+from preflight.cache_sizing.traces.tiers import Replay, TierSizes
+from preflight.command_inputs.host_source import open_host, size_within
+from preflight.command_inputs.launch_words import LaunchWords
+from preflight.needs.launch_sizing import LaunchInputs
+from preflight.processes.processes import LaunchOptions
 
-
-class TierModel(NamedTuple):
-    """A tier as the model of rounds sees it.
-
-    Attributes:
-        fills: The tier begins to evict once the contexts of all clients have more tokens than this.
-        keeps: The tokens that this tier and all nearer tiers hold together once this one evicts.
-        sticky: A client's next request comes to the same cache.
-        ordered: It evicts the least recently used, the end of a conversation first.
-        late: What a round adds arrives here only in the next round.
-    """
-
-    name: str
-    fills: Bounds | Unknown
-    keeps: Bounds | Unknown
-    sticky: bool = True
-    ordered: bool = True
-    late: bool = False
+# Parts of a conversation by which rounds are replayed: at least, so that few rounds are told apart
+# within, and at most, so that a thousand rounds are replayed in seconds.
+_LEAST_BLOCKS, _MOST_BLOCKS = 10, 50
+# Requests that are replayed at most, which takes a fifth of a second. Of more clients so many are
+# replayed, with tiers that are smaller by as much: that is within a hundredth.
+_MOST_REQUESTS = 20_000
 
 
 class Turn(NamedTuple):
-    """One round for all clients: tokens that each client has cached before and after the round."""
+    """What a replay found in one round.
 
-    clients: int
-    before: int
-    after: int
+    Attributes:
+        seen: Blocks of its prompts that were asked for before.
+        hits: By tier, blocks of these that it answered.
+        full: Tiers that had no room for something in this round or before.
+    """
+
+    seen: int
+    hits: Mapping[str, int]
+    full: frozenset[str]
 
 
-def rounds_requests(workload: MultiTurnWorkload, block_tokens: int, seed: int) -> Iterator[Request]:
+def block_of(workload: MultiTurnWorkload, page_tokens: int) -> int:
+    """Return the tokens of a block of the workload's requests, whole pages."""
+    blocks = -(-_LEAST_BLOCKS // workload.rounds) * workload.rounds
+    blocks //= -(-blocks // _MOST_BLOCKS)
+    whole = workload.context_tokens(workload.rounds)
+    return max(page_tokens, whole // blocks // page_tokens * page_tokens)
+
+
+def rounds_requests(
+    workload: MultiTurnWorkload, block_tokens: int, seed: int = 0
+) -> Iterator[Request]:
     """Yield the requests of a workload, round by round.
 
-    In each round all clients ask once, in a random order, the same for the same ``seed``. Clients
-    share no blocks.
+    Args:
+        seed: Of the random order of the clients, if it is random. Clients share no blocks.
     """
     rng = Random(seed)
     order, asked = list(range(workload.clients)), 0
-    tokens = [0] * workload.clients
     for turn in range(workload.rounds):
-        rng.shuffle(order)
+        if workload.random_order:
+            rng.shuffle(order)
+        tokens = workload.context_tokens(turn + 1) - workload.output_tokens
         for client in order:
-            tokens[client] += workload.next_tokens if turn else workload.first_tokens
-            blocks = [(client + 1) << 32 | at for at in range(tokens[client] // block_tokens)]
-            yield Request(blocks, tokens[client], workload.output_tokens, float(asked), client + 1)
-            tokens[client] += workload.output_tokens
+            blocks = [(client + 1) << 32 | at for at in range(tokens // block_tokens)]
+            yield Request(blocks, tokens, workload.output_tokens, float(asked), client + 1)
             asked += 1
 
 
-def cached_tokens(workload: MultiTurnWorkload, rounds_: int, page_tokens: int) -> int:
-    """Return the tokens that one client has in the cache after ``rounds_`` rounds: whole pages."""
-    return max(0, workload.context_tokens(rounds_) - 1) // page_tokens * page_tokens
+def workload_trace(workload: MultiTurnWorkload, page_tokens: int) -> Trace:
+    """Return the workload as a trace, which ``capacity --trace`` replays to the same numbers."""
+    block = block_of(workload, page_tokens)
+    return Trace(workload.origin, "rounds", block, rounds_requests(workload, block))
 
 
-def rounds(
-    workload: MultiTurnWorkload, page_tokens: int, tiers: Sequence[TierModel]
-) -> tuple[Round, ...]:
-    """Return for each round the least and the most that ``tiers``, the nearest first, still serve
-    of what was seen before, and which tiers evict.
+@lru_cache(maxsize=8)
+def _requests(workload: MultiTurnWorkload, block: int) -> tuple[Request, ...]:
+    return tuple(rounds_requests(workload, block))
+
+
+def fewer_clients(workload: MultiTurnWorkload, most: int | None = None) -> MultiTurnWorkload:
+    """Return the workload with as many of its clients as are replayed.
+
+    Args:
+        most: Of these, if fewer are enough.
     """
-    every = []
-    for number in range(1, workload.rounds + 1):
-        ends = (cached_tokens(workload, at, page_tokens) for at in (number - 1, number))
-        turn = Turn(workload.clients, *ends)
-        held_tokens = turn.clients * turn.after
-        served = [_served(turn, tier) for tier in tiers]
-        # What a nearer tier serves for certain, the farther ones with it serve too; and it serves
-        # no more than they do together, which bounds a tier of unknown size.
-        lows = list(accumulate((low for low, _, _ in served), max))
-        highs = list(accumulate((high for _, high, _ in reversed(served)), min))[::-1]
-        hits = [
-            (tier.name, min(low, high), high)
-            for tier, low, high in zip(tiers, lows, highs, strict=True)
-        ]
-        likely = [
-            (name, min(high, max(low, middle)))
-            for (name, low, high), (_, _, middle) in zip(hits, served, strict=True)
-            if middle is not None
-        ]
-        certain, maybe = (
-            tuple(tier.name for tier in tiers if _evicts(turn, tier, end)) for end in (False, True)
-        )
-        seen = turn.clients * turn.before
-        every.append(Round(number, held_tokens, seen, tuple(hits), certain, maybe, tuple(likely)))
-    return tuple(every)
+    most = most or max(1, _MOST_REQUESTS // workload.rounds)
+    return workload._replace(clients=min(workload.clients, most))
 
 
-def _evicts(turn: Turn, tier: TierModel, maybe: bool) -> bool:
-    """Return whether the tier has certainly evicted by the end of the round; with ``maybe``,
-    whether it may have.
+def replay_rounds(
+    plan: ReplayPlan,
+    workload: MultiTurnWorkload,
+    page_tokens: int,
+    most_clients: int | None = None,
+) -> tuple[tuple[Turn, ...], ...]:
+    """Replay a workload for each of the plan's sizes; return what each round found.
+
+    Args:
+        page_tokens: Of the launch's first server, whose pages decide the blocks.
+        most_clients: Replay no more clients than these, on tiers that are smaller in proportion.
+    """
+    block, fewer = block_of(workload, page_tokens), fewer_clients(workload, most_clients)
+
+    def smaller(tokens: int | None) -> int | None:
+        return None if tokens is None else tokens * fewer.clients // workload.clients
+
+    ends = []
+    for l1, l2, store, disk, prefetch in plan.sizes:
+        # L2 that is staging stages as much as it does, and a request is as long as it is.
+        l2 = l2 if plan.rules.buffers else smaller(l2)
+        sizes = TierSizes(smaller(l1) or 0, l2, smaller(store), smaller(disk), prefetch)
+        replay = Replay(sizes, plan.rules, block, plan.page_tokens)
+        ends.append(tuple(_turns(replay, _requests(fewer, block), fewer.clients)))
+    return tuple(ends)
+
+
+def _turns(replay: Replay, requests: Sequence[Request], clients: int) -> Iterator[Turn]:
+    """Replay the requests of all rounds, ``clients`` each; yield what each round found."""
+    flows, before = replay.flows, 0
+    for at in range(0, len(requests), clients):
+        hits = flows.hits.copy()
+        for request in requests[at : at + clients]:
+            replay.take(request)
+        yield Turn(before * clients, flows.hits - hits, frozenset(flows.full))
+        before = len(requests[at].blocks)
+
+
+def kept_part(ends: Sequence[Sequence[Turn]]) -> tuple[float, float]:
+    """Return (least, most) of the part (0 to 1) of all blocks seen before that hit; 1 if none was
+    seen before.
+
+    Args:
+        ends: Of ``replay_rounds``.
+    """
+    parts = []
+    for turns in ends:
+        seen = sum(turn.seen for turn in turns)
+        parts.append(sum(sum(turn.hits.values()) for turn in turns) / seen if seen else 1.0)
+    return min(parts), max(parts)
+
+
+def capacity_of(
+    launch: LaunchWords, root: str, timeout_seconds: float, request: CapacityRequest
+) -> CapacityAnswer | Unknown:
+    """Read a launch and a host, and compute what each server's tiers hold and what a workload finds
+    in them.
 
     Returns:
-        False for a tier of unknown size.
+        Unknown if reading takes longer than ``timeout_seconds``.
+
+    Raises:
+        UsageError: If no launch is given, or it has no server.
     """
-    if isinstance(tier.fills, Unknown):
-        return False
-    if maybe:
-        return turn.clients * turn.after > tier.fills.least
-    arrived = turn.before if tier.late else turn.after
-    return turn.clients * arrived > tier.fills.most
+    host = open_host(root, timeout_seconds)
+    sized = size_within(launch, host, timeout_seconds)
+    if isinstance(sized, Unknown):
+        return sized
+    if sized is None:
+        raise UsageError("capacity is about a launch: give a script, or a command after --")
+    folders = read_storage(host.root, sized.needs).folders
+    answer = replayed_capacity(sized.sizing.inputs, sized.options, host.root, request, folders)
+    processes = sized.sizing.inputs.processes
+    unread, source = sized.sizing.not_whole, sized.needs.source
+    return answer._replace(unread=unread, source=source, processes=processes)
 
 
-def _served(turn: Turn, tier: TierModel) -> tuple[float, float, float | None]:
-    """Return the part of the reusable tokens (0 to 1) that the tier and all nearer ones serve:
-    least, most, and the mean over random orders.
+def replayed_capacity(
+    inputs: LaunchInputs,
+    options: LaunchOptions,
+    root: Root,
+    request: CapacityRequest,
+    folders: Mapping[str, Folder | Unknown],
+) -> CapacityAnswer:
+    """Compute what each server's tiers hold and what a workload finds in them, with what is written
+    and read at a speed, if one is asked about.
 
-    The mean is None if it is not known.
+    Arguments and exceptions: ``compute_capacity``.
     """
-    reusable = turn.clients * turn.before
-    if not reusable:
-        return 1.0, 1.0, 1.0
-    if isinstance(tier.keeps, Unknown):
-        return 0.0, 1.0, None
-    exact = tier.sticky and tier.fills == tier.keeps and tier.keeps.least == tier.keeps.most
-    if not _evicts(turn, tier, True):
-        return (1.0 if tier.sticky else 0.0), 1.0, (1.0 if exact else None)
-    most = float(reusable)
-    if _evicts(turn, tier, False):
-        high = tier.keeps.most
-        most = float(min(high, reusable))
-        if tier.ordered:
-            # At most: those before a client in this round were the ones after it in the last.
-            most = _falling_sum(high, turn.after, turn.clients, turn.before)
-    if not tier.sticky:
-        return 0.0, most / reusable, None
-    least = _before_full(turn, tier)
-    if not tier.ordered:
-        return min(least, most) / reusable, most / reusable, None
-    low = tier.keeps.least
-    # A leaf of the tree, one client's round, goes as a whole: up to one more than had to.
-    step = turn.after - turn.before
-    # The client at place p finds capacity - p * after - (clients - 1 - p) * before of its own.
-    first = max(0, low - step) - (turn.clients - 1) * turn.before
-    least = max(least, _falling_sum(first, step, turn.clients, turn.before))
-    likely = max(least, _random_order(turn, low)) / reusable if exact else None
-    return min(least, most) / reusable, most / reusable, likely
+    answer, speed = (
+        compute_capacity(inputs, options, root, request, folders),
+        request.new_tokens_per_second,
+    )
+    servers, workload = answer.servers, answer.workload
+    if isinstance(workload, MultiTurnWorkload):
+        pairs = zip(servers, replay_plans(answer, TraceRequest()), strict=True)
+        servers = tuple(_with_rounds(*pair, answer, workload) for pair in pairs)
+    if speed is not None:
+        servers = tuple(with_rates(each, speed) for each in servers)
+    return answer._replace(servers=servers)
 
 
-def _before_full(turn: Turn, tier: TierModel) -> float:
-    """Return the reusable tokens of clients whose turn comes before the tier is full.
-
-    Returns:
-        0 if that is not known, and for a late tier.
-    """
-    step = turn.after - turn.before
-    if isinstance(tier.fills, Unknown) or step <= 0 or tier.late:
-        return 0.0
-    left = tier.fills.least - turn.clients * turn.before
-    return float(min(turn.clients, max(0, left // step)) * turn.before)
-
-
-def _random_order(turn: Turn, capacity: int) -> float:
-    """Return the reusable tokens that ``capacity`` tokens keep, the mean over all orders."""
-    total = 0.0
-    for place in range(turn.clients):
-        left = capacity - place * turn.after
-        if left <= 0:
-            break
-        others = turn.clients - place
-        total += _falling_sum(left, turn.before, others, turn.before) / others
-    return total
-
-
-def _falling_sum(first: int, step: int, count: int, most: int) -> float:
-    """Return the sum of min(most, max(0, first - i * step)) for i from 0 to ``count`` - 1."""
-    if first < most:
-        full = 0
-    elif step <= 0:
-        return float(count * most)
+def _with_rounds(
+    server: ServerCapacity,
+    plan: ReplayPlan | Unknown,
+    answer: CapacityAnswer,
+    workload: MultiTurnWorkload,
+) -> ServerCapacity:
+    """Return the server with the rounds of the workload, or with a note why there are none."""
+    if not server.deployment.reuses:
+        return server
+    notes, ends, kept = [*server.notes], tuple[tuple[Turn, ...], ...](), None
+    if isinstance(plan, Unknown):
+        if any(tier and isinstance(tier.tokens, Bounds) for tier in server.tiers[:2]):
+            notes.append(f"no rounds are shown: {plan.reason}")
+            return server._replace(notes=tuple(notes))
     else:
-        full = min(count, (first - most) // step + 1)
-    total = float(full * most)
-    if full == count:
-        return total
-    if step <= 0:
-        return total + (count - full) * max(0, first)
-    top = first - full * step
-    if top <= 0:
-        return total
-    partial = min(count - full, -(-top // step))
-    return total + partial * top - step * partial * (partial - 1) / 2
+        notes += [*plan.notes, *cache_notes(plan, answer.router)]
+        ends = replay_rounds(plan, workload, page_of(answer))
+        kept = kept_part(ends)
+        if (fewer := fewer_clients(workload).clients) < workload.clients:
+            smaller = "with tiers that are smaller by as much"
+            notes.append(f"of {workload.clients:,} clients {fewer:,} are replayed, {smaller}")
+    l1_with_l2 = not isinstance(plan, Unknown) and plan.l1_with_l2
+    rounds = tuple(_rounds(server, l1_with_l2, workload, ends))
+    capacity = server.capacity._replace(rounds=rounds, kept=kept)
+    return server._replace(capacity=capacity, notes=tuple(notes))
 
 
-SELECTIVE = "write_through_selective"
-# Tokens that a tier of unknown size holds at most.
-_ANY_TOKENS = Bounds(0, 10**18)
+def _rounds(
+    server: ServerCapacity,
+    l1_with_l2: bool,
+    workload: MultiTurnWorkload,
+    ends: Sequence[Sequence[Turn]],
+) -> Iterator[Round]:
+    """Yield each round, with the least and the most over ``ends``.
 
-
-class Tiers(NamedTuple):
-    """The tiers of a server.
-
-    Attributes:
-        disk_gets_evicted: Disks get only the pages that the store evicts.
+    A tier that is not known, and those behind it, may serve everything and nothing more than those
+    before them. Such a tier of known size may be full once all contexts are more than it holds.
     """
-
-    gpu: Tier
-    host: Tier | None
-    store: Tier | None
-    disk: Tier | None
-    disk_gets_evicted: bool = False
-
-    @property
-    def shown(self) -> tuple[Tier, ...]:
-        return tuple(tier for tier in (self.gpu, self.host, self.store, self.disk) if tier)
-
-
-def tier_models(deployment: Deployment, tiers: Tiers) -> tuple[TierModel, ...]:
-    """Return the models of the server's tiers, nearest to the GPU first."""
-    sticky = deployment.groups == 1
-    policy = deployment.server.value("radix_eviction_policy")
-    ordered = policy in (None, "lru")
-    gpu = _group_bounds(tiers.gpu)
-    models = [TierModel("L1", gpu, gpu, sticky, ordered=ordered)]
-    if tiers.host is not None:
-        l2 = _l2_model(deployment, tiers.host, gpu)
-        models.append(l2._replace(sticky=sticky, ordered=ordered))
-    if tiers.store is not None:
-        models.append(_l3_model(deployment, tiers.store, models[-1]))
-    if tiers.disk is not None:
-        models.append(_ssd_model(tiers, tiers.disk, models[-1]))
-    return tuple(models)
-
-
-def _group_bounds(tier: Tier) -> Bounds | Unknown:
-    """Return bounds over all groups: from one cache's tokens (all may hold the same) to the sum."""
-    of_group, total = tier.group_tokens, tier.tokens
-    if isinstance(of_group, Bounds) and isinstance(total, Bounds):
-        return Bounds(of_group.least, total.most)
-    return of_group if isinstance(of_group, Unknown) else total
-
-
-def _l2_model(deployment: Deployment, host: Tier, gpu: Bounds | Unknown) -> TierModel:
-    """Return the model of L2: the write policy says whether L2 gets what L1 gets, or what L1
-    evicts.
-
-    Args:
-        gpu: Tokens that L1 holds.
-    """
-    holds = _group_bounds(host)
-    if isinstance(holds, Unknown):
-        return TierModel("L2", holds, holds)
-    if deployment.write_policy == DEFAULT_WRITE_POLICY:
-        # What is on the GPU too is not evicted, so a smaller L2 adds to L1.
-        beside = 0 if isinstance(gpu, Unknown) or gpu.most <= holds.least else gpu.most
-        nearer = 0 if isinstance(gpu, Unknown) else gpu.least
-        return TierModel("L2", holds, Bounds(max(holds.least, nearer), holds.most + beside))
-    if isinstance(gpu, Unknown):
-        why = Unknown(f"{deployment.write_policy} fills L2 by way of L1: {gpu.reason}")
-        return TierModel("L2", why, why)
-    both = holds.most + gpu.most
-    if deployment.write_policy == SELECTIVE:
-        fills = Bounds(min(holds.least, gpu.least), holds.most)
-        return TierModel("L2", fills, Bounds(gpu.least, both), late=True)
-    return TierModel("L2", Bounds(holds.least, both), Bounds(max(holds.least, gpu.least), both))
-
-
-def _l3_model(deployment: Deployment, tier: Tier, nearer: TierModel) -> TierModel:
-    """Return the model of the store's pool (L3).
-
-    Args:
-        nearer: The model of the tier in front.
-    """
-    holds = tier.tokens
-    if isinstance(holds, Unknown):
-        return TierModel("L3", holds, holds, ordered=False)
-    front = (_ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps).most
-    keeps = Bounds(holds.least, holds.most + front)
-    selective = deployment.write_policy == SELECTIVE
-    fills = holds
-    if deployment.write_policy != DEFAULT_WRITE_POLICY:
-        lost = nearer.fills.least if isinstance(nearer.fills, Bounds) and selective else holds.least
-        fills = Bounds(min(holds.least, lost), holds.most + (0 if selective else front))
-    return TierModel("L3", fills, keeps, ordered=False, late=selective)
-
-
-def _ssd_model(tiers: Tiers, disk: Tier, nearer: TierModel) -> TierModel:
-    """Return the model of SSD, which fills later with evicted pages alone.
-
-    Args:
-        nearer: That of L3.
-    """
-    holds = disk.tokens
-    if isinstance(holds, Unknown):
-        return TierModel("SSD", holds, holds, ordered=False)
-    front = (_ANY_TOKENS if isinstance(nearer.keeps, Unknown) else nearer.keeps).most
-    keeps = Bounds(holds.least, holds.most + front)
-    fills = keeps if tiers.disk_gets_evicted else holds
-    return TierModel("SSD", fills, keeps, ordered=False, late=nearer.late)
+    page = server.page_tokens or 1
+    held = [
+        workload.cached_tokens(at, page) * workload.clients for at in range(workload.rounds + 1)
+    ]
+    for number in range(1, workload.rounds + 1):
+        turns = [turns[number - 1] for turns in ends]
+        found, is_open = [0] * len(turns), False
+        hits, certain, maybe = [], [], []
+        for tier in server.tiers.shown:
+            known, name = isinstance(tier.tokens, Bounds), tier.name
+            is_open = is_open or not (known or (l1_with_l2 and name == "L1"))
+            pairs = zip(found, turns, strict=True)
+            found = [before + turn.hits.get(name, 0) for before, turn in pairs]
+            parts = [hit / turns[0].seen if turns[0].seen else 1.0 for hit in found]
+            hits.append((name, min(parts, default=0.0), 1.0 if is_open else max(parts)))
+            if isinstance(tier.tokens, Bounds):
+                full = [name in turn.full for turn in turns]
+                if is_open:
+                    full = [False, held[number] > tier.tokens.least]
+                certain += [name] if all(full) else []
+                maybe += [name] if any(full) else []
+        if l1_with_l2:
+            hits[0] = ("L1", 0.0, hits[1][2])
+        tokens = held[number], held[number - 1]
+        yield Round(number, *tokens, tuple(hits), tuple(certain), tuple(maybe))

@@ -85,6 +85,24 @@ class PageObjects(NamedTuple):
         return sum(self.whole) // self.page_tokens
 
 
+class Tiers(NamedTuple):
+    """The tiers of a server.
+
+    Attributes:
+        disk_gets_evicted: Disks get only the pages that the store evicts.
+    """
+
+    gpu: Tier
+    host: Tier | None
+    store: Tier | None
+    disk: Tier | None
+    disk_gets_evicted: bool = False
+
+    @property
+    def shown(self) -> tuple[Tier, ...]:
+        return tuple(tier for tier in (self.gpu, self.host, self.store, self.disk) if tier)
+
+
 @or_unknown
 def page_objects(request: PoolRequest, links: bool = False) -> PageObjects:
     """Return the sizes of the objects that the store keeps for one page; Unknown if the model is

@@ -9,7 +9,13 @@ from typing import NamedTuple
 from checks.framework.unknown import Unknown
 from checks.releases.sglang import SglangRelease
 from preflight.cache_sizing.capacity.answer import CapacityAnswer, ServerCapacity
-from preflight.cache_sizing.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Router, Tier
+from preflight.cache_sizing.capacity.deployment import (
+    DEFAULT_WRITE_POLICY,
+    Bounds,
+    Deployment,
+    Tier,
+)
+from preflight.cache_sizing.capacity.router import Router
 from preflight.cache_sizing.traces.curve import Curve, CurveCounter, optimum
 from preflight.cache_sizing.traces.describe import TOLD_EVERY
 from preflight.cache_sizing.traces.formats import Trace
@@ -269,17 +275,35 @@ def plan_of(
     if not isinstance(evicts, Unknown):
         rates = evicts.watermark, evicts.ratio, evicts.lease_seconds
         store = StoreRules(*rates, tiers.disk_gets_evicted)
-    routing = router.routing if router else Routing()
+    # One launch on several hosts: as a router that is cache-aware spreads requests, where the
+    # launch has none.
+    routing = Routing("cache-aware") if deployment.instances > 1 else Routing()
+    routing = router.routing if router else routing
     routing = routing if query.routing is None else Routing(query.routing)
     rules = rules_of(deployment.sized.release, deployment.write_policy)
     rules = rules._replace(caches=deployment.groups, routing=routing, store=store)
     rules = rules._replace(prefetch_threshold=_threshold(server), buffers=deployment.buffers)
     least, most = (
-        TierSizes(gpu_tokens, *(part and part[end] for part in (host, store_tokens, disk)))
+        TierSizes(
+            gpu_tokens, *(part and part[end] for part in (host, store_tokens, disk))
+        )._replace(prefetch=_prefetch(deployment, l1_with_l2, gpu_tokens, host and host[end]))
         for end, gpu_tokens in enumerate(gpu or (0, 0))
     )
     each = (least,) if least == most else (least, most)
     return ReplayPlan(each, rules, page, l1_with_l2, tuple(notes))
+
+
+def _prefetch(deployment: Deployment, no_l1: bool, l1: int, l2: int | None) -> int | None:
+    """Return how many tokens of the store may be under prefetch at a time, for one cache; None if
+    that is not known, or L2 is staging, whose part the rules have.
+
+    Args:
+        no_l1: L1 is not known.
+    """
+    release = deployment.sized.release
+    if l2 is None or deployment.buffers or (no_l1 and release.budget_of_difference):
+        return None
+    return max(0, release.prefetch_budget(l1, l2, False))
 
 
 def rules_of(release: SglangRelease, write_policy: str) -> Rules:
@@ -296,10 +320,7 @@ def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -
         router: None with ``--routing``.
     """
     rules, store = plan.rules, plan.rules.store
-    if rules.caches > 1:
-        why = f" ({router.origin})" if router else ""
-        yield f"{rules.caches} caches side by side, requests spread {rules.routing.how}{why}"
-        yield from router.notes if router else ()
+    yield from cache_notes(plan, router)
     yield (
         f"one request after the other, {rules.write_policy}: writes on their way and prefetch that "
         "comes too late are not modelled, nor answers before a later prompt has them"
@@ -313,6 +334,15 @@ def _replay_notes(plan: ReplayPlan, router: Router | None, span: float | None) -
         f"the pool evicts {store.ratio:g} of its objects at a time; {leased}; SGLang writes one "
         "replica of each and pins none; segments of clients that end are not taken away"
     )
+
+
+def cache_notes(plan: ReplayPlan, router: Router | None) -> Iterator[str]:
+    """Yield notes on how requests are spread over caches side by side, if there are several."""
+    rules = plan.rules
+    if rules.caches > 1:
+        why = f" ({router.origin})" if router else ""
+        yield f"{rules.caches} caches side by side, requests spread {rules.routing.how}{why}"
+        yield from router.notes if router else ()
 
 
 def _known(tokens: Bounds | Unknown | None) -> Bounds | None:

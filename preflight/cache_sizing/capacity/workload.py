@@ -47,6 +47,12 @@ class MultiTurnWorkload(NamedTuple):
             return 0
         return self.first_tokens + (rounds - 1) * self.next_tokens + rounds * self.output_tokens
 
+    def cached_tokens(self, rounds: int, page_tokens: int) -> int:
+        """Return the tokens that one client has in the cache after ``rounds`` rounds: whole pages,
+        without the last token of the last answer, which has no keys yet.
+        """
+        return max(0, self.context_tokens(rounds) - 1) // page_tokens * page_tokens
+
 
 class WorkloadOptions(NamedTuple):
     """The workload of the command line: numbers, or the command line of SGLang's benchmark."""

@@ -1,12 +1,11 @@
 """Which division of the memory, between L2 and the segment, answers the most of a workload.
 
-A grid of divisions, all of which fit, is replayed as ``capacity --trace`` does it: the rounds of a
-multi-turn workload, or a recorded trace. What a tier of another size holds follows from that of a
+A grid of divisions, all of which fit, is replayed: the rounds of a multi-turn workload, or a
+recorded trace. What a tier of another size holds follows from that of a
 size that was computed, for tokens grow with bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from checks.framework.root import Root
@@ -18,19 +17,11 @@ from preflight.cache_sizing.capacity.answer import (
     CapacityRequest,
     ServerCapacity,
     compute_capacity,
-    prefetch_budget,
 )
 from preflight.cache_sizing.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Cluster, Tier
-from preflight.cache_sizing.capacity.report import first_may_evict
-from preflight.cache_sizing.capacity.rounds import (
-    Tiers,
-    cached_tokens,
-    rounds,
-    rounds_requests,
-    tier_models,
-)
+from preflight.cache_sizing.capacity.rounds import kept_part, replay_rounds
+from preflight.cache_sizing.capacity.tiers import Tiers
 from preflight.cache_sizing.capacity.trace_answer import (
-    ReplayPlan,
     TraceAnswer,
     TraceRequest,
     page_of,
@@ -40,21 +31,19 @@ from preflight.cache_sizing.capacity.trace_answer import (
 from preflight.cache_sizing.capacity.workload import MultiTurnWorkload, workload_of
 from preflight.cache_sizing.fit.judged_values import CompareBy
 from preflight.cache_sizing.fit.launch_values import SizeValues
-from preflight.cache_sizing.traces.formats import Request, open_trace
-from preflight.cache_sizing.traces.tiers import BUFFERED_PART, TierSizes
+from preflight.cache_sizing.traces.formats import open_trace
+from preflight.cache_sizing.traces.tiers import BUFFERED_PART
 from preflight.needs.launch_sizing import LaunchInputs
 from preflight.processes.processes import LaunchOptions
 
 # Divisions that are replayed at first, and how often around the best so far, nearer each time.
 GRID, _AROUND = 10, 4
-# More clients are replayed as so many, with tiers that are smaller by as much; at first, and for
-# what comes close.
-_FEW_CLIENTS, _CLIENTS = 48, 128
-# Orders of the clients that are averaged, and divisions of the first that are looked at again: with
-# few clients in one order they are up to two hundredths off.
-_ORDERS, _RUNNERS_UP = 2, 2
-# Parts of a conversation by which rounds are replayed, at least; a tier takes a round as a whole.
-_BLOCKS = 10
+# While the best is looked for, more clients are replayed as so many, with tiers that are smaller by
+# as much: at first, and for what comes close. What is told is replayed with all clients.
+_FEW_CLIENTS, _CLIENTS = 32, 64
+# Divisions of the first that are looked at again: with few clients they are up to two hundredths
+# off.
+_RUNNERS_UP = 2
 # With L2 as staging alone, conversations that it holds at a time.
 _STAGED = 8
 BUFFER_ONLY = "staging"
@@ -68,6 +57,8 @@ _MORE_GIB = 16
 _ORIGIN = "as the HiCache pages' benchmark has them"
 PUBLISHED = MultiTurnWorkload(80, 10, 2048, 2048, 1, _ORIGIN, barrier=True)
 Rates = tuple[tuple[float, float], ...]
+# (tier, first round in which it may be full, or None), of the last server.
+Full = tuple[tuple[str, int | None], ...]
 Tell = Callable[[str], None]
 
 
@@ -149,7 +140,8 @@ class Division(NamedTuple):
             seen before that is still kept, with a trace the part of all accesses.
         tier_tokens: (tier, tokens that it holds, of all servers).
         unique: Tokens that are held at least once.
-        evicts: (tier, first round in which it may evict); None if it never does.
+        full: The first round in which each tier is full; () for a trace, and while the best is
+            looked for.
     """
 
     about: str
@@ -157,7 +149,7 @@ class Division(NamedTuple):
     rates: Rates
     tier_tokens: tuple[tuple[str, int], ...]
     unique: int
-    evicts: tuple[tuple[str, int | None], ...]
+    full: Full = ()
 
     @property
     def kept(self) -> float:
@@ -225,8 +217,6 @@ class Chooser:
         self._tried: list[Division] = []
         self._choice = DivisionChoice(())
         self.workload: MultiTurnWorkload | None = None
-        # A conversation comes back to the host that it was on, as a cache-aware router has it.
-        self._routing = "sticky" if (basis.hosts or 1) > 1 else None
 
     def begin(self, values: SizeValues, inputs: LaunchInputs, capped: bool = True) -> int:
         """Take the launch from which all divisions are computed, and return the least useful L2 of
@@ -276,26 +266,19 @@ class Chooser:
         servers = (each._replace(tiers=grown(each.tiers)) for each in self._base.servers)
         return self._base._replace(servers=tuple(servers))
 
-    def kept(self, values: SizeValues, orders: int, clients: int, buffers: bool = False) -> float:
+    def kept(self, values: SizeValues, clients: int | None = None, buffers: bool = False) -> float:
         """Return the least part (0 to 1) of the tokens seen before that a server still keeps.
-        orders, clients (``most_clients``), buffers: as ``replay_workload`` takes them.
-        """
-        return min(low for low, _ in self._rates(self.capacity(values), orders, clients, buffers))
 
-    def _rates(
-        self, capacity: CapacityAnswer, orders: int, clients: int, buffers: bool = False
-    ) -> Rates:
-        """Return ``replay_workload`` of the tiers of ``capacity``.
-
-        Without ``buffers``, the store is left out if a conversation is longer than the prefetch
-        budget of a server.
+        Args:
+            clients, buffers: Of ``replay_workload``.
         """
+        return min(low for low, _ in self._replay(self.capacity(values), clients, buffers)[0])
+
+    def _replay(
+        self, capacity: CapacityAnswer, clients: int | None = None, buffers: bool = False
+    ) -> tuple[Rates, Full]:
         assert self.workload is not None
-        if not buffers and not self._reads_l3(capacity):
-            servers = capacity.servers
-            every = (each._replace(tiers=each.tiers._replace(store=None)) for each in servers)
-            capacity = capacity._replace(servers=tuple(every))
-        return replay_workload(capacity, self.workload, orders, clients, self._routing, buffers)
+        return replay_workload(capacity, self.workload, clients, buffers)
 
     def order(self, frontier: Frontier) -> list[SizeValues]:
         """Replay the workload or the trace on divisions of the frontier and on its goals; return
@@ -324,29 +307,33 @@ class Chooser:
         if self.workload is None:  # the published one, with more clients than a division holds
             capacities = [self.capacity(values) for values in grid]
             page = capacities[0].servers[0].page_tokens or 1
-            each = cached_tokens(PUBLISHED, PUBLISHED.rounds, page)
+            each = PUBLISHED.cached_tokens(PUBLISHED.rounds, page)
             most = max(map(_unique, capacities)) * _PRESSURE_PERCENT // 100
             self.workload = PUBLISHED._replace(clients=max(1, most // each))
-        tried = [self._try_rounds("", values, 1, _FEW_CLIENTS) for values in grid]
+        tried = [self._try_rounds("", values, _FEW_CLIENTS) for values in grid]
         tried.sort(key=self._sort_key, reverse=True)
         sizes = sorted((division.l2_bytes or 0) // GIGABYTE for division in grid)
         step = max(1, (sizes[-1] - sizes[0]) // (len(sizes) - 1 or 1))
-        every = list(frontier.goals(self._now))
-        best = [self._try_rounds(about, values, _ORDERS, _CLIENTS) for about, values in every]
+        goals = dict(frontier.goals(self._now))
+        now = goals.pop("now", None)
+        best = [self._try_rounds(about, values, _CLIENTS) for about, values in goals.items()]
         # Finely: what comes close, then around the best, nearer each time.
         again = {(division.values.l2_bytes or 0) // GIGABYTE for division in tried[:_RUNNERS_UP]}
         done: set[int] = set()
         for _ in range(_AROUND):
             for size in sorted(again - done):
                 values = frontier.at(size * GIGABYTE)
-                best.append(self._try_rounds("", values, _ORDERS, _CLIENTS))
+                best.append(self._try_rounds("", values, _CLIENTS))
             done |= again
             step = max(1, step // 2)
             middle = (max(best, key=self._sort_key).values.l2_bytes or 0) // GIGABYTE
             near = (middle - step, middle + step)
             again = {size for size in near if sizes[0] <= size <= sizes[-1]}
+        best.sort(key=self._sort_key, reverse=True)
         best += self._buffered(frontier)
-        return sorted(best, key=self._sort_key, reverse=True) + tried[_RUNNERS_UP:]
+        if now is not None:
+            best.append(Division("now", now, (), *_tier_numbers(self.capacity(now))))
+        return best + tried[_RUNNERS_UP:]
 
     def staged_bytes(self, values: SizeValues) -> int:
         """Return the L2 of a rank that stages ``_STAGED`` conversations, in bytes (whole GB).
@@ -373,9 +360,7 @@ class Chooser:
         l2 = self.staged_bytes(frontier.points[0])
         if l2 and l2 <= (frontier.points[-1].l2_bytes or 0):
             values = frontier.at(max(frontier.points[0].l2_bytes or 0, l2))
-            capacity = self.capacity(values)
-            rates = self._rates(capacity, _ORDERS, _CLIENTS, buffers=True)
-            yield Division(BUFFER_ONLY, values, rates, *self._tier_numbers(capacity))
+            yield Division(BUFFER_ONLY, values, (), *_tier_numbers(self.capacity(values)))
 
     def _tried_on_trace(self, frontier: Frontier) -> list[Division]:
         """Replay the trace on a grid of divisions and on the goals; return all these divisions, the
@@ -386,12 +371,12 @@ class Chooser:
         every = [("", values) for values in frontier.grid(GRID)]
         every += frontier.goals(self._now)
         capacities = [self.capacity(values) for _, values in every]
-        now = dict(self._tier_numbers(self.capacity(self._now))[0])
+        now = dict(_tier_numbers(self.capacity(self._now))[0])
         sizes = ("L2", self._now.l2_bytes), ("L3", self._now.segment_bytes)
         marks = tuple((f"now: {name}", now[name]) for name, size in sizes if size and now.get(name))
         answers = self._replayed(capacities, marks)
         tried = [
-            Division(about, values, _trace_rates(answer), *self._tier_numbers(each))
+            Division(about, values, _trace_rates(answer), *_tier_numbers(each))
             for (about, values), each, answer in zip(every, capacities, answers, strict=True)
         ]
         order = sorted(range(len(tried)), key=lambda at: self._sort_key(tried[at]), reverse=True)
@@ -404,11 +389,11 @@ class Chooser:
         self._choice = DivisionChoice((), notes, None, name, ceiling, (), capacity, drawn)
         return [tried[at] for at in order]
 
-    def _try_rounds(self, about: str, values: SizeValues, orders: int, clients: int) -> Division:
+    def _try_rounds(self, about: str, values: SizeValues, clients: int) -> Division:
         capacity, self._count = self.capacity(values), self._count + 1
         self._tell(f"fit: {self._count} divisions of the memory replayed")
-        rates = self._rates(capacity, orders, clients)
-        return Division(about, values, rates, *self._tier_numbers(capacity))
+        rates, _ = self._replay(capacity, clients)
+        return Division(about, values, rates, *_tier_numbers(capacity))
 
     def _sort_key(self, division: Division) -> tuple[bool, float, int, int]:
         """Return the key to sort divisions by, larger for a better one: whether the division may be
@@ -428,9 +413,18 @@ class Chooser:
             return None
         alike = (each for each in self._tried if each.values.l2_bytes == values.l2_bytes)
         near = next((each for each in alike if each.about != BUFFER_ONLY), self._tried[0])
-        best = Division("best", values, near.rates, *self._tier_numbers(self.capacity(values)))
-        named = sorted((each for each in self._tried if each.about), key=lambda each: -each.kept)
-        return self._choice._replace(tried=(best, *named), next_gib=self._next_gib(values))
+        best = Division("best", values, near.rates, *_tier_numbers(self.capacity(values)))
+        named = [self._told(each) for each in (best, *self._tried) if each.about]
+        named[1:] = sorted(named[1:], key=lambda each: -each.kept)
+        return self._choice._replace(tried=tuple(named), next_gib=self._next_gib(values))
+
+    def _told(self, division: Division) -> Division:
+        """Return the division as all clients of the workload find it; unchanged for a trace."""
+        if self.workload is None:
+            return division
+        staging = division.about == BUFFER_ONLY
+        rates, full = self._replay(self.capacity(division.values), buffers=staging)
+        return division._replace(rates=rates, full=full)
 
     def _next_gib(self, values: SizeValues) -> tuple[tuple[str, int], ...]:
         """Return (size, tokens of the trace that one more GiB would save) for L2 and the segment.
@@ -456,40 +450,7 @@ class Chooser:
             marks: (label, tokens) to mark on the curve.
         """
         trace = open_trace(self._basis.trace or "", page_of(capacities[0]))
-        routing = None if self._routing is None or capacities[0].router else "cache-aware"
-        return trace_answers(capacities, trace, TraceRequest(routing, marks=marks), self._tell)
-
-    def _tier_numbers(
-        self, capacity: CapacityAnswer
-    ) -> tuple[tuple[tuple[str, int], ...], int, tuple[tuple[str, int | None], ...]]:
-        """Return three things: (tier, least tokens of all servers together), the tokens held at
-        least once, and (tier, first round in which it may evict, or None).
-
-        The third is () for a trace; if there are several servers, its rounds are those of the last
-        server.
-        """
-        tokens: dict[str, int] = {}
-        evicts: dict[str, int | None] = {}
-        for server in capacity.servers:
-            for tier in server.tiers.shown:
-                if isinstance(tier.tokens, Bounds):
-                    tokens[tier.name] = tokens.get(tier.name, 0) + tier.tokens.least
-            if self.workload is not None and server.page_tokens is not None:
-                models = tier_models(server.deployment, server.tiers)
-                each = rounds(self.workload, server.page_tokens, models)
-                evicts |= {tier.name: first_may_evict(each, tier.name) for tier in models}
-        return tuple(tokens.items()), _unique(capacity), tuple(evicts.items())
-
-    def _reads_l3(self, capacity: CapacityAnswer) -> bool:
-        """Return whether L3 is read: a conversation fits the prefetch budget of every server.
-
-        Also True for a trace, and if a budget is not known.
-        """
-        if self.workload is None:
-            return True
-        length = self.workload.context_tokens(self.workload.rounds)
-        budgets = [prefetch_budget(each.deployment, each.tiers) for each in capacity.servers]
-        return all(not isinstance(budget, Bounds) or budget.least >= length for budget in budgets)
+        return trace_answers(capacities, trace, TraceRequest(marks=marks), self._tell)
 
 
 def _l2_tokens(server: ServerCapacity) -> int:
@@ -497,6 +458,16 @@ def _l2_tokens(server: ServerCapacity) -> int:
     host = server.tiers.host
     tokens = None if host is None else host.group_tokens
     return tokens.least if isinstance(tokens, Bounds) else 0
+
+
+def _tier_numbers(capacity: CapacityAnswer) -> tuple[tuple[tuple[str, int], ...], int]:
+    """Return (tier, least tokens of all servers together), and the tokens held at least once."""
+    tokens: dict[str, int] = {}
+    for server in capacity.servers:
+        for tier in server.tiers.shown:
+            if isinstance(tier.tokens, Bounds):
+                tokens[tier.name] = tokens.get(tier.name, 0) + tier.tokens.least
+    return tuple(tokens.items()), _unique(capacity)
 
 
 def _scaled(tier: Tier | None, factor: float) -> Tier | None:
@@ -533,85 +504,47 @@ def _unique(capacity: CapacityAnswer) -> int:
 def replay_workload(
     capacity: CapacityAnswer,
     workload: MultiTurnWorkload,
-    orders: int,
-    most_clients: int,
-    routing: str | None = None,
+    most_clients: int | None = None,
     buffers: bool = False,
-) -> Rates:
+) -> tuple[Rates, Full]:
     """Replay a workload; return for each server (least, most) of the part of the tokens seen before
-    that it still keeps.
+    that it still keeps, and the first round in which each tier is full.
 
     A server that cannot be replayed is left out.
 
     Args:
-        orders: How many orders of the clients are averaged.
-        most_clients: Of a workload with more, this many are replayed, on tiers that are smaller in
-            proportion.
-        routing: A ``Routing.how``, used if the launch has no router; None is round-robin.
-        buffers: As if L2 were staging (buffer_only).
+        most_clients: Replay no more clients, which is near enough to compare divisions.
+        buffers: As if L2 were staging (buffer_only). Where the bounds of L1 are near, the least
+            stands for both.
 
     Raises:
         UnknownFactError: If no server can be replayed.
     """
-    page, whole = page_of(capacity), workload.context_tokens(workload.rounds)
-    blocks = -(-_BLOCKS // workload.rounds) * workload.rounds
-    block = max(page, whole // blocks // page * page)
-    fewer = workload._replace(clients=min(workload.clients, most_clients))
-    times = workload.clients / fewer.clients
-    rates = []
-    plans = replay_plans(capacity, TraceRequest(None if capacity.router else routing))
-    for plan in plans:
+    rates: list[tuple[float, float]] = []
+    full: dict[str, int | None] = {}
+    plans = replay_plans(capacity, TraceRequest())
+    for server, plan in zip(capacity.servers, plans, strict=True):
         if isinstance(plan, Unknown):
             continue
+        near = plan.sizes[0].l1 * 10 >= plan.sizes[-1].l1 * 9
+        sizes = plan.sizes[:1] if near else plan.sizes
         if buffers:
-            plan = plan._replace(rules=plan.rules._replace(buffers=True))
-        # Its tiers hold the least, or the most; where these are near, the least stands for both.
-        ends = plan.sizes if plan.sizes[0].l1 * 10 < plan.sizes[-1].l1 * 9 else plan.sizes[:1]
-        parts = []
-        for size in ends:
-            l2, *rest = (None if tier is None else int(tier / times) for tier in size[1:])
-            # What is staging stages as much as it does.
-            l2 = size.l2 if plan.rules.buffers else l2
-            smaller = plan._replace(sizes=(TierSizes(int(size.l1 / times), l2, *rest),))
-            both = [_kept_part(smaller, fewer, block, seed) for seed in range(orders)]
-            parts.append(sum(both) / len(both))
-        rates.append((min(parts), max(parts)))
+            sizes = tuple(size._replace(prefetch=None) for size in sizes)
+        rules = plan.rules._replace(buffers=buffers or plan.rules.buffers)
+        plan = plan._replace(sizes=sizes, rules=rules)
+        ends = replay_rounds(plan, workload, page_of(capacity), most_clients)
+        rates.append(kept_part(ends))
+        for tier in server.tiers.shown:
+            rounds = (
+                number
+                for turns in ends
+                for number, turn in enumerate(turns, 1)
+                if tier.name in turn.full
+            )
+            full[tier.name] = min(rounds, default=None)
     if not rates:
         raise UnknownFactError(next(plan for plan in plans if isinstance(plan, Unknown)))
-    return tuple(rates)
-
-
-@lru_cache(maxsize=8)
-def _requests(
-    workload: MultiTurnWorkload, block: int, seed: int
-) -> tuple[tuple[Request, ...], int]:
-    """Return a workload's requests in blocks of ``block`` tokens, and how many of all their blocks
-    were seen in an earlier round.
-
-    Args:
-        seed: For the random order of the clients.
-    """
-    requests, before = tuple(rounds_requests(workload, block, seed)), dict[int | None, int]()
-    seen = 0
-    for request in requests:
-        seen += before.get(request.session, 0)
-        before[request.session] = len(request.blocks)
-    return requests, seen
-
-
-def _kept_part(plan: ReplayPlan, workload: MultiTurnWorkload, block: int, seed: int) -> float:
-    """Return the part (0 to 1) of the blocks seen before that hits; 1 if none was seen before.
-
-    Args:
-        plan: With one size of the tiers.
-        block: Tokens of a block.
-        seed: Of the clients' order.
-    """
-    (replay,) = plan.replays(block)
-    requests, seen = _requests(workload, block, seed)
-    for request in requests:
-        replay.take(request)
-    return min(1.0, sum(replay.flows.hits.values()) / seen) if seen else 1.0
+    return tuple(rates), tuple(full.items())
 
 
 def _trace_rates(answer: TraceAnswer) -> Rates:

@@ -36,9 +36,8 @@ KEEP_BYTES = 10 * GIB  # stay available, as with fit's own default of --keep
 BUFFERED = -1.0  # in place of a part: L2 is staging for the store alone
 # What L2 gets of the memory that is left beside the least L2: the divisions that are tried.
 _PARTS = (0.0, 0.06, 0.12, 0.18, 0.25, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
-# How near the memory is looked for, and clients and orders that are replayed for a row.
-_NEAR, _CLIENTS, _ORDERS = 1.03, 64, 2
-_FEW_CLIENTS = 32
+# How near the memory is looked for, and clients that are replayed meanwhile; all are for a row.
+_NEAR, _FEW_CLIENTS = 1.03, 32
 Json = dict[str, Any]
 
 
@@ -160,11 +159,13 @@ class _HostKind:
         l2 = (self._least + int((high - self._least) * part)) // GIGABYTE * GIGABYTE
         return SizeValues(l2, int(room - l2 * self._taken * self._ranks))
 
-    def kept(
-        self, values: SizeValues | None, clients: int = _FEW_CLIENTS, orders: int = 1
-    ) -> float:
-        """Return the part (0 to 1) of the workload that is kept with ``values``; -1 for None."""
-        return -1.0 if values is None else self._chooser.kept(values, orders, clients)
+    def kept(self, values: SizeValues | None, clients: int | None = _FEW_CLIENTS) -> float:
+        """Return the part (0 to 1) of the workload that is kept with ``values``; -1 for None.
+
+        Args:
+            clients: To replay at most; None for all.
+        """
+        return -1.0 if values is None else self._chooser.kept(values, clients)
 
     def buffered(self, target: float, most: int) -> int | None:
         """Return the least memory, in bytes, that keeps ``target`` with L2 as staging alone.
@@ -176,23 +177,25 @@ class _HostKind:
             return None
         low, high = _MEMORY_STEP, most
 
-        def kept(memory_bytes: int, orders: int = 1, clients: int = _FEW_CLIENTS) -> float:
+        def kept(memory_bytes: int, clients: int | None = _FEW_CLIENTS) -> float:
             values = self.values(memory_bytes, BUFFERED)
-            return self._chooser.kept(values, orders, clients, True) if values else -1.0
+            return self._chooser.kept(values, clients, True) if values else -1.0
 
         while high > low * _NEAR:
             middle = int((low * high) ** 0.5)
             low, high = (low, middle) if kept(middle) >= target else (middle, high)
-        while high < most and kept(high, _ORDERS, _CLIENTS) < target:
+        while high < most and kept(high, None) < target:
             high = int(high * _NEAR)
         return -(-high // _MEMORY_STEP) * _MEMORY_STEP if high < most else None
 
-    def best(self, memory_bytes: int, parts: Iterable[float]) -> tuple[float, float]:
+    def best(
+        self, memory_bytes: int, parts: Iterable[float], clients: int | None = _FEW_CLIENTS
+    ) -> tuple[float, float]:
         """Return (the most that is kept, the one of ``parts`` for L2 that keeps the most).
 
         The first value is -1 if the launch does not fit.
         """
-        return max((self.kept(self.values(memory_bytes, part)), part) for part in parts)
+        return max((self.kept(self.values(memory_bytes, part), clients), part) for part in parts)
 
     def smallest(self, target: float, guess: int, part: float | None) -> tuple[int, float] | None:
         """Return the least memory, in bytes, that keeps ``target``, and L2's part (0 to 1); None if
@@ -297,15 +300,16 @@ def _smallest(
         part = host.best(fixed, _PARTS)[1]
         if host.values(fixed, part) is None:
             return None
-        return fixed, part, host.kept(host.values(fixed, part), _CLIENTS, _ORDERS)
+        return fixed, part, host.kept(host.values(fixed, part), None)
     smallest = host.smallest(target, *(guess or (512 * GIB, None)))
     if smallest is None:
         return None
     memory, part = smallest
-    # Once more with more clients and orders: one order alone is up to two hundredths off.
-    while (kept := host.kept(host.values(memory, part), _CLIENTS, _ORDERS)) < target:
-        memory = int(memory * _NEAR)
-    return -(-memory // _MEMORY_STEP) * _MEMORY_STEP, part, kept
+    # Once more with all clients: few alone are up to two hundredths off.
+    memory = -(-memory // _MEMORY_STEP) * _MEMORY_STEP
+    while (kept := host.kept(host.values(memory, part), None)) < target:
+        memory += max(_MEMORY_STEP, int(memory * (_NEAR - 1)) // _MEMORY_STEP * _MEMORY_STEP)
+    return memory, part, kept
 
 
 def _host_row(
@@ -328,8 +332,8 @@ def _host_row(
         return HostRow(names, devices.number, count, None, (0.0, None, None), SizeValues())
     memory, part, kept = smallest
     near = part, *_neighbours(part)
-    half = host.best(memory // 2, near)[0]
-    twice = 1.0 if kept > 0.995 else host.best(memory * 2, near)[0]
+    half = host.best(memory // 2, near, None)[0]
+    twice = 1.0 if kept > 0.995 else host.best(memory * 2, near, None)[0]
     each = kept, None if half < 0 else min(half, kept), max(twice, kept)
     values = host.values(memory, part) or SizeValues()
     buffered = None if is_fixed else host.buffered(target, memory)

@@ -351,8 +351,8 @@ def _division(division: Division, tiers: Iterable[str]) -> list[str]:
     """
     from preflight.cache_sizing.capacity.report import share
 
-    tokens, evicts = dict(division.tier_tokens), dict(division.evicts)
-    first = [str(evicts.get(name) or "-") for name in tiers]
+    tokens, full = dict(division.tier_tokens), dict(division.full)
+    first = [str(full.get(name) or "-") for name in tiers]
     values, rates = division.values, ", ".join(share(*each) for each in division.rates)
     l2, segment = f"{gigabytes(values.l2_bytes or 0)} GB", format_bytes(values.segment_bytes or 0)
     by_tier = (_millions(tokens[name]) if name in tokens else "" for name in tiers)
@@ -426,13 +426,13 @@ def _choice_object(choice: DivisionChoice) -> Json:
                 "sizes": division.values.text,
                 "servers": [{"least": least, "most": most} for least, most in division.rates],
                 "tiers": [
-                    {"name": name, "tokens": tokens, "full_in_round": evicts.get(name)}
+                    {"name": name, "tokens": tokens, "full_in_round": full.get(name)}
                     for name, tokens in division.tier_tokens
                 ],
                 "unique_tokens": division.unique,
             }
             for division in choice.tried
-            for evicts in [dict(division.evicts)]
+            for full in [dict(division.full)]
         ],
         "next_gib": [{"size": size, "tokens": tokens} for size, tokens in choice.next_gib],
     }

@@ -52,12 +52,14 @@ class TierSizes(NamedTuple):
     Attributes:
         l1, l2: Of one cache; ``Rules.caches`` such caches stand side by side.
         store, disk: Shared by all caches; of the store its memory up to the watermark.
+        prefetch: A request that lacks more gets nothing from the store; None for no limit.
     """
 
     l1: int
     l2: int | None = None
     store: int | None = None
     disk: int | None = None
+    prefetch: int | None = None
 
 
 class StoreRules(NamedTuple):
@@ -133,6 +135,7 @@ class Flows:
         asked: Blocks that the store was asked for.
         saved: Tokens in whole pages, and never the last token of a prompt, which is always
             computed.
+        full: Tiers that had no room for something.
     """
 
     requests: int = 0
@@ -144,6 +147,7 @@ class Flows:
     saved: Counter[str] = field(default_factory=Counter)
     evicted: Counter[str] = field(default_factory=Counter)
     moved: Counter[tuple[str, str]] = field(default_factory=Counter)
+    full: set[str] = field(default_factory=set)
 
     def rate(self, tier: str) -> float:
         """Return the part of all accesses (0 to 1) that this tier answers."""
@@ -173,6 +177,7 @@ class StorePool:
         self._disk: OrderedDict[int, None] | None = None if disk is None else OrderedDict()
         self._memory, self._disk_size, self._rules, self._flows = memory, disk or 0, rules, flows
         self._capacity = memory / rules.watermark if rules.watermark else memory
+        self._writes_through = disk is not None and not rules.disk_gets_evicted
 
     def __len__(self) -> int:
         return len(self._written) + len(self._asked)
@@ -201,20 +206,18 @@ class StorePool:
 
         Evicts if the memory is then above its watermark.
         """
-        written, asked, new, count = self._written, self._asked, 0, len(self)
-        writes_through = not self._rules.disk_gets_evicted
+        written, asked, new = self._written, self._asked, 0
+        room = self._memory - len(self)
         for block in blocks:
             if block in asked or block in written:
                 self._lease(block, now)
                 continue
             written[block] = now
             new += 1
-            count += 1
-            if writes_through:
+            if self._writes_through:
                 self._write(block)
-            if count > self._memory:
-                self._evict(now)
-                count = len(self)
+            if new > room:
+                room += self._evict(now)
         if new:
             self._flows.moved["L2", "L3"] += new
 
@@ -223,19 +226,25 @@ class StorePool:
         self._asked[block] = now
         self._asked.move_to_end(block)
 
-    def _evict(self, now: float) -> None:
-        """Run one round of the master's eviction, up to the first block that is still leased."""
-        count, lease = len(self), self._rules.lease_seconds
-        above = count / self._capacity - self._rules.watermark if self._capacity else 1.0
-        for _ in range(ceil(count * min(1.0, max(0.0, above) + self._rules.ratio))):
+    def _evict(self, now: float) -> int:
+        """Run one round of the master's eviction, up to the first block that is still leased.
+
+        Return how many blocks went.
+        """
+        count, (watermark, ratio, lease, to_disk) = len(self), self._rules
+        above = count / self._capacity - watermark if self._capacity else 1.0
+        for _ in range(ceil(count * min(1.0, max(0.0, above) + ratio))):
             asked = next(iter(self._asked.values()), inf) + lease
             written = next(iter(self._written.values()), inf)
-            if min(asked, written) > now:
+            if asked > now and written > now:
                 break
             gone, _ = (self._asked if asked <= written else self._written).popitem(last=False)
-            if self._rules.disk_gets_evicted:
+            if to_disk:
                 self._write(gone)
-        self._flows.evicted["L3"] += count - len(self)
+        gone_count = count - len(self)
+        self._flows.evicted["L3"] += gone_count
+        self._flows.full.add("L3")
+        return gone_count
 
     def _write(self, block: int) -> None:
         """Write a block to the disk, if there is one; a full disk drops the block written first."""
@@ -246,6 +255,7 @@ class StorePool:
         if len(self._disk) > self._disk_size:
             self._disk.popitem(last=False)
             self._flows.evicted["SSD"] += 1
+            self._flows.full.add("SSD")
 
 
 class _Node:
@@ -272,14 +282,15 @@ class _Cache:
     """L1 and L2 of one cache: SGLang's tree of prefixes."""
 
     def __init__(
-        self, l1: int, l2: int | None, store: StorePool | None, rules: Rules, flows: Flows
+        self, sizes: TierSizes, store: StorePool | None, rules: Rules, flows: Flows
     ) -> None:
         """Begin empty.
 
         Args:
-            l1, l2: Blocks that each tier holds; None for no L2.
+            sizes: In blocks.
             store: None for no store.
         """
+        l1, l2 = sizes.l1, sizes.l2
         self._root, self._uses, self._now = _Node((), None), 0, 0.0
         # Blocks, and how many of them are free.
         self._size, self._free1 = l1, l1
@@ -291,6 +302,7 @@ class _Cache:
         self._doubles: dict[_Node, None] = {}
         self._held: list[_Node] = []
         self._pool, self._rules, self._flows = store, rules, flows
+        self._prefetch = inf if sizes.prefetch is None else sizes.prefetch
         self._back = rules.write_policy == "write_back"
         self._after = 2 if rules.write_policy == "write_through_selective" else 1
 
@@ -300,12 +312,15 @@ class _Cache:
         Return the tier of each block that was found, from the first block on.
         """
         self._now = now
-        blocks = blocks[: self._size]  # what is longer than L1 does not run at all
-        tiers = self._match(blocks)
-        loaded = [part for part in self._held if not part.l1]
+        if len(blocks) > self._size:
+            blocks = blocks[: self._size]  # what is longer than L1 does not run at all
+        tiers, held = self._match(blocks), self._held
+        matched = len(held)
+        # L1 has whole prefixes, and L2 too: what stands before a node that one has, it has too.
+        loaded = [part for part in held if not part.l1] if held and not held[-1].l1 else []
         for part in loaded:
             self._load(part)
-        if self._pool is not None:
+        if self._pool is not None and len(tiers) < len(blocks):
             stored = self._fetch(self._pool, blocks[len(tiers) :], block_tokens, loaded)
             if stored:
                 part = self._add(blocks[len(tiers) : len(tiers) + len(stored)])
@@ -324,7 +339,9 @@ class _Cache:
             step = new if self._rules.whole_nodes else 1
             for at in range(len(tiers), len(blocks), step):
                 self._enter(self._add(blocks[at : at + step]))
-        self._use(self._held)
+        self._use(held[matched:])
+        if held:
+            self._queue(held[-1])
         if self._back:
             self._doubles.update(dict.fromkeys(reversed(loaded)))
         elif self._has_l2:
@@ -334,7 +351,8 @@ class _Cache:
     def _match(self, blocks: Sequence[int]) -> list[str]:
         """Return the tier of each block that L1 or L2 has, from the first on.
 
-        A node that matches in part is split; the nodes of the path are kept in ``_held``.
+        A node that matches in part is split; the nodes of the path are kept in ``_held``, and
+        marked as used.
         """
         part, tiers, at = self._root, list[str](), 0
         self._held = path = list[_Node]()
@@ -359,6 +377,7 @@ class _Cache:
         front.parent.children[part.blocks[0]] = front
         part.parent, part.blocks = front, part.blocks[at:]
         self._use((part,))
+        self._queue(part)
         if self._back and part.l1 and part.l2:
             self._doubles[front] = None
         return front
@@ -368,8 +387,6 @@ class _Cache:
         for part in nodes:
             self._uses += 1
             part.used = self._uses
-            if not part.in_l1:  # else it is no leaf
-                self._queue(part)
 
     def _queue(self, part: _Node) -> None:
         """Queue a leaf of L1, or else of L2, for eviction from that tier; skip any inner node."""
@@ -400,7 +417,8 @@ class _Cache:
     ) -> list[str]:
         """Prefetch ``wanted`` blocks from the store into L2.
 
-        Return the tier of each block that is fetched; [] if none is, or fewer than the threshold.
+        Return the tier of each block that is fetched; [] if none is, fewer than the threshold, or
+        more are wanted than may be under prefetch.
 
         Args:
             loaded: Nodes that this request moved from L2 to L1.
@@ -411,7 +429,7 @@ class _Cache:
         if rules.asks == "loaded":
             path = [part for part in path if part not in loaded]
         copied = rules.buffers or not path or path[-1].l2
-        if len(wanted) < least or not (copied or rules.asks == "always"):
+        if not least <= len(wanted) <= self._prefetch or not (copied or rules.asks == "always"):
             return []
         if not rules.unified:  # room for all that is asked for, found or not
             room = self._make_room(len(wanted))
@@ -435,8 +453,12 @@ class _Cache:
 
         With ``buffers`` the node goes only to the store.
         """
-        room = True
-        for at, part in enumerate(self._held):
+        held = self._held
+        first, room = len(held), True
+        while first and not held[first - 1].l2:
+            first -= 1
+        held = held[first:]
+        for at, part in enumerate(held):
             part.left += 1
             if part.l2 or part.left < self._after:
                 continue
@@ -444,7 +466,7 @@ class _Cache:
                 if part.left == self._after and len(part.blocks) <= self._free2:
                     self._store(part)
                 continue
-            for each in self._held[: at + 1] if room else ():
+            for each in held[: at + 1] if room else ():
                 if not each.l2:
                     if not (room := self._make_room(len(each.blocks))):
                         break  # nor is there for what comes behind it
@@ -469,6 +491,7 @@ class _Cache:
         """
         if self._free2 >= wanted:
             return True
+        self._flows.full.add("L2")
         enough = wanted + self._free2 if whole or not self._rules.unified else wanted
         if self._rules.unified and self._back:
             self._give_up_doubles(enough)
@@ -512,6 +535,7 @@ class _Cache:
 
         With ``write_back`` a leaf without a copy is written to L2 now.
         """
+        self._flows.full.add("L1")
         leaves, freed = self._leaves1, self._free1
         while self._free1 < enough and leaves:
             used, part = heappop(leaves)
@@ -546,11 +570,12 @@ class Replay:
         """
         self._block, self._page, self._rules, self._sizes = block_tokens, page_tokens, rules, sizes
         self.flows = Flows()
-        l1, l2, memory, disk = (None if size is None else size // block_tokens for size in sizes)
+        others = (size if size is None else size // block_tokens for size in sizes[1:])
+        blocks = TierSizes(sizes.l1 // block_tokens, *others)
         store = None
-        if memory is not None and l2:
-            store = StorePool(memory, disk, rules.store, self.flows)
-        self._caches = [_Cache(l1 or 0, l2, store, rules, self.flows) for _ in range(rules.caches)]
+        if blocks.store is not None and blocks.l2:
+            store = StorePool(blocks.store, blocks.disk, rules.store, self.flows)
+        self._caches = [_Cache(blocks, store, rules, self.flows) for _ in range(rules.caches)]
         self._now = 0.0
         # To which cache each block was routed last, and the blocks that each got.
         self._routed: dict[int, int] = {}

@@ -25,8 +25,9 @@ from preflight.base.html_page import (
 from preflight.base.one_line import with_last_name
 from preflight.base.program import data_file
 from preflight.base.usage_error import UsageError
-from preflight.cache_sizing.capacity.answer import CapacityRequest, compute_capacity
+from preflight.cache_sizing.capacity.answer import CapacityRequest
 from preflight.cache_sizing.capacity.report import summarize_rounds
+from preflight.cache_sizing.capacity.rounds import replayed_capacity
 from preflight.command_inputs.host_source import Sized
 from preflight.needs.launch_sizing import LaunchSizing
 from preflight.report.pictures.figures import (
@@ -74,11 +75,11 @@ def _capacity(judged_host: JudgedHost, sized: Sized) -> Html:
     starts, if any.
 
     Raises:
-        UsageError: As ``compute_capacity`` does.
+        UsageError: As ``replayed_capacity`` does.
     """
     folders = judged_host.facts.storage.folders
     inputs, root = sized.sizing.inputs, judged_host.host.root
-    answer = compute_capacity(inputs, sized.options, root, CapacityRequest(), folders)
+    answer = replayed_capacity(inputs, sized.options, root, CapacityRequest(), folders)
     parts: list[Html] = []
     for server in answer.servers:
         heading = f"{server.subject}, {server.model}" if server.model else server.subject

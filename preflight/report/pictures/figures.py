@@ -17,7 +17,7 @@ from checks.run_checks.facts import Facts
 from preflight.base.html_page import Html, Keyed, element, facts_list, join, table
 from preflight.cache_sizing.capacity.deployment import Bounds, Capacity, Round
 from preflight.cache_sizing.capacity.report import (
-    caption,
+    CAPTION,
     drawn_tiers,
     evicting_text,
     hit_of,
@@ -265,7 +265,7 @@ def capacity_figure(capacity: Capacity) -> Html:
         return join([*parts, element("p", caption_text)], "\n")
     shown = thinned(reusing(capacity.rounds), MOST_MARKS)
     if names := drawn_tiers(shown):
-        text = caption(shown)
+        text = CAPTION
         if any(_has_span(shown, name) for name in names):
             text += "; the pale area is from the least to the most"
         drawn = _curve(shown, names), _curve_key(shown, names), element("figcaption", text)
@@ -304,12 +304,12 @@ def _curve(rounds: Sequence[Round], tiers: Sequence[str]) -> Html:
     for tier in reversed(tiers):
         at = _colour(rounds, tier)
         hits = [hit_of(each, tier) for each in rounds]
-        low, line, high = (
+        line, high = (
             [(_x(rounds, number), _y(height)) for number, height in enumerate(heights)]
             for heights in zip(*hits, strict=True)
         )
         if _has_span(rounds, tier):
-            area = _points([*high, *reversed(low)])
+            area = _points([*high, *reversed(line)])
             shapes.append(element("polygon", points=area, class_=f"area t{at}"))
         shapes.append(element("polyline", points=_points(line), class_=f"line t{at}"))
         for x, y in line:

@@ -159,9 +159,11 @@ def test_data_parallel_attention_has_a_cache_for_each_group(tmp_path: Path) -> N
     assert tokens_of(server, "L2") == Bounds(2 * 366_272, 2 * 366_272)
     assert server.capacity.bytes_per_token == 163_840
     assert "4 objects" in tier_of(server, "L3").formula
-    # A conversation may come to the other group: nothing is certain but what both can ask for.
+    # A conversation may come to the other group, which then finds it in the store.
     hits = {name: least for name, least, _ in server.capacity.rounds[-1].hits}
-    assert (hits["L1"], hits["L2"], hits["L3"]) == (0.0, 0.0, 1.0)
+    assert hits["L1"] == 0.0  # which is not known
+    assert 0.3 < hits["L2"] < 0.9
+    assert hits["L3"] == 1.0
     assert any("2 caches side by side" in note for note in server.notes)
 
 
@@ -423,16 +425,15 @@ def test_a_disk_that_has_less_free_than_the_limit_decides(
     assert said in tier.formula
 
 
-def test_a_policy_that_writes_later_is_said_and_widens_the_answer(tmp_path: Path) -> None:
-    """What write_back puts into L2 has left L1, so both together hold it: it fills later."""
+def test_a_policy_that_writes_later_is_said_and_fills_later(tmp_path: Path) -> None:
+    """What write_back puts into L2 has left L1, so both together hold it."""
     asked = WorkloadOptions(clients=200, rounds=4, request_length=2048)
     through = server_of(tmp_path, STORE, gpu_bytes=80 * GIB, wanted=asked)
     assert "L2" in through.capacity.rounds[1].evicting
     script = f"{STORE} --hicache-write-policy write_back"
     back = server_of(tmp_path, script, gpu_bytes=80 * GIB, wanted=asked)
-    second = back.capacity.rounds[1]
-    assert "L2" in second.may_evict
-    assert "L2" not in second.evicting
+    assert "L2" not in back.capacity.rounds[1].may_evict
+    assert "L2" in back.capacity.rounds[3].evicting
     assert any(note.startswith("write policy write_back") for note in back.notes)
 
 

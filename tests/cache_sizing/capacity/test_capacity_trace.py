@@ -295,8 +295,8 @@ def test_the_text_says_what_holds_and_when_it_no_longer_does(capacity: Ask, caps
     out = capsys.readouterr().out
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "L2 host memory 223.53 GiB 623,360 30" in lines
-    assert "3 491,520 327,680 0 to 50% 100% L1" in lines
-    assert "4 655,360 491,520 0 to 38% 82 to 95% L1 L2" in lines
+    assert "3 491,520 327,680 15 to 34% 100% L1" in lines
+    assert "4 655,360 491,520 2 to 9% 92% L1 L2" in lines
     said = "L2 (host memory), 623,360 tokens: holds rounds 1 to 3 and starts to evict in round 4 ("
     assert f"{said}655,360 tokens)" in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 100
