@@ -1,8 +1,7 @@
 """Which division of the memory, between L2 and the segment, answers the most of a workload.
 
 A grid of divisions, all of which fit, is replayed: the rounds of a multi-turn workload, or a
-recorded trace. What a tier of another size holds follows from that of a
-size that was computed, for tokens grow with bytes.
+recorded trace. Their tiers are those of one launch that was sized, computed anew for other sizes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 from checks.framework.root import Root
 from checks.framework.units import GIB, GIGABYTE, MIB
-from checks.framework.unknown import Unknown, UnknownFactError
+from checks.framework.unknown import Unknown, UnknownFactError, require
 from preflight.base.usage_error import UsageError
 from preflight.cache_sizing.capacity.answer import (
     CapacityAnswer,
@@ -18,9 +17,9 @@ from preflight.cache_sizing.capacity.answer import (
     ServerCapacity,
     compute_capacity,
 )
-from preflight.cache_sizing.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Cluster, Tier
+from preflight.cache_sizing.capacity.deployment import DEFAULT_WRITE_POLICY, Bounds, Cluster
 from preflight.cache_sizing.capacity.rounds import kept_part, replay_rounds
-from preflight.cache_sizing.capacity.tiers import Tiers
+from preflight.cache_sizing.capacity.tiers import host_tier, page_objects, pool_tier, segments
 from preflight.cache_sizing.capacity.trace_answer import (
     TraceAnswer,
     TraceRequest,
@@ -235,6 +234,8 @@ class Chooser:
         request = CapacityRequest(Cluster(self._basis.hosts))
         self._values = values
         self._base = compute_capacity(inputs, self._options, self._root, request, {})
+        found = segments(inputs, request.cluster)
+        self._segments = () if isinstance(found, Unknown) else found
         size, least = values.l2_bytes or GIGABYTE, GIGABYTE
         for server in self._base.servers:
             for tier in (server.tiers.host, server.tiers.store):
@@ -252,19 +253,23 @@ class Chooser:
         return min(least, size) if capped else least
 
     def capacity(self, values: SizeValues) -> CapacityAnswer:
-        """Return the launch's tiers, with tokens scaled from the sizes of ``begin`` to ``values``.
+        """Return the launch's tiers with the sizes ``values``.
 
-        Bytes are not changed.
+        Their bytes are not changed.
         """
-        base = self._values
-        l2 = (values.l2_bytes or 0) / (base.l2_bytes or 1)
-        segment = (values.segment_bytes or 0) / (base.segment_bytes or 1)
+        share = (values.segment_bytes or 0) / (self._values.segment_bytes or 1)
+        parts = tuple(each._replace(bytes=round(each.bytes * share)) for each in self._segments)
 
-        def grown(tiers: Tiers) -> Tiers:
-            return tiers._replace(host=_scaled(tiers.host, l2), store=_scaled(tiers.store, segment))
+        def resized(server: ServerCapacity) -> ServerCapacity:
+            deployment, tiers = server.deployment, server.tiers
+            request = require(deployment.request)
+            if values.l2_bytes:
+                request = request._replace(size_gb=values.l2_bytes // GIGABYTE)
+                tiers = tiers._replace(host=host_tier(deployment._replace(request=request)))
+            store = pool_tier(deployment, page_objects(request), parts, server.eviction)
+            return server._replace(tiers=tiers._replace(store=store))
 
-        servers = (each._replace(tiers=grown(each.tiers)) for each in self._base.servers)
-        return self._base._replace(servers=tuple(servers))
+        return self._base._replace(servers=tuple(map(resized, self._base.servers)))
 
     def kept(self, values: SizeValues, clients: int | None = None, buffers: bool = False) -> float:
         """Return the least part (0 to 1) of the tokens seen before that a server still keeps.
@@ -470,19 +475,6 @@ def _tier_numbers(capacity: CapacityAnswer) -> tuple[tuple[tuple[str, int], ...]
     return tuple(tokens.items()), _unique(capacity)
 
 
-def _scaled(tier: Tier | None, factor: float) -> Tier | None:
-    """Return the tier with ``factor`` times its tokens; unchanged for None or unknown tokens."""
-
-    def grown(tokens: Bounds) -> Bounds:
-        return Bounds(int(tokens.least * factor), int(tokens.most * factor))
-
-    if tier is None or isinstance(tier.tokens, Unknown):
-        return tier
-    of_group = tier.group_tokens
-    of_group = grown(of_group) if isinstance(of_group, Bounds) else of_group
-    return tier._replace(tokens=grown(tier.tokens), group_tokens=of_group)
-
-
 def _unique(capacity: CapacityAnswer) -> int:
     """Return how many different tokens L1, L2 and the store hold.
 
@@ -513,9 +505,9 @@ def replay_workload(
     A server that cannot be replayed is left out.
 
     Args:
-        most_clients: Replay no more clients, which is near enough to compare divisions.
-        buffers: As if L2 were staging (buffer_only). Where the bounds of L1 are near, the least
-            stands for both.
+        most_clients: Replay no more clients, with the least that the tiers hold alone, which is
+            near enough to compare divisions.
+        buffers: As if L2 were staging (buffer_only).
 
     Raises:
         UnknownFactError: If no server can be replayed.
@@ -526,8 +518,7 @@ def replay_workload(
     for server, plan in zip(capacity.servers, plans, strict=True):
         if isinstance(plan, Unknown):
             continue
-        near = plan.sizes[0].l1 * 10 >= plan.sizes[-1].l1 * 9
-        sizes = plan.sizes[:1] if near else plan.sizes
+        sizes = plan.sizes if most_clients is None else plan.sizes[:1]
         if buffers:
             sizes = tuple(size._replace(prefetch=None) for size in sizes)
         rules = plan.rules._replace(buffers=buffers or plan.rules.buffers)
