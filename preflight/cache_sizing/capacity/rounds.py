@@ -232,6 +232,12 @@ def _with_rounds(
         notes += [*plan.notes, *cache_notes(plan, answer.router)]
         ends = replay_rounds(plan, workload, page_of(answer))
         kept = kept_part(ends)
+        longest = workload.context_tokens(workload.rounds) - workload.output_tokens
+        if any(size.l1 < longest for size in plan.sizes):
+            notes.append(
+                f"L1 may hold less than the longest prompt ({longest:,} tokens): a server refuses "
+                "what is longer, and here it is cut"
+            )
         if (fewer := fewer_clients(workload).clients) < workload.clients:
             smaller = "with tiers that are smaller by as much"
             notes.append(f"of {workload.clients:,} clients {fewer:,} are replayed, {smaller}")

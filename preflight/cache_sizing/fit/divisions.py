@@ -322,17 +322,18 @@ class Chooser:
         goals = dict(frontier.goals(self._now))
         now = goals.pop("now", None)
         best = [self._try_rounds(about, values, _CLIENTS) for about, values in goals.items()]
-        # Finely: what comes close, then around the best, nearer each time.
+        # Finely: what comes close, and around it; then around the best, nearer each time.
         again = {(division.values.l2_bytes or 0) // GIGABYTE for division in tried[:_RUNNERS_UP]}
         done: set[int] = set()
         for _ in range(_AROUND):
             for size in sorted(again - done):
                 values = frontier.at(size * GIGABYTE)
                 best.append(self._try_rounds("", values, _CLIENTS))
+            first, step = not done, max(1, step // 2)
             done |= again
-            step = max(1, step // 2)
             middle = (max(best, key=self._sort_key).values.l2_bytes or 0) // GIGABYTE
-            near = (middle - step, middle + step)
+            middles = again if first else {middle}
+            near = {size + by for size in middles for by in (-step, step)}
             again = {size for size in near if sizes[0] <= size <= sizes[-1]}
         best.sort(key=self._sort_key, reverse=True)
         best += self._buffered(frontier)
@@ -505,8 +506,8 @@ def replay_workload(
     A server that cannot be replayed is left out.
 
     Args:
-        most_clients: Replay no more clients, with the least that the tiers hold alone, which is
-            near enough to compare divisions.
+        most_clients: Replay no more clients, and where the bounds of L1 are near, with the least
+            that the tiers hold alone, which is near enough to compare divisions.
         buffers: As if L2 were staging (buffer_only).
 
     Raises:
@@ -518,7 +519,8 @@ def replay_workload(
     for server, plan in zip(capacity.servers, plans, strict=True):
         if isinstance(plan, Unknown):
             continue
-        sizes = plan.sizes if most_clients is None else plan.sizes[:1]
+        near = most_clients is not None and plan.sizes[0].l1 * 10 > plan.sizes[-1].l1 * 9
+        sizes = plan.sizes[:1] if near else plan.sizes
         if buffers:
             sizes = tuple(size._replace(prefetch=None) for size in sizes)
         rules = plan.rules._replace(buffers=buffers or plan.rules.buffers)

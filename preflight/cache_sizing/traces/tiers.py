@@ -31,6 +31,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from math import ceil, inf
 from random import Random
@@ -191,8 +192,9 @@ class StorePool:
         Blocks in memory get a new lease.
         """
         tiers: list[str] = []
+        asked, written = self._asked, self._written
         for block in blocks:
-            if block in self:
+            if block in asked or block in written:
                 self._lease(block, now)
                 tiers.append("L3")
             elif self._disk is not None and block in self._disk:
@@ -222,9 +224,9 @@ class StorePool:
             self._flows.moved["L2", "L3"] += new
 
     def _lease(self, block: int, now: float) -> None:
-        self._written.pop(block, None)
+        if self._written.pop(block, None) is None:
+            del self._asked[block]
         self._asked[block] = now
-        self._asked.move_to_end(block)
 
     def _evict(self, now: float) -> int:
         """Run one round of the master's eviction, up to the first block that is still leased.
@@ -233,18 +235,19 @@ class StorePool:
         """
         count, (watermark, ratio, lease, to_disk) = len(self), self._rules
         above = count / self._capacity - watermark if self._capacity else 1.0
-        for _ in range(ceil(count * min(1.0, max(0.0, above) + ratio))):
-            asked = next(iter(self._asked.values()), inf) + lease
-            written = next(iter(self._written.values()), inf)
+        went = 0
+        for went in range(1, 1 + ceil(count * min(1.0, max(0.0, above) + ratio))):
+            asked = next(iter(self._asked.values())) + lease if self._asked else inf
+            written = next(iter(self._written.values())) if self._written else inf
             if asked > now and written > now:
+                went -= 1
                 break
             gone, _ = (self._asked if asked <= written else self._written).popitem(last=False)
             if to_disk:
                 self._write(gone)
-        gone_count = count - len(self)
-        self._flows.evicted["L3"] += gone_count
+        self._flows.evicted["L3"] += went
         self._flows.full.add("L3")
-        return gone_count
+        return went
 
     def _write(self, block: int) -> None:
         """Write a block to the disk, if there is one; a full disk drops the block written first."""
@@ -282,7 +285,12 @@ class _Cache:
     """L1 and L2 of one cache: SGLang's tree of prefixes."""
 
     def __init__(
-        self, sizes: TierSizes, store: StorePool | None, rules: Rules, flows: Flows
+        self,
+        sizes: TierSizes,
+        store: StorePool | None,
+        rules: Rules,
+        flows: Flows,
+        block_tokens: int,
     ) -> None:
         """Begin empty.
 
@@ -302,17 +310,21 @@ class _Cache:
         self._doubles: dict[_Node, None] = {}
         self._held: list[_Node] = []
         self._pool, self._rules, self._flows = store, rules, flows
-        self._prefetch = inf if sizes.prefetch is None else sizes.prefetch
+        # Blocks that are fetched from the store at least, and at most.
+        self._least = max(1, -(-rules.prefetch_threshold // block_tokens))
+        self._most = inf if sizes.prefetch is None else sizes.prefetch
+        self._unified, self._buffers = rules.unified, rules.buffers
         self._back = rules.write_policy == "write_back"
         self._after = 2 if rules.write_policy == "write_through_selective" else 1
 
-    def take(self, blocks: Sequence[int], block_tokens: int, now: float) -> list[str]:
+    def take(self, blocks: Sequence[int], now: float) -> list[str]:
         """Serve one request: look its blocks up, fetch from the store, add what is new.
 
         Return the tier of each block that was found, from the first block on.
         """
         self._now = now
         if len(blocks) > self._size:
+            self._flows.full.add("L1")
             blocks = blocks[: self._size]  # what is longer than L1 does not run at all
         tiers, held = self._match(blocks), self._held
         matched = len(held)
@@ -321,17 +333,17 @@ class _Cache:
         for part in loaded:
             self._load(part)
         if self._pool is not None and len(tiers) < len(blocks):
-            stored = self._fetch(self._pool, blocks[len(tiers) :], block_tokens, loaded)
+            stored = self._fetch(self._pool, blocks[len(tiers) :], loaded)
             if stored:
                 part = self._add(blocks[len(tiers) : len(tiers) + len(stored)])
-                if not self._rules.buffers:
+                if not self._buffers:
                     part.l2 = True
                     self._free2 -= len(stored)
                 self._load(part)
                 loaded.append(part)
                 tiers += stored
         new = enough = len(blocks) - len(tiers)
-        if self._free1 < 0 and not self._rules.unified:
+        if self._free1 < 0 and not self._unified:
             enough = max(enough, self._free1 + sum(len(part.blocks) for part in loaded))
         if self._free1 < enough:
             self._evict(enough)
@@ -412,9 +424,7 @@ class _Cache:
         self._enter(part)
         self._flows.moved["L2", "L1"] += len(part.blocks)
 
-    def _fetch(
-        self, store: StorePool, wanted: Sequence[int], block_tokens: int, loaded: Sequence[_Node]
-    ) -> list[str]:
+    def _fetch(self, store: StorePool, wanted: Sequence[int], loaded: Sequence[_Node]) -> list[str]:
         """Prefetch ``wanted`` blocks from the store into L2.
 
         Return the tier of each block that is fetched; [] if none is, fewer than the threshold, or
@@ -423,22 +433,20 @@ class _Cache:
         Args:
             loaded: Nodes that this request moved from L2 to L1.
         """
-        rules = self._rules
-        least = max(1, -(-rules.prefetch_threshold // block_tokens))
-        path = self._held
+        rules, least, path = self._rules, self._least, self._held
         if rules.asks == "loaded":
             path = [part for part in path if part not in loaded]
-        copied = rules.buffers or not path or path[-1].l2
-        if not least <= len(wanted) <= self._prefetch or not (copied or rules.asks == "always"):
+        copied = self._buffers or not path or path[-1].l2
+        if not least <= len(wanted) <= self._most or not (copied or rules.asks == "always"):
             return []
-        if not rules.unified:  # room for all that is asked for, found or not
+        if not self._unified:  # room for all that is asked for, found or not
             room = self._make_room(len(wanted))
             wanted = wanted[: self._free2]
             if len(wanted) < least or not (room or rules.partial):
                 return []
         self._flows.asked += len(wanted)
         stored = store.find(wanted, self._now) if copied else []
-        if len(stored) < least or (rules.buffers and len(stored) > self._free2 * BUFFERED_PART):
+        if len(stored) < least or (self._buffers and len(stored) > self._free2 * BUFFERED_PART):
             return []
         self._make_room(len(stored), whole=True)
         del stored[self._free2 :]
@@ -462,7 +470,7 @@ class _Cache:
             part.left += 1
             if part.l2 or part.left < self._after:
                 continue
-            if self._rules.buffers:
+            if self._buffers:
                 if part.left == self._after and len(part.blocks) <= self._free2:
                     self._store(part)
                 continue
@@ -492,8 +500,8 @@ class _Cache:
         if self._free2 >= wanted:
             return True
         self._flows.full.add("L2")
-        enough = wanted + self._free2 if whole or not self._rules.unified else wanted
-        if self._rules.unified and self._back:
+        enough = wanted + self._free2 if whole or not self._unified else wanted
+        if self._unified and self._back:
             self._give_up_doubles(enough)
         leaves = self._leaves2
         while self._free2 < enough and leaves:
@@ -575,7 +583,10 @@ class Replay:
         store = None
         if blocks.store is not None and blocks.l2:
             store = StorePool(blocks.store, blocks.disk, rules.store, self.flows)
-        self._caches = [_Cache(blocks, store, rules, self.flows) for _ in range(rules.caches)]
+        cache = partial(_Cache, blocks, store, rules, self.flows, block_tokens)
+        self.flows.full |= {tier for tier, size in zip(TIERS, blocks, strict=False) if size == 0}
+        self._caches = [cache() for _ in range(rules.caches)]
+        self._leases = rules.store.lease_seconds > 0
         self._now = 0.0
         # To which cache each block was routed last, and the blocks that each got.
         self._routed: dict[int, int] = {}
@@ -589,12 +600,12 @@ class Replay:
             UsageError: If sticky routing gets a request without a conversation.
         """
         flows = self.flows
-        if self._rules.store.lease_seconds and request.seconds is not None:
+        if self._leases and request.seconds is not None:
             self._now = max(self._now, request.seconds)
         else:
             self._now += 1  # without leases the order alone counts
         at = self._route(request) if len(self._caches) > 1 else 0
-        tiers = self._caches[at].take(request.blocks, self._block, self._now)
+        tiers = self._caches[at].take(request.blocks, self._now)
         flows.requests += 1
         flows.accesses += len(request.blocks)
         flows.input_tokens += request.input_tokens
