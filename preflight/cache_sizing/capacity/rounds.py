@@ -35,7 +35,7 @@ from preflight.cache_sizing.capacity.trace_answer import (
 )
 from preflight.cache_sizing.capacity.workload import MultiTurnWorkload
 from preflight.cache_sizing.traces.formats import Request, Trace
-from preflight.cache_sizing.traces.tiers import Replay, TierSizes
+from preflight.cache_sizing.traces.tiers import Replay, Rules, TierSizes
 from preflight.command_inputs.host_source import open_host, size_within
 from preflight.command_inputs.launch_words import LaunchWords
 from preflight.needs.launch_sizing import LaunchInputs
@@ -133,10 +133,24 @@ def replay_rounds(
     for l1, l2, store, disk, prefetch in plan.sizes:
         # L2 that is staging stages as much as it does, and a request is as long as it is.
         l2 = l2 if plan.rules.buffers else smaller(l2)
-        sizes = TierSizes(smaller(l1) or 0, l2, smaller(store), smaller(disk), prefetch)
-        replay = Replay(sizes, plan.rules, block, plan.page_tokens)
-        ends.append(tuple(_turns(replay, _requests(fewer, block), fewer.clients)))
+        sizes = smaller(l1), l2, smaller(store), smaller(disk), prefetch
+        whole = (size if size is None else size // block for size in sizes)
+        ends.append(_replayed(tuple(whole), plan.rules, plan.page_tokens, fewer, block))
     return tuple(ends)
+
+
+@lru_cache(maxsize=64)
+def _replayed(
+    blocks: tuple[int | None, ...],
+    rules: Rules,
+    page_tokens: int,
+    workload: MultiTurnWorkload,
+    block: int,
+) -> tuple[Turn, ...]:
+    """Replay a workload on tiers of so many blocks; replay the same only once."""
+    l1, *others = (size if size is None else size * block for size in blocks)
+    replay = Replay(TierSizes(l1 or 0, *others), rules, block, page_tokens)
+    return tuple(_turns(replay, _requests(workload, block), workload.clients))
 
 
 def _turns(replay: Replay, requests: Sequence[Request], clients: int) -> Iterator[Turn]:

@@ -336,6 +336,10 @@ class Chooser:
             near = {size + by for size in middles for by in (-step, step)}
             again = {size for size in near if sizes[0] <= size <= sizes[-1]}
         best.sort(key=self._sort_key, reverse=True)
+        # As all clients find it no goal is better than the best.
+        told = [self._told(each) for at, each in enumerate(best) if each.about or not at]
+        told.sort(key=self._sort_key, reverse=True)
+        best = told + [each for each in best[1:] if not each.about]
         best += self._buffered(frontier)
         if now is not None:
             best.append(Division("now", now, (), *_tier_numbers(self.capacity(now))))
