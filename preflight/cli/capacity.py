@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 @click.option(
     "--routing", type=click.Choice(["round-robin", "cache-aware", "sticky", "random"]),
     help="How the trace's requests are shared among servers. Default: as the launch's router "
-    "says, else round-robin.",
+    "says, else cache-aware among hosts, and round-robin within one.",
 )  # fmt: skip
 @click.option(
     "--prefill-tokens-per-second", type=NumberOption(0, 1e12, min_open=True),
