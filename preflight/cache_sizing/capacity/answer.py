@@ -113,6 +113,7 @@ def with_rates(server: ServerCapacity, speed: float) -> ServerCapacity:
 
 
 def _rated_tiers(server: ServerCapacity, speed: float) -> Iterator[Tier]:
+    """Yield the tiers of the server with ``written`` and ``read`` set."""
     ssd, rounds = server.ssd, server.capacity.rounds
     release, policy = server.deployment.sized.release, server.deployment.write_policy
     last = rounds[-1] if rounds else None

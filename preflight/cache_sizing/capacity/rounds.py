@@ -1,10 +1,10 @@
 """Rounds of a multi-turn workload, as requests that are replayed as those of a trace are.
 
-The workload is defined here once, for ``capacity``, ``fit`` and the trace that is written of it. In
-each round every client asks once, one after the other, a second apart. The order is drawn anew for
-each round, and is the same whenever the workload is replayed; with ``fifo`` it is that of the
-clients' numbers. A prompt is all that was said and a new question, in blocks of a round or a part
-of it. What is kept is the part of a prompt's blocks that the same client's prompt before it had.
+The workload is defined here once: for ``capacity``, for ``fit``, and for the trace that is written.
+In each round every client asks once, one after the other, a second apart. The order is drawn anew
+for each round, and is the same whenever the workload is replayed; with ``fifo`` it is that of the
+clients' numbers. A prompt is all that was said and a new question, in blocks of a round or a part.
+What is kept is the part of a prompt's blocks that the same client's prompt before it had.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def replay_rounds(
     page_tokens: int,
     most_clients: int | None = None,
 ) -> tuple[tuple[Turn, ...], ...]:
-    """Replay a workload for each of the plan's sizes; return what each round found.
+    """Replay a workload for each of the plan's sizes; return the turns of each replay.
 
     Args:
         page_tokens: Of the launch's first server, whose pages decide the blocks.
@@ -273,27 +273,27 @@ def _rounds(
     before them. Such a tier of known size may be full once all contexts are more than it holds.
     """
     page = server.page_tokens or 1
-    held = [
+    contexts = [
         workload.cached_tokens(at, page) * workload.clients for at in range(workload.rounds + 1)
     ]
     for number in range(1, workload.rounds + 1):
         turns = [turns[number - 1] for turns in ends]
-        found, is_open = [0] * len(turns), False
+        served, is_open = [0] * len(turns), False
         hits, certain, maybe = [], [], []
         for tier in server.tiers.shown:
             known, name = isinstance(tier.tokens, Bounds), tier.name
             is_open = is_open or not (known or (l1_with_l2 and name == "L1"))
-            pairs = zip(found, turns, strict=True)
-            found = [before + turn.hits.get(name, 0) for before, turn in pairs]
-            parts = [hit / turns[0].seen if turns[0].seen else 1.0 for hit in found]
+            pairs = zip(served, turns, strict=True)
+            served = [before + turn.hits.get(name, 0) for before, turn in pairs]
+            parts = [hit / turns[0].seen if turns[0].seen else 1.0 for hit in served]
             hits.append((name, min(parts, default=0.0), 1.0 if is_open else max(parts)))
             if isinstance(tier.tokens, Bounds):
                 full = [name in turn.full for turn in turns]
                 if is_open:
-                    full = [False, held[number] > tier.tokens.least]
+                    full = [False, contexts[number] > tier.tokens.least]
                 certain += [name] if all(full) else []
                 maybe += [name] if any(full) else []
         if l1_with_l2:
             hits[0] = ("L1", 0.0, hits[1][2])
-        tokens = held[number], held[number - 1]
+        tokens = contexts[number], contexts[number - 1]
         yield Round(number, *tokens, tuple(hits), tuple(certain), tuple(maybe))

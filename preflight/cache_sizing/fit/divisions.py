@@ -234,8 +234,8 @@ class Chooser:
         request = CapacityRequest(Cluster(self._basis.hosts))
         self._values = values
         self._base = compute_capacity(inputs, self._options, self._root, request, {})
-        found = segments(inputs, request.cluster)
-        self._segments = () if isinstance(found, Unknown) else found
+        parts = segments(inputs, request.cluster)
+        self._segments = () if isinstance(parts, Unknown) else parts
         size, least = values.l2_bytes or GIGABYTE, GIGABYTE
         for server in self._base.servers:
             for tier in (server.tiers.host, server.tiers.store):
@@ -261,6 +261,7 @@ class Chooser:
         parts = tuple(each._replace(bytes=round(each.bytes * share)) for each in self._segments)
 
         def resized(server: ServerCapacity) -> ServerCapacity:
+            """Return the server with L2 and the store of that size."""
             deployment, tiers = server.deployment, server.tiers
             request = require(deployment.request)
             if values.l2_bytes:
@@ -337,9 +338,9 @@ class Chooser:
             again = {size for size in near if sizes[0] <= size <= sizes[-1]}
         best.sort(key=self._sort_key, reverse=True)
         # As all clients find it no goal is better than the best.
-        told = [self._told(each) for at, each in enumerate(best) if each.about or not at]
-        told.sort(key=self._sort_key, reverse=True)
-        best = told + [each for each in best[1:] if not each.about]
+        shown = [self._told(each) for at, each in enumerate(best) if each.about or not at]
+        shown.sort(key=self._sort_key, reverse=True)
+        best = shown + [each for each in best[1:] if not each.about]
         best += self._buffered(frontier)
         if now is not None:
             best.append(Division("now", now, (), *_tier_numbers(self.capacity(now))))

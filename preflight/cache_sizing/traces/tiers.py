@@ -326,10 +326,10 @@ class _Cache:
         if len(blocks) > self._size:
             self._flows.full.add("L1")
             blocks = blocks[: self._size]  # what is longer than L1 does not run at all
-        tiers, held = self._match(blocks), self._held
-        matched = len(held)
+        tiers, path = self._match(blocks), self._held
+        matched = len(path)
         # L1 has whole prefixes, and L2 too: what stands before a node that one has, it has too.
-        loaded = [part for part in held if not part.l1] if held and not held[-1].l1 else []
+        loaded = [part for part in path if not part.l1] if path and not path[-1].l1 else []
         for part in loaded:
             self._load(part)
         if self._pool is not None and len(tiers) < len(blocks):
@@ -351,9 +351,9 @@ class _Cache:
             step = new if self._rules.whole_nodes else 1
             for at in range(len(tiers), len(blocks), step):
                 self._enter(self._add(blocks[at : at + step]))
-        self._use(held[matched:])
-        if held:
-            self._queue(held[-1])
+        self._use(path[matched:])
+        if path:
+            self._queue(path[-1])
         if self._back:
             self._doubles.update(dict.fromkeys(reversed(loaded)))
         elif self._has_l2:
@@ -461,12 +461,12 @@ class _Cache:
 
         With ``buffers`` the node goes only to the store.
         """
-        held = self._held
-        first, room = len(held), True
-        while first and not held[first - 1].l2:
+        path = self._held
+        first, room = len(path), True
+        while first and not path[first - 1].l2:
             first -= 1
-        held = held[first:]
-        for at, part in enumerate(held):
+        path = path[first:]
+        for at, part in enumerate(path):
             part.left += 1
             if part.l2 or part.left < self._after:
                 continue
@@ -474,7 +474,7 @@ class _Cache:
                 if part.left == self._after and len(part.blocks) <= self._free2:
                     self._store(part)
                 continue
-            for each in held[: at + 1] if room else ():
+            for each in path[: at + 1] if room else ():
                 if not each.l2:
                     if not (room := self._make_room(len(each.blocks))):
                         break  # nor is there for what comes behind it
