@@ -22,23 +22,26 @@ from preflight.cache_sizing.capacity.rounds import (
     fewer_clients,
     kept_part,
     replay_rounds,
+    rounds_requests,
     workload_trace,
 )
 from preflight.cache_sizing.capacity.trace_answer import (
     ReplayPlan,
     TraceRequest,
     page_of,
+    replay_plans,
     trace_answers,
 )
 from preflight.cache_sizing.capacity.workload import MultiTurnWorkload, WorkloadOptions
 from preflight.cache_sizing.fit.fit_launch import FitResult, fit_launch
 from preflight.cache_sizing.fit.judged_values import CompareBy
 from preflight.cache_sizing.traces.describe import mooncake_lines
-from preflight.cache_sizing.traces.formats import open_trace
-from preflight.cache_sizing.traces.tiers import Rules, StoreRules, TierSizes
+from preflight.cache_sizing.traces.formats import Request, open_trace
+from preflight.cache_sizing.traces.tiers import Replay, Rules, StoreRules, TierSizes
 from preflight.cli.main import run
 from preflight.command_inputs.host_source import open_host
 from preflight.command_inputs.launch_words import LaunchWords
+from tests.builders.capacity_launches import STORED, answer_to
 from tests.builders.examples import fewer, some
 from tests.builders.synthetic import PATIENCE_SECONDS
 
@@ -239,3 +242,42 @@ def test_a_workload_is_needed_to_write_it(capsys: pytest.CaptureFixture[str]) ->
     shape = ["--clients", "1000000", "--rounds", "2", "--request-length", "64"]
     assert run([*words, *shape, "docs/examples/launch.sh"]) == 64
     assert "2,000,000 requests: at most 1,000,000" in capsys.readouterr().err
+
+
+def test_a_request_that_lacks_more_than_may_be_prefetched_gets_nothing_from_the_store() -> None:
+    """Ten blocks are in the store alone: L1 and L2 have been filled by others since."""
+    first, *others = (list(range(at, at + 10)) for at in (0, 100, 200, 300))
+    for budget, hits in ((10 * PAGE, 10), (9 * PAGE, 0), (0, 0)):
+        tokens = TierSizes(12 * PAGE, 24 * PAGE, 100 * PAGE, prefetch=budget)
+        replay = Replay(tokens, Rules(prefetch_threshold=PAGE), PAGE, PAGE)
+        for blocks in (first, *others, first):
+            replay.take(Request(blocks, len(blocks) * PAGE, 1, None))
+        assert replay.flows.hits["L3"] == hits
+
+
+def test_fifo_keeps_the_order_and_random_draws_it_anew() -> None:
+    fifo = MultiTurnWorkload(5, 2, 64, 64, 1, "test", random_order=False)
+    sessions = [each.session or 0 for each in rounds_requests(fifo, PAGE)]
+    assert sessions == [1, 2, 3, 4, 5] * 2
+    anew = rounds_requests(fifo._replace(random_order=True), PAGE)
+    drawn = [each.session or 0 for each in anew]
+    assert drawn[:5] != drawn[5:]
+    assert sorted(drawn[:5]) == sorted(drawn[5:]) == sessions[:5]
+
+
+@pytest.mark.parametrize(("hosts", "how"), [(1, "round-robin"), (2, "cache-aware")])
+def test_several_hosts_without_a_router_are_taken_to_have_one(
+    hosts: int, how: str, tmp_path: Path
+) -> None:
+    script = f"{STORED.format(model=LLAMA, tp=2, size=60, segment='80gb')} --dp-size 2"
+    answer = answer_to(tmp_path, script, gpu_bytes=80 * GIB, nodes_in_cluster=hosts)
+    (plan,) = replay_plans(answer, TraceRequest())
+    assert isinstance(plan, ReplayPlan)
+    assert (plan.rules.caches, plan.rules.routing.how) == (2 * hosts, how)
+
+
+def test_a_thousand_rounds_are_replayed_by_a_few_blocks() -> None:
+    for rounds in (1, 2, 10, 11, 49, 51, 1_000):
+        workload = MultiTurnWorkload(2, rounds, 2048, 2048, 1, "test")
+        blocks = workload.context_tokens(rounds) // block_of(workload, 64)
+        assert 10 <= blocks <= 51
