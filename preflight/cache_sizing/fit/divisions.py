@@ -40,6 +40,7 @@ GRID, _AROUND = 10, 4
 # While the best is looked for, more clients are replayed as so many, with tiers that are smaller by
 # as much: at first, and for what comes close. What is told is replayed with all clients.
 _FEW_CLIENTS, _CLIENTS = 32, 64
+_CONVERSATIONS = 2
 # Divisions of the first that are looked at again: with few clients they are up to two hundredths
 # off.
 _RUNNERS_UP = 2
@@ -530,7 +531,10 @@ def replay_workload(
             sizes = tuple(size._replace(prefetch=None) for size in sizes)
         rules = plan.rules._replace(buffers=buffers or plan.rules.buffers)
         plan = plan._replace(sizes=sizes, rules=rules)
-        ends = replay_rounds(plan, workload, page_of(capacity), most_clients)
+        # Smaller tiers have to hold some conversations still, or no request runs.
+        room = max(1, sizes[0].l1) // (_CONVERSATIONS * workload.context_tokens(workload.rounds))
+        clients = most_clients and max(most_clients, workload.clients // max(1, room))
+        ends = replay_rounds(plan, workload, page_of(capacity), clients)
         rates.append(kept_part(ends))
         for tier in server.tiers.shown:
             rounds = (

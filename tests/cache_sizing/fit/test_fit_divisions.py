@@ -23,9 +23,9 @@ from tests.builders.synthetic import PATIENCE_SECONDS
 pytestmark = pytest.mark.slow
 
 GB = 10**9
-# Parts of what was seen before: as far as a few clients differ from all. It is five hundredths at
-# an edge (L2 just large enough to hand over all that L1 holds), else one.
-WITHIN = 0.055
+# Parts of what was seen before: as far as a few clients differ from all. It is three hundredths
+# at an edge (L2 just large enough to hand over all that L1 holds), else one.
+WITHIN = 0.035
 
 
 def best_of(
