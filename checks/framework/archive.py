@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -9,7 +10,7 @@ import tarfile
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from checks.framework.root import CALLS_FILE, NOWHERE, Root
+from checks.framework.root import CALLS_FILE, NOWHERE, Root, refused_by_kernel
 from checks.framework.unknown import NoFile, Unknown, or_unknown, require
 
 # What a recorded host may take; the largest of hwloc's have 12,000 entries and 10 MB. Each bound
@@ -348,7 +349,7 @@ class TreeRoot(Root):
         real = require(self.link(name))
         if real in self._entries:
             return tuple(sorted(self._entries[real]))
-        return Unknown(f"{name}: Not a directory", absent=True)
+        return refused_by_kernel(name, errno.ENOTDIR)
 
     @or_unknown
     def mode(self, name: str) -> int | Unknown:
@@ -374,14 +375,14 @@ class TreeRoot(Root):
             target = self._links.get(path)
             if target is None:
                 if path not in self._files and path not in self._entries:
-                    return Unknown(f"{name}: No such file or directory", absent=True)
+                    return refused_by_kernel(name, errno.ENOENT)
                 if parts and path in self._files:
-                    return Unknown(f"{name}: Not a directory", absent=True)
+                    return refused_by_kernel(name, errno.ENOTDIR)
                 real.append(part)
                 continue
             followed += 1
             if followed > MOST_LINKS:
-                return Unknown(f"{name}: Too many levels of symbolic links")
+                return refused_by_kernel(name, errno.ELOOP)
             if target.startswith("/"):
                 real = []
             parts += [step for step in reversed(target.split("/")) if step]

@@ -140,6 +140,8 @@ class Finding(NamedTuple):
     settings: tuple[Setting, ...] = ()  # the same as ``advice``, as data
     consequence: Consequence | None = None  # None for the first one of the check's page
     cause: str = ""  # of an unknown, the reason alone, which other findings may share
+    code: str = ""  # of an unknown, that of its ``Unknown``
+    tells_cause: str = ""  # without a cause: that of others of which ``text`` tells no more
     asks: str = ""  # the command of this program that tells what would fit
     sets: tuple[OpenVariable, ...] = ()  # the variables that the advice asks to set
 
@@ -168,6 +170,7 @@ class Finding(NamedTuple):
         """
         why = Unknown(why) if isinstance(why, str) else why
         more.setdefault("cause", why.cause)
+        more.setdefault("code", why.code)
         more.setdefault("sets", why.sets)
         return self._with_status(Status.UNKNOWN, why.reason, why.advice, (), more)
 

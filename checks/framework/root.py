@@ -8,6 +8,7 @@ adds recorded machines; whoever reads facts cannot tell the difference.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -15,10 +16,16 @@ from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
 
-from checks.framework.unknown import NoFile, Unknown, none_if_absent, or_unknown, require
+from checks.framework.unknown import (
+    NOT_RECORDED,
+    NoFile,
+    Unknown,
+    none_if_absent,
+    or_unknown,
+    require,
+)
 from checks.framework.written_numbers import kernel_count, kernel_number
 
-MOST_ERRNO = 4096  # include/linux/err.h, MAX_ERRNO
 CALLS_FILE = "calls.json"
 NOWHERE = "/dev/null"  # the path of a root that is no folder: below it nothing is
 # How long whoever asks now waits for all answers of one topic; a call that waits takes a share.
@@ -211,16 +218,17 @@ def answer_of(calls: dict[str, Any], key: str) -> Any | Unknown:
             f"not recorded ({key.rstrip()})",
             cause="not recorded",
             advice="check on the host itself, or capture it with this launch",
+            code=NOT_RECORDED,
         )
     answer = calls[key]
     if isinstance(answer, dict) and "unknown" in answer and answer.keys() <= _OF_UNKNOWN:
         absent = answer.get("absent") is True
-        cause, advice = (str(answer.get(name, "")) for name in ("cause", "advice"))
-        return Unknown(str(answer["unknown"]), absent, cause=cause, advice=advice)
+        cause, advice, code = (str(answer.get(name, "")) for name in ("cause", "advice", "code"))
+        return Unknown(str(answer["unknown"]), absent, cause=cause, advice=advice, code=code)
     return answer
 
 
-_OF_UNKNOWN = {"unknown", "absent", "cause", "advice"}
+_OF_UNKNOWN = {"unknown", "absent", "cause", "advice", "code"}
 
 
 def live_call(name: str, *arguments: str | int) -> Any | Unknown:
@@ -285,4 +293,17 @@ def unreadable(name: str, error: Exception) -> Unknown:
     """Return why ``name`` could not be read."""
     absent = isinstance(error, FileNotFoundError | NotADirectoryError)
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return Unknown(f"{name}: {reason}", absent)
+    return Unknown(f"{name}: {reason}", absent, code=error_name(error))
+
+
+def refused_by_kernel(name: str, number: int) -> Unknown:
+    """Return the reason for which the kernel refuses ``name``, by its errno."""
+    return unreadable(name, OSError(number, os.strerror(number)))
+
+
+def error_name(error: Exception) -> str:
+    """Return the name of the kernel's error (ENOENT), or the number of the resolver's (-2, of
+    netdb.h); "" if it has neither.
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    return errno.errorcode.get(number, str(number)) if number else ""

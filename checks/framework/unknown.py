@@ -32,6 +32,10 @@ class OpenVariable(NamedTuple):
 # How a fact of a container is learned that its host does not show.
 RUN_INSIDE = "run this check inside the container: what it gets is seen there"
 
+# Codes of reasons: a value that its reader refuses, and that nothing fills in later; a fact that
+# nobody asked the recorded host for.
+REFUSED, NOT_RECORDED = "refused", "not recorded"
+
 P = ParamSpec("P")
 T = TypeVar("T")
 N = TypeVar("N")
@@ -44,9 +48,11 @@ class Unknown:
         cause: The reason alone, if ``reason`` begins with the fact's name.
         advice: A sentence on how to learn the fact, or "".
         sets: The variables that the advice asks to set.
+        code: The reason for code to compare, or "": the error's name (EINVAL; see ``error_name``),
+            REFUSED or NOT_RECORDED.
     """
 
-    __slots__ = ("absent", "advice", "cause", "reason", "sets")
+    __slots__ = ("absent", "advice", "cause", "code", "reason", "sets")
 
     def __init__(
         self,
@@ -56,6 +62,7 @@ class Unknown:
         cause: str = "",
         advice: str = "",
         sets: tuple[OpenVariable, ...] = (),
+        code: str = "",
     ) -> None:
         """Keep the arguments; ``cause`` is the same text as ``reason`` by default."""
         self.reason = reason
@@ -63,13 +70,15 @@ class Unknown:
         self.cause = cause or reason
         self.advice = advice
         self.sets = sets
+        self.code = code
 
     def of(self, what: str) -> "Unknown":
         """Return a new Unknown with ``what`` in front of the reason.
 
-        Cause, advice and sets are the same, but ``absent`` is False.
+        All else is the same, but ``absent`` is False.
         """
-        return Unknown(f"{what}{self.reason}", cause=self.cause, advice=self.advice, sets=self.sets)
+        rest = {name: getattr(self, name) for name in ("cause", "advice", "sets", "code")}
+        return Unknown(f"{what}{self.reason}", **rest)
 
     def __repr__(self) -> str:
         return f"Unknown({self.reason!r}, absent={self.absent})"

@@ -4,6 +4,7 @@ import re
 from typing import Any, NamedTuple
 
 from checks.framework.needs import LaunchNeeds
+from checks.framework.patterns import answered, of
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 from checks.pci.facts import PciFunction, read_accelerators
@@ -160,20 +161,16 @@ def _kernel_module(content: str | Unknown) -> tuple[str | Unknown, str | Unknown
     return Unknown(f"{DRIVER_VERSION}: names no kernel module: {first[:60]!r}"), version
 
 
-@or_unknown
 def _nvml(root: Root) -> Nvml | Unknown:
     """Read the recorded or live answer of NVML."""
-    answer = require(root.call("gpus.nvml"))
-    wrong = Unknown("gpus.nvml: not a record of GPUs")
-    if not isinstance(answer, dict):
-        return wrong
-    if "error" in answer:
-        return Nvml("", None, (), str(answer["error"]), _integer(answer.get("code")) or 0)
-    devices = answer.get("devices")
-    if not isinstance(devices, list) or not all(isinstance(device, dict) for device in devices):
-        return wrong
-    driver, cuda = _text(answer.get("driver")) or "", _integer(answer.get("cuda"))
-    return Nvml(driver, cuda, tuple(_nvml_gpu(device) for device in devices))
+
+    def take(answer: dict[str, Any]) -> Nvml:
+        if "error" in answer:
+            return Nvml("", None, (), str(answer["error"]), _integer(answer.get("code")) or 0)
+        driver, cuda = _text(answer.get("driver")) or "", _integer(answer.get("cuda"))
+        return Nvml(driver, cuda, tuple(map(_nvml_gpu, of(list, answer["devices"]))))
+
+    return answered(root.call("gpus.nvml"), take, "gpus.nvml: not a record of GPUs")
 
 
 def _nvml_gpu(device: dict[str, Any]) -> NvmlGpu:
@@ -188,17 +185,15 @@ def _nvml_gpu(device: dict[str, Any]) -> NvmlGpu:
     )
 
 
-@or_unknown
 def _abilities(root: Root) -> tuple[CudaAbility, ...] | Unknown:
     """Read the flags of each GPU that CUDA gave; a flag that it did not give is None."""
-    answer = require(root.call("gpus.cuda_attributes"))
-    if not isinstance(answer, list) or not all(isinstance(entry, dict) for entry in answer):
-        return Unknown("gpus.cuda_attributes: not a list of GPUs")
-    pairs = ((entry.get(name) for name in ("rdma", "dma_buf")) for entry in answer)
-    return tuple(
-        CudaAbility(*(bool(flag) if isinstance(flag, int) else None for flag in pair))
-        for pair in pairs
-    )
+
+    def ability(row: dict[str, Any]) -> CudaAbility:
+        flags = (row.get(name) for name in ("rdma", "dma_buf"))
+        return CudaAbility(*(bool(flag) if isinstance(flag, int) else None for flag in flags))
+
+    wrong, answer = "gpus.cuda_attributes: not a list of GPUs", root.call("gpus.cuda_attributes")
+    return answered(answer, lambda rows: tuple(map(ability, of(list, rows))), wrong)
 
 
 def _integer(value: object) -> int | None:

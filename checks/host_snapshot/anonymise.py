@@ -368,7 +368,8 @@ def _map(change: Callable[[str], str], value: Any) -> Any:
         return change(value)
     if isinstance(value, Unknown):
         cause, advice = change(value.cause), change(value.advice)
-        return Unknown(change(value.reason), value.absent, cause=cause, advice=advice)
+        why = change(value.reason)
+        return Unknown(why, value.absent, cause=cause, advice=advice, code=value.code)
     if isinstance(value, Mapping):
         return {_map(change, key): _map(change, item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -5,13 +5,14 @@ An archive holds ``capture.json`` (folders, links, modes, and why a file could n
 are, for a person to read; a folder with the same content serves too.
 """
 
+import errno
 import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from checks.framework.recording import Answers, no_answers
-from checks.framework.root import CALLS_FILE, NOWHERE, Root, answer_of, call_key
-from checks.framework.unknown import Unknown
+from checks.framework.root import CALLS_FILE, NOWHERE, Root, answer_of, call_key, refused_by_kernel
+from checks.framework.unknown import NOT_RECORDED, Unknown
 from checks.host_snapshot.root_names import CaptureError as CaptureError
 from checks.host_snapshot.root_names import is_description
 
@@ -37,7 +38,7 @@ Answer = TypeVar("Answer")
 def _not_recorded(reason: str) -> Unknown:
     """Return the Unknown of an answer that the capture lacks: nobody asked the host for it."""
     advice = "check on the host itself, or capture it again with this launch"
-    return Unknown(reason, cause="not in this capture", advice=advice)
+    return Unknown(reason, cause="not in this capture", advice=advice, code=NOT_RECORDED)
 
 
 class Capture(Root):
@@ -73,7 +74,7 @@ class Capture(Root):
         if name in known:
             return known[name]
         if self._certainly_absent(name):
-            return Unknown(f"{name}: No such file or directory", absent=True)
+            return refused_by_kernel(name, errno.ENOENT)
         return _not_recorded(f"{name}: not in this capture")
 
     def _certainly_absent(self, name: str) -> bool:
@@ -182,6 +183,7 @@ def _reasons(answers: Mapping[str, Any | Unknown]) -> Json:
             "absent": answer.absent,
             **({"cause": answer.cause} if answer.cause != answer.reason else {}),
             **({"advice": answer.advice} if answer.advice else {}),
+            **({"code": answer.code} if answer.code else {}),
         }
         for name, answer in answers.items()
         if isinstance(answer, Unknown)

@@ -379,7 +379,6 @@ def _add_host(tree: Tree, described: DescribedHost) -> None:
             node=number,
             first_cpu=number * _CPUS_PER_NODE,
             last_cpu=(number + 1) * _CPUS_PER_NODE - 1,
-            distances=" ".join("10" if other == number else "21" for other in range(nodes)),
             total_kib=total // KIB,
             free_kib=free // KIB,
         )

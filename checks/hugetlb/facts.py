@@ -5,6 +5,7 @@ from operator import add
 from typing import NamedTuple
 
 from checks.framework.needs import LaunchNeeds
+from checks.framework.patterns import matched
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown, or_unknown, require
 from checks.hugetlb.boot import (
@@ -111,8 +112,5 @@ def _free_blocks(root: Root) -> Mapping[int, tuple[int, ...]] | Unknown:
     return by_node or Unknown(f"{BUDDYINFO}: no line reads as counts of free blocks")
 
 
-@or_unknown
 def _word_in_brackets(root: Root, name: str) -> str | Unknown:
-    _, opening, rest = require(root.text(name)).partition("[")
-    word, closing, _ = rest.partition("]")
-    return word if opening and closing else Unknown(f"{name}: no choice in brackets")
+    return matched(root.text(name), r"\[([^]]*)\]", str, f"{name}: no choice in brackets")

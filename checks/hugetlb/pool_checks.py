@@ -497,7 +497,7 @@ def _judge_boot(page: int, wanted: PageNeed, hugetlb: HugetlbFacts, contained: b
     need = counted(pages, "pages")
     finding = passed(f"{format_page_size(page)} pages", "none set at boot", need)
     if hugetlb.boot_unread is not None and not contained:
-        return unknown_finding(finding.subject, hugetlb.boot_unread.reason, need=need)
+        return unknown_finding(finding.subject, hugetlb.boot_unread, need=need)
     writers = hugetlb.boot_writers(page)
     later = pages_after_boot(writers, page, default)
     at_boot = 0 if later is None else later[0]

@@ -5,15 +5,14 @@ asks for nothing where CAP_IPC_LOCK is in effect in the initial user namespace.
 """
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from checks.framework.cgroup_mounts import cgroup_limit, own_mount
 from checks.framework.needs import CAPABILITIES, LaunchNeeds
+from checks.framework.patterns import answered, count_of, matched, of
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown, or_unknown, require
-from checks.framework.written_numbers import kernel_count
 from checks.limits.runtimes import (
     Daemon,
     Limit,
@@ -58,23 +57,10 @@ class ThreadFacts(NamedTuple):
 @or_unknown
 def _system_threads(root: Root) -> tuple[Ceiling, ...] | Unknown:
     """Read the kernel's ceilings of threads, and how many threads run."""
-    load = require(root.text(LOAD))
     # The fourth field: running and all threads, of the whole system in a container too.
-    fields = load.split()
-    used = kernel_count(fields[3].partition("/")[2]) if len(fields) > 3 else None
-    if used is None:
-        return Unknown(f"{LOAD}: has no count of threads: {load.strip()[:40]!r}")
+    fourth, wrong = r"\A(?:\S+\s+){3}[^\s/]*/([0-9]{1,18})(?:\s|\Z)", "has no count of threads:"
+    used = require(matched(root.text(LOAD), fourth, int, f"{LOAD}: {wrong}"))
     return tuple(Ceiling(name, require(root.count(name)), used) for name in (THREADS_MAX, PID_MAX))
-
-
-def field(answer: object, name: str) -> Any:
-    """Return the field ``name`` of a call's answer, else None.
-
-    Raises:
-        UnknownFactError: If a fact that it needs is not known.
-    """
-    answer = require(answer)
-    return answer.get(name) if isinstance(answer, dict) else None
 
 
 @or_unknown
@@ -94,14 +80,6 @@ def _pids_cgroups(root: Root) -> tuple[Ceiling, ...] | Unknown:
         if limit is not None:
             ceilings.append(Ceiling(name, limit, require(root.count(f"{folder}/pids.current"))))
     return tuple(ceilings)
-
-
-@or_unknown
-def _user_threads(processes: object) -> int | Unknown:
-    count = field(processes, "user_threads")
-    if isinstance(count, int) and not isinstance(count, bool) and count >= 0:
-        return count
-    return Unknown("limits.processes: counts no threads of this user")
 
 
 @or_unknown
@@ -240,23 +218,34 @@ class LimitFacts(NamedTuple):
 
 def read_limits(root: Root, needs: LaunchNeeds | None) -> LimitFacts:
     """Read everything about limits below ``root``; ``needs`` changes nothing here."""
-    status = status_rows(root.text(STATUS))
-    limits = root.text(LIMITS)
+    status, limits = root.text(STATUS), root.text(LIMITS)
     identity, processes = root.call("limits.identity"), root.call("limits.processes")
     return LimitFacts(
         memlock=limit_of_file(limits, "Max locked memory", LIMITS),
         nofile=limit_of_file(limits, "Max open files", LIMITS),
         nproc=limit_of_file(limits, "Max processes", LIMITS),
-        euid=_euid(status),
+        # The second of four: the effective one.
+        euid=matched(status, r"^Uid:\s*\S+[ \t]+([0-9]+)", int, f"{STATUS}: has no Uid"),
         effective_capabilities=_mask(status, "CapEff"),
         bounding_capabilities=_mask(status, "CapBnd"),
         initial_user_namespace=_initial_namespace(root, identity),
         sudo_uid=_sudo_uid(identity),
         runtimes=read_runtime_limits(root, _daemons(processes)),
         threads=ThreadFacts(
-            _system_threads(root), _pids_cgroups(root), _user_threads(processes), _cpus(root)
+            _system_threads(root),
+            _pids_cgroups(root),
+            answered(
+                processes,
+                lambda answer: count_of(answer["user_threads"]),
+                "limits.processes: counts no threads of this user",
+            ),
+            _cpus(root),
         ),
-        root_names=_root_names(identity),
+        root_names=answered(
+            identity,
+            lambda answer: tuple(map(str, of(list, answer["root_names"]))),
+            "limits.identity: says of no user whether it is root",
+        ),
         sizes={row: limit_of_file(limits, row, LIMITS) for row in SIZE_ROWS},
         mappable_bytes=_mappable(root),
     )
@@ -276,21 +265,10 @@ def status_rows(content: str | Unknown) -> dict[str, str] | Unknown:
     return {name: value.strip() for name, colon, value in rows if colon}
 
 
-@or_unknown
-def _euid(status: dict[str, str] | Unknown) -> int | Unknown:
-    """Return the effective user id, the second of the four in a status file."""
-    ids = require(status).get("Uid", "").split()
-    if len(ids) < 2 or not ids[1].isdecimal():
-        return Unknown(f"{STATUS}: has no Uid")
-    return int(ids[1])
-
-
-@or_unknown
-def _mask(status: dict[str, str] | Unknown, name: str) -> int | Unknown:
-    bits = require(status).get(name, "")
+def _mask(status: str | Unknown, name: str) -> int | Unknown:
     # The kernel writes 64 bits; a longer number than that could not even be printed.
-    good = re.fullmatch("[0-9a-fA-F]{1,16}", bits)
-    return int(bits, 16) if good else Unknown(f"{STATUS}: has no {name}")
+    row = rf"^{name}:[ \t]*([0-9a-fA-F]{{1,16}})[ \t]*$"
+    return matched(status, row, lambda bits: int(bits, 16), f"{STATUS}: has no {name}")
 
 
 @or_unknown
@@ -309,24 +287,16 @@ def _initial_namespace(root: Root, identity: object) -> bool | Unknown:
 
 @or_unknown
 def _sudo_uid(identity: object) -> int | Unknown | None:
-    uid = field(identity, "sudo_uid")
+    answer = require(identity)
+    uid = answer.get("sudo_uid") if isinstance(answer, dict) else None
     return uid if isinstance(uid, int) else None
-
-
-@or_unknown
-def _root_names(identity: object) -> tuple[str, ...] | Unknown:
-    names = field(identity, "root_names")
-    if not isinstance(names, list):
-        return Unknown("limits.identity: says of no user whether it is root")
-    return tuple(map(str, names))
 
 
 @or_unknown
 def _daemons(processes: object) -> dict[str, Daemon] | Unknown:
     """Return the running daemons that start containers or jobs, by name; the first of each name."""
-    rows = field(processes, "daemons")
-    if not isinstance(rows, list):
-        return Unknown("limits.processes: not a list of processes")
+    wrong = "limits.processes: not a list of processes"
+    rows = require(answered(processes, lambda answer: of(list, answer["daemons"]), wrong))
     daemons: dict[str, Daemon] = {}
     for row in (row for row in rows if isinstance(row, dict)):
         limits = [limit_of_pair(row.get(key)) for key in _DAEMON_LIMITS]

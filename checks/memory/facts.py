@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from checks.framework.cgroup_mounts import MOUNTS, cgroup_limit, own_mount
 from checks.framework.needs import LaunchNeeds
+from checks.framework.patterns import answered, of
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import kernel_count
@@ -209,14 +210,14 @@ def _read_shm(root: Root) -> tuple[int | Unknown, int | Unknown, str]:
     All three are from ``memory.space``; the first two may be Unknown.
     """
     answer = root.call("memory.space", SHM)
-    if isinstance(answer, Unknown):
-        return answer, answer, ""
+
+    def count(key: str) -> int | Unknown:
+        wrong = f"memory.space {SHM}: has no {key}"
+        return answered(answer, lambda has: of(int, has[key]), wrong)
+
     space = answer if isinstance(answer, dict) else {}
-    keys = ("size_bytes", "available_bytes")
-    wrong = {key: Unknown(f"memory.space {SHM}: has no {key}") for key in keys}
-    size, room = (space[key] if isinstance(space.get(key), int) else wrong[key] for key in keys)
     refuses = (why for key, why in SHM_REFUSALS.items() if space.get(key) is True)
-    return size, room, next(refuses, "")
+    return count("size_bytes"), count("available_bytes"), next(refuses, "")
 
 
 @or_unknown

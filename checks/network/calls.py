@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from checks.framework.root import LIMIT_SECONDS
+from checks.framework.root import LIMIT_SECONDS, error_name
 from checks.rdma.calls import NETLINK_ROUTE, netlink_attributes, netlink_dump
 
 
@@ -25,14 +25,12 @@ def addresses() -> list[dict[str, Any]]:
 
 def bind(port: int) -> dict[str, Any]:
     """Try to bind TCP ``port`` on all IPv4 addresses; return ``free``, ``errno`` if not free."""
-    import errno
-
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("0.0.0.0", port))
         except OSError as error:
-            return {"free": False, "errno": errno.errorcode.get(error.errno or 0, "")}
+            return {"free": False, "errno": error_name(error)}
     return {"free": True}
 
 

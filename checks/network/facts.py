@@ -15,6 +15,7 @@ from contextvars import copy_context
 from typing import Any, NamedTuple
 
 from checks.framework.needs import LaunchNeeds, Service
+from checks.framework.patterns import answered, matched, of
 from checks.framework.root import LIMIT_SECONDS, Root
 from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 
@@ -68,41 +69,32 @@ def read_network(root: Root, needs: LaunchNeeds | None) -> NetworkFacts:
     )
 
 
-@or_unknown
 def _time_wait(root: Root) -> int | Unknown:
     """Count connections in TIME_WAIT: ``TCP: inuse 5 orphan 0 tw 3 alloc 7 mem 1``."""
-    for line in require(root.text(SOCKETS)).splitlines():
-        fields = line.split()
-        if fields[:1] == ["TCP:"] and "tw" in fields[:-1]:
-            count = fields[fields.index("tw") + 1]
-            if count.isdecimal() and len(count) < 12:
-                return int(count)
-    return Unknown(f"{SOCKETS}: has no count of TCP sockets in TIME_WAIT")
+    wrong = f"{SOCKETS}: has no count of TCP sockets in TIME_WAIT"
+    return matched(root.text(SOCKETS), r"^TCP: (?:.* )?tw ([0-9]{1,11})(?: |$)", int, wrong)
 
 
-@or_unknown
 def _addresses(root: Root) -> tuple[InterfaceAddress, ...] | Unknown:
     """Read the addresses of this host's interfaces."""
-    answer = require(root.call("network.addresses"))
-    try:
-        return tuple(
-            InterfaceAddress(str(entry["interface"]), str(entry["address"]), entry["up"] is True)
-            for entry in answer
-        )
-    except (TypeError, KeyError, AttributeError):
-        return Unknown("network.addresses: not a list of addresses")
+    return answered(
+        root.call("network.addresses"),
+        lambda rows: tuple(
+            InterfaceAddress(str(row["interface"]), str(row["address"]), row["up"] is True)
+            for row in rows
+        ),
+        "network.addresses: not a list of addresses",
+    )
 
 
 @or_unknown
 def _range(root: Root) -> tuple[int, int] | Unknown:
     """Read the range of ephemeral ports as ``(first, last)``."""
-    content = require(root.text(PORT_RANGE))
-    ports = content.split()
-    if len(ports) != 2 or not all(word.isdecimal() and len(word) < 6 for word in ports):
-        return Unknown(f"{PORT_RANGE}: not two ports: {content.strip()[:40]!r}")
-    first, last = int(ports[0]), int(ports[1])
+    two = r"\A\s*([0-9]{1,5})\s+([0-9]{1,5})\s*\Z"
+    content, wrong = root.text(PORT_RANGE), f"{PORT_RANGE}: not two ports:"
+    first, last = require(matched(content, two, lambda *ports: map(int, ports), wrong))
     if not 1 <= first <= last <= LARGEST_PORT:
-        return Unknown(f"{PORT_RANGE}: not a range of ports: {content.strip()[:40]!r}")
+        return Unknown(f"{PORT_RANGE}: not a range of ports: '{first} {last}'")
     return first, last
 
 
@@ -119,12 +111,12 @@ def _reserved(root: Root) -> tuple[tuple[int, int], ...] | Unknown:
     return tuple(spans)
 
 
-@or_unknown
 def _port(root: Root, number: int) -> PortState | Unknown:
-    answer = require(root.call("network.bind", number))
-    if not isinstance(answer, dict) or not isinstance(answer.get("free"), bool):
-        return Unknown(f"network.bind {number}: no answer of whether it is free")
-    return PortState(answer["free"], str(answer.get("errno", "")))
+    return answered(
+        root.call("network.bind", number),
+        lambda answer: PortState(of(bool, answer["free"]), str(answer.get("errno", ""))),
+        f"network.bind {number}: no answer of whether it is free",
+    )
 
 
 # A metadata server answers a key that nobody wrote with 404 and these words, in C++ and in Python
@@ -134,13 +126,8 @@ ABSENT_KEY = "?key=mooncake-preflight"
 NOT_FOUND = "metadata not found"
 NOT_HTTP = 0  # as the status of an answer
 
-# gai_strerror(3) of EAI_NONAME and EAI_NODATA, in glibc's and musl's words.
-_NO_ADDRESS = (
-    "Name or service not known",
-    "No address associated with hostname",
-    "Name does not resolve",
-    "Name has no usable address",
-)
+# EAI_NONAME and EAI_NODATA of netdb.h: the name service answered, and there is no address.
+_NO_ADDRESS = ("-2", "-5")
 
 
 # Seconds after which Mooncake's own client gives a master up (measured, 0.3.13.post1).
@@ -245,7 +232,7 @@ def _ask(root: Root, service: Service) -> ServiceAnswer:
 
 def has_no_address(why: Unknown) -> bool:
     """Return whether the resolver said that a name has none; else nobody asked, or answered."""
-    return any(phrase in why.reason for phrase in _NO_ADDRESS)
+    return why.code in _NO_ADDRESS
 
 
 def _is_address(host: str) -> bool:
@@ -332,16 +319,13 @@ class RoutingTables(NamedTuple):
 @or_unknown
 def read_routing(root: Root) -> RoutingTables | Unknown:
     """Read the kernel's rules and routes, live or recorded; Unknown if not all routes were read."""
-    rules, routes = require(root.call("routing.rules")), require(root.call("routing.routes"))
-    try:
-        if not isinstance(rules, list) or not isinstance(routes, list):
-            raise TypeError("not a list")
-        read, rows = tuple(map(_recorded_rule, rules)), tuple(map(_recorded_route, routes))
-    except (TypeError, KeyError, ValueError, AttributeError, IndexError) as error:
-        return Unknown(f"routing: the recorded answer is damaged: {error}")
-    if any(row.table == CUT for row in rows):
+    wrong = "routing: the recorded answer is damaged"
+    answers = require(root.call("routing.rules")), require(root.call("routing.routes"))
+    rules = require(answered(answers[0], lambda rows: tuple(map(_recorded_rule, rows)), wrong))
+    routes = require(answered(answers[1], lambda rows: tuple(map(_recorded_route, rows)), wrong))
+    if any(row.table == CUT for row in routes):
         return Unknown("routing: more routes than are read")
-    return RoutingTables(read, rows)
+    return RoutingTables(rules, routes)
 
 
 def _recorded_rule(row: dict[str, Any]) -> RoutingRule:

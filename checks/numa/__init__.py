@@ -1,1 +1,1 @@
-"""NUMA nodes: CPUs, memory, distances, and which this process may use (a child tries policies)."""
+"""NUMA nodes: CPUs, memory, and which this process may use (a child tries policies)."""

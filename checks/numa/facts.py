@@ -1,10 +1,11 @@
-"""NUMA facts: each node's CPUs, memory and distances, and which this process may use."""
+"""NUMA facts: each node's CPUs and memory, and which this process may use."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from checks.framework.needs import LaunchNeeds
-from checks.framework.root import MOST_ERRNO, Root, in_child
+from checks.framework.patterns import MOST_ERRNO, answered, count_of
+from checks.framework.root import Root, in_child
 from checks.framework.unknown import Unknown, or_unknown, require
 from checks.numa.nodes import (
     NODES,
@@ -69,7 +70,6 @@ class NumaNode(NamedTuple):
     total_bytes: int | Unknown
     free_bytes: int | Unknown
     cache_bytes: int | Unknown  # page cache and slab that the kernel gives back before it kills
-    distances: tuple[int, ...] | Unknown  # to each node in ascending order, 10 to itself (SLIT)
 
     @property
     @or_unknown
@@ -137,7 +137,6 @@ def _node(root: Root, number: int, tables: Mapping[int, Meminfo | Unknown]) -> N
         _sum(table, "MemTotal"),
         _sum(table, "MemFree"),
         _sum(table, "Active(file)", "Inactive(file)", "SReclaimable"),
-        _distances(root, f"{folder}/distance"),
     )
 
 
@@ -150,25 +149,17 @@ def _cpus(root: Root, folder: str) -> tuple[int, ...] | Unknown:
 
 
 @or_unknown
-def _distances(root: Root, name: str) -> tuple[int, ...] | Unknown:
-    content = require(root.text(name))
-    distances = content.split()
-    if not distances or not all(word.isdecimal() and len(word) < 6 for word in distances):
-        return Unknown(f"{name}: not a row of distances: {content.strip()[:40]!r}")
-    return tuple(int(word) for word in distances)
-
-
-@or_unknown
 def _sum(table: Meminfo | Unknown, *keys: str) -> int | Unknown:
     """Add up rows of a NUMA node's meminfo, in bytes."""
     return sum(require(require(table).value(key)) for key in keys)
 
 
-@or_unknown
 def _policy(root: Root) -> MemoryPolicy | Unknown:
     """Read which calls of memory policy this process may make."""
-    answer = require(root.call("numa.memory_policy"))
-    codes = answer if isinstance(answer, dict) else {}
-    policy = MemoryPolicy(*(codes.get(name, -1) for name in MemoryPolicy._fields))
-    wrong = not all(type(code) is int and 0 <= code < MOST_ERRNO for code in policy)
-    return Unknown("numa.memory_policy: not a record of errnos") if wrong else policy
+    return answered(
+        root.call("numa.memory_policy"),
+        lambda codes: MemoryPolicy(
+            *(count_of(codes[name], MOST_ERRNO) for name in MemoryPolicy._fields)
+        ),
+        "numa.memory_policy: not a record of errnos",
+    )

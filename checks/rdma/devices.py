@@ -3,11 +3,11 @@
 Source: rdma_context.cpp and rdma_gid_probe.h of the tags v0.3.8 to v0.3.12.post1 and of 2026-08-22.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from checks.framework.device_nodes import RDMA_DEVICES
+from checks.framework.patterns import matched
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 from checks.framework.written_numbers import leading_integer
@@ -159,8 +159,8 @@ def _read_gids(
             continue
         last_used = number
         netdev = none_if_absent(root.word(f"{folder}/gid_attrs/ndevs/{number}"), "")
-        # The kernel answers with EINVAL, in these words, where no interface is behind it.
-        if isinstance(netdev, Unknown) and netdev.reason.endswith("Invalid argument"):
+        # The kernel answers with EINVAL where no interface is behind it.
+        if isinstance(netdev, Unknown) and netdev.code == "EINVAL":
             netdev = ""
         gid_type = _gid_type(root.word(f"{folder}/gid_attrs/types/{number}"), layer)
         used.append(Gid(number, raw, gid_type, netdev))
@@ -178,22 +178,15 @@ def _gid_type(content: str | Unknown, layer: str | Unknown) -> str | Unknown:
     return ROCE_1 if require(layer) == "Ethernet" else IB
 
 
-@or_unknown
 def numbered_word(root: Root, name: str) -> str | Unknown:
     """Read a file such as ``4: ACTIVE``, as the kernel writes states; return the word."""
-    content = require(root.word(name))
-    number, colon, word = content.partition(":")
-    if not colon or not number.isdecimal() or not word.strip():
-        return Unknown(f"{name}: not a number and a word: {content[:40]!r}")
-    return word.strip()
+    state = r"\A\s*[0-9]+:\s*(\S.*?)\s*\Z"
+    return matched(root.text(name), state, str, f"{name}: not a number and a word:")
 
 
-@or_unknown
 def _hexadecimal(root: Root, name: str) -> int | Unknown:
-    content = require(root.word(name))
-    if not re.fullmatch("(0x)?[0-9a-fA-F]{1,16}", content):
-        return Unknown(f"{name}: not a hexadecimal number: {content[:40]!r}")
-    return int(content, 16)
+    digits, wrong = r"\A\s*((?:0x)?[0-9a-fA-F]{1,16})\s*\Z", "not a hexadecimal number:"
+    return matched(root.text(name), digits, lambda text: int(text, 16), f"{name}: {wrong}")
 
 
 def read_netdevs(root: Root, names: Iterable[str]) -> dict[str, Netdev]:

@@ -7,14 +7,14 @@ and that of the ``python3`` on PATH. Every fact says where it was seen.
 import os
 import re
 from collections.abc import Iterator
-from functools import cache
-from typing import NamedTuple
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 from checks.framework.installed import OTHER_ENGINES, Installed, distribution_of, is_mooncake
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.patterns import answered, of
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown, or_unknown, require
-from checks.limits.facts import field
 from checks.rdma.use import TENT
 
 # Folders of NVIDIA's wheels that hold libcudart.so: CUDA 12's, CUDA 13's.
@@ -189,11 +189,8 @@ def read_software(root: Root, needs: LaunchNeeds | None) -> SoftwareFacts:
 
 def _names(root: Root, call: str, package: str) -> frozenset[str] | Unknown:
     """Return the names that a call finds built into a ``mooncake`` folder."""
-    names = root.call(call, package)
-    if isinstance(names, Unknown):
-        return names
-    wrong = Unknown(f"{call}: not a list")
-    return frozenset(map(str, names)) if isinstance(names, list) else wrong
+    answer = root.call(call, package)
+    return answered(answer, lambda rows: frozenset(map(str, of(list, rows))), f"{call}: not a list")
 
 
 class AskedPart(NamedTuple):
@@ -252,9 +249,8 @@ def _master(
     path = require(programs).get("mooncake_master")
     if path is None:
         return None
-    answer = require(root.call("software.program", path))
-    if not isinstance(answer, dict):
-        return Unknown("software.program: not an object")
+    reply, wrong = root.call("software.program", path), "software.program: not an object"
+    answer = require(answered(reply, partial(of, dict), wrong))
     if "build_id" in answer:
         return Master(path, None, *_releases(answer))
     script = str(answer.get("script", ""))
@@ -288,9 +284,8 @@ def _build_ids() -> dict[str, tuple[str, ...]]:
 
 @or_unknown
 def _programs(search: object) -> dict[str, str | None] | Unknown:
-    rows = field(search, "on_path")
-    if not isinstance(rows, dict):
-        return Unknown("software.search: has no on_path")
+    wrong = "software.search: has no on_path"
+    rows = require(answered(search, lambda answer: of(dict, answer["on_path"]), wrong))
     return {str(name): path if isinstance(path, str) else None for name, path in rows.items()}
 
 
@@ -305,11 +300,10 @@ def _environments(root: Root, search: object) -> tuple[Environment, ...] | Unkno
     Args:
         search: The answer of ``software.search``.
     """
-    folders = field(search, "folders")
-    if not isinstance(folders, list):
-        return Unknown("software.search: has no folders")
+    wrong = "software.search: has no folders"
+    folders = require(answered(search, lambda answer: of(list, answer["folders"]), wrong))
     folders_here = [folder for folder in folders if isinstance(folder, str)]
-    interpreter = field(search, "interpreter")
+    interpreter = require(answered(search, lambda answer: answer.get("interpreter"), wrong))
     first = require(_environment(root, str(interpreter or ""), folders_here))
     programs = _programs(search)
     python = None if isinstance(programs, Unknown) else programs.get("python3")
@@ -397,21 +391,18 @@ def _cuda_libraries(root: Root, folder: str) -> dict[str, str]:
     return folder_of
 
 
-@or_unknown
 def _files(answer: object) -> tuple[CompiledFile, ...] | Unknown:
     """Read the compiled files of Mooncake from the answer of ``software.libraries``."""
-    answer = require(answer)
-    if not isinstance(answer, list):
-        return Unknown("software.libraries: not a list of files")
-    files = []
-    for row in answer:
-        if not isinstance(row, dict) or not isinstance(row.get("missing"), list):
-            return Unknown("software.libraries: not a list of files")
-        pairs = (pair for pair in row["missing"] if isinstance(pair, list) and len(pair) == 2)
+
+    def compiled_file(row: dict[str, Any]) -> CompiledFile:
+        rows = of(list, row["missing"])
+        pairs = (pair for pair in rows if isinstance(pair, list) and len(pair) == 2)
         missing = tuple((str(first), str(second)) for first, second in pairs)
         wheel, (releases, _) = _wheel(row.get("rpath")), _releases(row)
-        files.append(CompiledFile(str(row.get("file")), missing, wheel, releases))
-    return tuple(files)
+        return CompiledFile(str(row.get("file")), missing, wheel, releases)
+
+    wrong = "software.libraries: not a list of files"
+    return answered(answer, lambda rows: tuple(map(compiled_file, of(list, rows))), wrong)
 
 
 def _wheel(rpath: object) -> str:

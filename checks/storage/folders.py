@@ -21,6 +21,7 @@ from checks.framework.finding import (
     unknown_finding,
 )
 from checks.framework.needs import LaunchNeeds, Storage
+from checks.framework.patterns import answered, of
 from checks.framework.root import Root
 from checks.framework.units import format_bytes, format_need
 from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
@@ -153,12 +154,10 @@ def _direct(root: Root, path: str) -> bool | Unknown:
     Returns:
         False if the kernel answers EINVAL, Unknown if it answers another error.
     """
-    answer = require(root.call("storage.direct", path))
-    if not isinstance(answer, dict) or not isinstance(answer.get("direct"), bool):
-        return Unknown(f"storage.direct {path}: no answer")
-    refused_else = not answer["direct"] and answer.get("errno") != "EINVAL"
-    why = Unknown(f"storage.direct {path}: {answer.get('errno')}")
-    return why if refused_else else bool(answer["direct"])
+    answer, wrong = require(root.call("storage.direct", path)), f"storage.direct {path}: no answer"
+    direct = require(answered(answer, lambda has: of(bool, has["direct"]), wrong))
+    refused_else = not direct and answer.get("errno") != "EINVAL"
+    return Unknown(f"storage.direct {path}: {answer.get('errno')}") if refused_else else direct
 
 
 CHECKS = CheckSet()

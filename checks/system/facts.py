@@ -1,13 +1,13 @@
 """The kernel, the distribution and the container that this process runs in."""
 
 import os
-import re
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from checks.framework.cgroup_mounts import MOUNTS
 from checks.framework.needs import LaunchNeeds
-from checks.framework.root import MOST_ERRNO, Root, in_child
+from checks.framework.patterns import MOST_ERRNO, answered, count_of, matched, of
+from checks.framework.root import Root, in_child
 from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
 from checks.numa.nodes import STATUS
 
@@ -160,20 +160,13 @@ def _kernel_release(root: Root) -> str | Unknown:
     return release
 
 
-@or_unknown
 def _kernel(release: str | Unknown) -> tuple[int, int] | Unknown:
-    release = require(release)
-    numbers = re.match(r"([0-9]{1,5})\.([0-9]{1,5})", release)
-    if numbers is None:
-        return Unknown(f"{KERNEL_RELEASE}: not a release: {release[:40]!r}")
-    return int(numbers[1]), int(numbers[2])
+    two, wrong = r"\A([0-9]{1,5})\.([0-9]{1,5})", f"{KERNEL_RELEASE}: not a release:"
+    return matched(release, two, lambda major, minor: (int(major), int(minor)), wrong)
 
 
-@or_unknown
 def _text_of(machine: object, key: str) -> str | Unknown:
-    machine = require(machine)
-    value = machine.get(key) if isinstance(machine, dict) else None
-    return value if isinstance(value, str) else Unknown(f"system.machine: has no {key}")
+    return answered(machine, lambda has: of(str, has[key]), f"system.machine: has no {key}")
 
 
 @or_unknown
@@ -185,20 +178,15 @@ def _glibc(machine: object) -> str | Unknown:
 @or_unknown
 def _page_bytes(machine: object) -> int | Unknown:
     """Read the base page size; Unknown if it is no power of two from 4096 on."""
-    machine = require(machine)
-    value = machine.get("page_bytes") if isinstance(machine, dict) else None
+    wrong = "system.machine: has no page_bytes"
+    value = require(answered(machine, lambda has: of(int, has["page_bytes"]), wrong))
     # A page is a power of two; anything else would spoil every count that is made with it.
-    if type(value) is not int or value < 4096 or value & (value - 1):
-        return Unknown("system.machine: has no page_bytes")
-    return value
+    return Unknown(wrong) if value < 4096 or value & (value - 1) else value
 
 
-@or_unknown
 def _errno(answer: object) -> int | Unknown:
-    code = require(answer)
-    if type(code) is int and 0 <= code < MOST_ERRNO:
-        return code
-    return Unknown(f"not an errno: {str(code)[:40]!r}")
+    wrong = f"not an errno: {str(answer)[:40]!r}"
+    return answered(answer, lambda code: count_of(code, MOST_ERRNO), wrong)
 
 
 def _distribution(root: Root) -> tuple[str | Unknown, str | Unknown]:
@@ -248,11 +236,9 @@ def _container(root: Root, machine: object, mounts: str | Unknown) -> Container:
 @or_unknown
 def _seccomp(root: Root) -> str | Unknown:
     """Return the seccomp mode of this process: off, strict or filter."""
-    for line in require(root.text(STATUS)).splitlines():
-        if line.startswith("Seccomp:"):
-            mode = line.partition(":")[2].strip()
-            return SECCOMP_MODES.get(mode, Unknown(f"{STATUS}: Seccomp {mode[:20]!r}"))
-    return Unknown(f"{STATUS}: has no Seccomp")
+    text = root.text(STATUS)
+    mode = require(matched(text, r"^Seccomp:[ \t]*(.*?)[ \t]*$", str, f"{STATUS}: has no Seccomp"))
+    return SECCOMP_MODES.get(mode, Unknown(f"{STATUS}: Seccomp {mode[:20]!r}"))
 
 
 def _hypervisor(root: Root) -> str | Unknown:

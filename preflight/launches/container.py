@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from checks.framework.needs import GivenGpus
 from checks.framework.regex import regex
-from checks.framework.unknown import Unknown
+from checks.framework.unknown import REFUSED, Unknown
 
 # Bytes that a launch asks for: None if it asks for none, Unknown if a variable in it is not set.
 Size = int | None | Unknown
@@ -213,10 +213,16 @@ def docker_size(text: str | None, what: str) -> Size:
         return None
     match = _DOCKER_SIZE.fullmatch(text)
     if match is None:
-        return Unknown(f"{what} is {text!r}, which Docker does not read as a size: write it as 32g")
+        why = f"{what} is {text!r}, which Docker does not read as a size: write it as 32g"
+        return Unknown(why, code=_code_of(text))
     whole, fraction, unit = (group or "" for group in match.groups())
     power = "kmgtp".find(unit.lower()) + 1 if unit else 0
     return (int(whole + fraction) << 10 * power) // int("1" + "0" * len(fraction))
+
+
+def _code_of(text: str) -> str:
+    """Return REFUSED; "" for a text that a variable or a template fills in later."""
+    return "" if "$" in text or text.endswith("%") else REFUSED
 
 
 def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
@@ -228,7 +234,8 @@ def ulimits(texts: Iterable[str]) -> dict[str, Limits]:
     def limit(name: str, text: str) -> int | Unknown:
         if _LIMIT.fullmatch(text):
             return int(text)
-        return Unknown(f"ulimit {name} is {text!r}, which is not a number: write -1 for no limit")
+        why = f"ulimit {name} is {text!r}, which is not a number: write -1 for no limit"
+        return Unknown(why, code=_code_of(text))
 
     limits_by_name: dict[str, Limits] = {}
     for text in texts:
@@ -261,8 +268,7 @@ def refusals(settings: ContainerSettings) -> Iterator[str]:
             "names once more, as in --gpus '\"device=2,3\"'"
         )
     for value in values:
-        # What stands for a variable that nobody sets is not known, rather than refused.
-        if isinstance(value, Unknown) and "$" not in value.reason and "%'" not in value.reason:
+        if isinstance(value, Unknown) and value.code == REFUSED:
             yield value.reason
 
 

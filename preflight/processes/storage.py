@@ -102,7 +102,8 @@ def storage(process: LaunchProcess, ranks: int, own_folders: bool) -> Iterator[S
                 path = _path(setting)
                 there = _on_host(process, path)
                 if path_kind == "model" and isinstance(there, Unknown) and there is not path:
-                    there = Unknown(there.reason, advice=f"{_GIVE_SHAPE}, or {there.advice}")
+                    advice = f"{_GIVE_SHAPE}, or {there.advice}"
+                    there = Unknown(there.reason, cause=there.cause, advice=advice)
                 yield Storage(path_kind, there, process.name, setting.origin)
     for path, origin in _configurations(process):
         if path not in process.command.files:

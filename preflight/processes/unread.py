@@ -206,7 +206,7 @@ def unread(reading: Reading, processes: Sequence[LaunchProcess]) -> tuple[NotRea
     """
     notices = (NotRead(n.id, n.text, n.origin) for n in reading.notes if n.id in _NOTICES)
     lost = ((p, p.unread) for p in processes if p.unread is not None)
-    files = (NotRead(p.kind.value, w.reason, p.command.origin, w.advice) for p, w in lost)
+    files = (NotRead(p.kind.value, w.reason, p.command.origin, w.advice, w.cause) for p, w in lost)
     begin = (*_programs(reading, processes), *_counts(processes), *notices, *files)
     end = (*_caches(processes), *_touched_uncounted(processes), *_doubts(processes))
     return tuple(dict.fromkeys((*begin, *end)))
@@ -226,7 +226,8 @@ def undecided(processes: Sequence[LaunchProcess], model_stated: bool) -> Iterato
         if process.server is not None:
             model = process.server.arguments.value("model_path")
         if isinstance(model, Unknown) and not model_stated:
-            yield NotRead("model", f"{process.kind.value}: {model.reason}", process.command.origin)
+            why = f"{process.kind.value}: {model.reason}"
+            yield NotRead("model", why, process.command.origin, cause=model.cause)
         for word in process.arguments if process.store is not None else ():
             flag = word.flag.lstrip("-")
             if word.unresolved and flag in ("device_names", "global_segment_size"):
@@ -389,7 +390,8 @@ def _counts(processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:
         loop = any(note.id == "loop-not-counted" for note in process.command.doubts)
         count = count_of(process)
         if isinstance(count, Unknown) and not loop and _known_processes([process]):
-            yield NotRead(process.kind.value, count.reason, process.command.origin)
+            why, origin = count.reason, process.command.origin
+            yield NotRead(process.kind.value, why, origin, cause=count.cause)
 
 
 def _programs(reading: Reading, processes: Sequence[LaunchProcess]) -> Iterator[NotRead]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from checks.framework.finding import Kind, Status
 from checks.framework.fold import fold_alike, fold_one_number
 from checks.framework.units import Quantity
+from checks.framework.unknown import NOT_RECORDED
 from preflight.base.one_line import clean, shortened, with_last_name, with_short_paths
 from preflight.base.shell import merge_lines
 from preflight.base.text import cell_widths, filled, headed, table, wrapped
@@ -48,8 +49,6 @@ _FOLLOWS = {
 }
 # So many of one check, or for one reason, are one line.
 LEAST_TOGETHER = 3
-# What a capture lacks is one line, with what to do about it.
-_NOT_RECORDED = ("not in this capture", "not recorded")
 # So many findings and steps are a page, and all that fail; the rest is counted, and in -v.
 MOST_GROUPS, MOST_STEPS = 5, 4
 # Of a finding and of a step so many lines are shown; a failure is said whole. -v has the rest.
@@ -178,13 +177,12 @@ def group_by_cause(rows: Iterable[Row]) -> list[list[Row]]:
     groups: dict[object, list[Row]] = {}
     rows = list(rows)
     unknown = [row for row in rows if row.finding.status is Status.UNKNOWN and row.ignored is None]
-    causes = dict.fromkeys(row.finding.cause for row in unknown if row.finding.cause)
+    causes = {row.finding.cause for row in unknown} - {""}
     for row in rows:
         finding = row.finding
-        # What says a cause at its end says no more than those that name it.
-        named = [each for each in causes if each == finding.cause or finding.text.endswith(each)]
-        open_ = finding.status is Status.UNKNOWN and row.ignored is None and named
-        key = named[0] if open_ else (finding.check, finding.status, row.ignored)
+        named = finding.cause or finding.tells_cause
+        open_ = finding.status is Status.UNKNOWN and row.ignored is None and named in causes
+        key = named if open_ else (finding.check, finding.status, row.ignored)
         groups.setdefault(key, []).append(row)
     split = ([group] if _together(group) else [[row] for row in group] for group in groups.values())
     parts = [part for group in split for part in group]
@@ -208,9 +206,9 @@ def group_by_cause(rows: Iterable[Row]) -> list[list[Row]]:
 
 def _together(rows: Sequence[Row]) -> bool:
     """Tell whether rows of a group share one line: many, two that say the same of two subjects, or
-    facts that a capture lacks.
+    facts that a capture lacks, with what to do about it.
     """
-    if rows[0].finding.cause in _NOT_RECORDED:
+    if rows[0].finding.code == NOT_RECORDED:
         return True
     return len(rows) >= LEAST_TOGETHER or (len(rows) > 1 and _alike(rows))
 
@@ -288,7 +286,7 @@ def id_and_text(rows: Sequence[Row], most: int = MOST_NAMES) -> tuple[str, str]:
     if rows[0].ignored is not None:
         text = f"was {finding.status.value}; ignored: {clean(rows[0].ignored)}"
     names = list(dict.fromkeys(row.finding.check for row in rows))
-    if finding.cause in _NOT_RECORDED:
+    if finding.code == NOT_RECORDED:
         return fold_alike(names, most), f"{finding.cause}: {clean(finding.advice)}"
     if len(names) > 1:
         texts = [row.finding.text for row in rows]
@@ -348,7 +346,7 @@ def steps(groups: Sequence[Sequence[Row]]) -> list[ToDoStep]:
 
     for rows in groups:
         counting = (row for row in rows if row.ignored is None)
-        wanted = [row for row in counting if row.finding.cause not in _NOT_RECORDED]
+        wanted = [row for row in counting if row.finding.code != NOT_RECORDED]
         mine: dict[str, list[Row]] = {}
         for row in wanted:
             mine.setdefault(advised(row), []).append(row)

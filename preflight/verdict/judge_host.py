@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from checks.framework.check import Check, Judge
-from checks.framework.finding import Finding, Status, passed, unknown_finding
+from checks.framework.finding import Finding, Status, unknown_finding
 from checks.framework.needs import LaunchNeeds
 from checks.framework.units import or_more
 from checks.framework.unknown import Unknown
@@ -69,8 +69,7 @@ def judge_host(
     wanted = {topic for check in asked for topic in check.topics}.union(more_topics)
     topics = [topic for topic in READERS if topic in wanted]
     facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
-    of_launch = [_on_host(finding, facts) for finding in _judge_launch(read)]
-    seen = JudgedHost(host, read, needs, facts, [], of_launch)
+    seen = JudgedHost(host, read, needs, facts, [], _judge_launch(read, facts))
     return seen._replace(of_host=judge_again(seen, checks))
 
 
@@ -138,16 +137,8 @@ def _undecided(upper: Finding, lower: Finding | None, failed: Finding, where: st
     return failed._replace(status=Status.UNKNOWN, need=need, text=text)
 
 
-def _on_host(finding: Finding, facts: Facts) -> Finding:
-    """Return a launch's finding; ``tcp-takes-rdma`` is a pass on a host without RDMA devices."""
-    rdma = facts.topic("rdma")
-    if finding.check != "tcp-takes-rdma" or isinstance(rdma, Unknown) or rdma.nics != ():
-        return finding
-    return passed(finding.subject, "no RDMA device on this host")._replace(check=finding.check)
-
-
-def _judge_launch(launch: Sized | Unknown | None) -> list[Finding]:
-    """Judge the launch itself; [] without a launch.
+def _judge_launch(launch: Sized | Unknown | None, facts: Facts) -> list[Finding]:
+    """Judge the launch itself on a host; [] without a launch.
 
     A launch that was not read, or an error in the checks, gives one unknown finding.
     """
@@ -159,7 +150,7 @@ def _judge_launch(launch: Sized | Unknown | None) -> list[Finding]:
     if isinstance(launch, Unknown):
         return [unknown_finding("launch", launch, check=SIZES.id)]
     try:
-        return launch_findings(launch.sizing)
+        return launch_findings(launch.sizing, facts)
     except Exception as error:
         text = f"defect of this check: {type(error).__name__}: {error}"
         return [Finding(SIZES.id, Status.UNKNOWN, "launch", text=text)]

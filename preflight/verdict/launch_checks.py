@@ -14,6 +14,7 @@ from checks.framework.finding import (
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown
 from checks.hugetlb.targets import FIT
+from checks.run_checks.facts import Facts
 from preflight.engines.sglang.pools import ServerMemory
 from preflight.launch_problems.rules.rules import RuleFinding, Severity
 from preflight.needs.launch_sizing import Admission, LaunchSizing
@@ -55,8 +56,12 @@ _ASSUMPTIONS = (
 ).split()
 
 
-def launch_findings(sizing: LaunchSizing) -> list[Finding]:
-    """Judge the launch itself, without reading more of the host."""
+def launch_findings(sizing: LaunchSizing, facts: Facts | None = None) -> list[Finding]:
+    """Judge the launch itself, without reading more of the host.
+
+    Args:
+        facts: Of the host where it is judged; without them no rule is harmless.
+    """
     return [
         *_sizes(sizing),
         *_not_read(sizing),
@@ -64,16 +69,18 @@ def launch_findings(sizing: LaunchSizing) -> list[Finding]:
         *_reading(sizing),
         *_behind(sizing),
         *_notes(sizing),
-        *(_as_check_finding(finding) for finding in sizing.inputs.findings),
+        *(_as_check_finding(finding, facts) for finding in sizing.inputs.findings),
         *_gate(sizing),
         *key_findings(sizing),
     ]
 
 
-def _as_check_finding(finding: RuleFinding) -> Finding:
+def _as_check_finding(finding: RuleFinding, facts: Facts | None) -> Finding:
     """Turn a rule's finding into a finding of a check."""
     rule = finding.rule
     origin = "launch" if finding.origin is None else str(finding.origin)
+    if facts and finding.harmless and (why := finding.harmless(facts)):
+        return Finding(rule.id, Status.PASS, origin, have=why)
     status, consequence = _STATUS[rule.severity]
     return Finding(
         rule.id,
@@ -114,10 +121,12 @@ def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
     bounds = (sizing.inputs.least, sizing.inputs.most)
     by_sizes = {bound.cause for bound in bounds if isinstance(bound, Unknown)}  # by launch.sizes
     unset = (each for each in not_set(sizing.inputs.processes) if each.cause not in by_sizes)
-    for each in dict.fromkeys((*sizing.unread, *unset)):
+    # What is not set says more than its cause: what it decides.
+    more = (each._replace(cause="") for each in unset)
+    for each in dict.fromkeys((*sizing.unread, *more)):
         subject = f"{each.what} ({each.origin})"
         finding = Finding(NOT_READ.id, Status.UNKNOWN, subject, text=each.why)
-        yield finding._replace(advice=each.advice, sets=each.sets)
+        yield finding._replace(advice=each.advice, sets=each.sets, tells_cause=each.cause)
 
 
 def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:

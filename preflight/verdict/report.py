@@ -31,7 +31,8 @@ ASKED = {FIT: ASK_FIT}
 
 _JUDGED = (Status.FAIL, Status.UNKNOWN, Status.WARN, Status.PASS)
 _ORDER = list(Status)
-_TEXTS = ("have", "need", "text", "advice", "cause")  # of a finding, which may hold secrets
+# Of a finding, what may hold secrets.
+_TEXTS = ("have", "need", "text", "advice", "cause", "tells_cause")
 EXIT_CODES = {
     Status.PASS: exit_codes.PASS,
     Status.WARN: exit_codes.WARN,

@@ -194,7 +194,6 @@ def add_memory(tree: Tree, host: SyntheticHost) -> None:
     buddies = []
     for node in range(host.nodes):
         first = node * host.cpus_per_node
-        distances = " ".join("10" if other == node else "21" for other in range(host.nodes))
         table = {
             "MemTotal": host.node_bytes,
             "MemFree": free,
@@ -205,7 +204,6 @@ def add_memory(tree: Tree, host: SyntheticHost) -> None:
         own = f"{folder}/node{node}"
         tree.files |= {
             f"{own}/cpulist": f"{first}-{first + host.cpus_per_node - 1}",
-            f"{own}/distance": distances,
             f"{own}/meminfo": "".join(
                 f"Node {node} {name}: {size // KIB} kB\n" for name, size in table.items()
             ),

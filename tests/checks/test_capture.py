@@ -277,13 +277,13 @@ EVERY_KIND = Answers(
         "/proc/empty": "",
         "/sys/x y/ä": "a name that no archive should hold",
         "/capture.json": "a file of this very name",
-        "/proc/b": Unknown("/proc/b: Permission denied"),
+        "/proc/b": Unknown("/proc/b: Permission denied", code="EACCES"),
         "/proc/c": Unknown("/proc/c: No such file or directory", absent=True),
     },
     {"/proc": ("a", "b", "empty"), "/sys/gone": Unknown("/sys/gone: no", absent=True)},
     {"/sys/l": "/sys/t", "/sys/n": Unknown("/sys/n: no")},
     {"/dev/x": 0o20666},
-    {"x.y 1": {"a": [1, None, True]}, "x.z": Unknown("x.z: refused"), "x.n": None},
+    {"x.y 1": {"a": [1, None, True]}, "x.z": Unknown("x.z: refused", code="-2"), "x.n": None},
 )
 
 
@@ -304,7 +304,7 @@ def test_every_kind_of_answer_comes_back(tmp_path: Path) -> None:
 
 def _comparable(answers: Any) -> dict[str, Any]:
     return {
-        name: (answer.reason, answer.absent) if isinstance(answer, Unknown) else answer
+        name: (answer.reason, answer.absent, answer.code) if isinstance(answer, Unknown) else answer
         for name, answer in answers.items()
     }
 

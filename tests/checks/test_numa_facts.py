@@ -34,7 +34,7 @@ def test_a_host_with_two_nodes(tmp_path: Path) -> None:
     facts = read(tmp_path, replace(host, policy=(0, errno.EPERM, errno.ENOSYS)))
     assert [node.node for node in facts.nodes] == [0, 1]
     second = facts.nodes[1]
-    assert (second.cpus, second.distances) == (tuple(range(48, 96)), (21, 10))
+    assert second.cpus == tuple(range(48, 96))
     assert second.total_bytes == 1024 * GIB
     assert second.available_bytes == require(second.free_bytes) + require(second.cache_bytes)
     assert facts.memory_nodes == facts.mems_allowed == (0, 1)
@@ -83,7 +83,6 @@ def test_cgroup_version_1(tmp_path: Path) -> None:
         ("/proc/self/status", ""),
         ("/proc/self/status", "Mems_allowed_list:\t0-99999999999999999999\nCpus_allowed_list: x"),
         ("/sys/devices/system/node/node0/cpulist", "0-"),
-        ("/sys/devices/system/node/node0/distance", "ten"),
         ("/sys/devices/system/node/node0/meminfo", "Node 0 MemFree: many kB"),
         ("/proc/sys/kernel/numa_balancing", "on"),
         ("/proc/self/cgroup", "\0:\n::::\n0::/../.."),
@@ -124,9 +123,7 @@ def test_recorded_machines(name: str, nodes: tuple[int, ...], cpus: int) -> None
     facts = read_numa(Root(str(recorded(name))), None)
     assert tuple(node.node for node in facts.nodes) == nodes
     assert sum(len(node.cpus) for node in facts.nodes if isinstance(node.cpus, tuple)) == cpus
-    for row, node in enumerate(facts.nodes):
-        assert isinstance(node.distances, tuple)
-        assert node.distances[row] == 10
+    for node in facts.nodes:
         assert isinstance(node.available_bytes, int)
         assert isinstance(node.total_bytes, int)
         assert 0 < node.available_bytes <= node.total_bytes

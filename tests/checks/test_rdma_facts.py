@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import socket
 from dataclasses import replace
+from errno import EACCES, EINVAL
 
-from checks.framework.root import Root
+import pytest
+
+from checks.framework.root import Root, unreadable
 from checks.framework.unknown import Unknown
 from checks.rdma import calls as calls_rdma
 from checks.rdma.devices import IB, LARGEST_GAP, ROCE_1, ROCE_2, Gid, Port
@@ -106,6 +109,24 @@ def test_an_empty_entry_is_no_gid_and_an_asked_one_is_read_behind_any_gap() -> N
     gids = port_of(only(facts_of(host, needs))).gids
     assert isinstance(gids, tuple)
     assert [gid.number for gid in gids] == [0, far]
+
+
+@pytest.mark.parametrize(("number", "netdev"), [(EINVAL, ""), (EACCES, None)])
+def test_a_gid_without_an_interface_is_told_by_the_kernels_error(
+    number: int, netdev: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """EINVAL says that there is none; any other error is no answer."""
+    root = FakeHost((FakeNic(gids=((ipv4("10.0.0.1"), V2),)),)).root()
+    text = root.text
+
+    def refusing(name: str) -> str | Unknown:
+        refusal = OSError(number, "words of any language")
+        return unreadable(name, refusal) if "/ndevs/" in name else text(name)
+
+    monkeypatch.setattr(root, "text", refusing)
+    gids = port_of(only(read_rdma(root, None))).gids
+    assert isinstance(gids, tuple)
+    assert [None if isinstance(gid.netdev, Unknown) else gid.netdev for gid in gids] == [netdev]
 
 
 def test_a_pci_device_has_driver_address_and_node() -> None:

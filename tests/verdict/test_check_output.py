@@ -14,7 +14,7 @@ from checks.framework.finding import Consequence, Evidence, Finding, Status, unk
 from preflight.base.shell import Line
 from preflight.engines.programs.sglang_arguments import why_unresolved
 from preflight.launches.source import Origin, Word
-from preflight.report.to_text import TAIL_BYTES, report_text
+from preflight.report.to_text import TAIL_BYTES, group_by_cause, report_text
 from preflight.verdict.report import (
     EXIT_CODES,
     FAIL_ON,
@@ -218,6 +218,19 @@ def test_what_follows_from_another_stands_under_it() -> None:
     # Sizes that others go by are a default's where the program refuses the argument.
     refused = Finding("arguments-refused", FAIL, "run.sh:1", text="invalid int value")
     assert ids(short, refused)[0] == "fail     arguments-refused"
+
+
+def test_what_tells_no_more_than_a_cause_stands_with_those_that_have_the_cause() -> None:
+    """By the record, whatever the words are: a text that ends like the cause is no sign of it."""
+    why = unknown_finding("memory", "MODEL is not set")
+    needing = [why._replace(check=f"memory.{name}") for name in ("host", "cgroup", "shm")]
+    telling = Finding("launch.not-read", UNKNOWN, "model", text="server: it", tells_cause=why.cause)
+    alike = Finding("storage.files", UNKNOWN, "x", text=f"x: {why.cause}", cause="of its own")
+    rows = reported([*needing, telling, alike]).of(UNKNOWN)
+    groups = [{row.finding.check for row in group} for group in group_by_cause(rows)]
+    assert groups == [{*(each.check for each in needing), "launch.not-read"}, {"storage.files"}]
+    alone = reported([*needing, telling._replace(tells_cause="another")]).of(UNKNOWN)
+    assert len(group_by_cause(alone)) == 2
 
 
 def test_what_follows_stands_under_the_cause_of_its_own_subject() -> None:

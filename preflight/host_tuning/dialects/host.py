@@ -41,6 +41,7 @@ _USERS = "kubelet.service containerd.service docker.service slurmd.service"
 def sysctl(plan: Plan, names: ArtefactNames) -> Rendering:
     """Return the drop-in of sysctl.d: plain settings, and the default pool as a whole."""
     values, notes = sysctl_values(plan)
+    notes = [*_default_pool(plan)[1], *notes]
     if not values:
         return Rendering("", tuple(notes))
     lines = [header(plan.source, SYSCTL_FILE)]
@@ -53,12 +54,13 @@ def sysctl(plan: Plan, names: ArtefactNames) -> Rendering:
 
 
 def sysctl_values(plan: Plan) -> tuple[dict[str, str], list[str]]:
-    """Return the values of a file of sysctl.d by name, and notes on them."""
-    pages, notes = _default_pool(plan)
-    values: dict[str, str] = {}
-    if pages is not None:
-        values[NR_HUGEPAGES] = str(pages)
-        notes += overruled(plan)
+    """Return the values of a file of sysctl.d by name, and notes on them.
+
+    Notes on pools that such a file cannot set are left out.
+    """
+    pages, _ = _default_pool(plan)
+    values: dict[str, str] = {} if pages is None else {NR_HUGEPAGES: str(pages)}
+    notes = overruled(plan)
     for setting in plan.of(Kind.SYSCTL):
         line = f"{setting.name} = {setting.wanted}"
         if any(map(is_hidden, line)):
@@ -350,7 +352,6 @@ def _tasks(plan: Plan) -> tuple[list[dict[str, Any]], list[str]]:
         row = {"name": name, "value": value, "sysctl_file": SYSCTL_FILE, "sysctl_set": True}
         tasks.append(_task(f"Set {name}", "ansible.posix.sysctl", **row))
     if needs_unit(plan):
-        notes = [note for note in notes if "--format sysfs" not in note]
         tasks += _file(UNIT_FILE, sysfs(plan, ArtefactNames()).text)
         title, module = f"Start {UNIT_NAME} now and at each boot", "ansible.builtin.systemd_service"
         row = {"name": UNIT_NAME, "state": "restarted", "enabled": True, "daemon_reload": True}

@@ -168,7 +168,8 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
         else:
             status, open_fact = Status.UNKNOWN if record.grave else Status.WARN, verdict.holds
             text = f"It is where {condition_text(record.when)}; not known: {open_fact.reason}"
-            findings.append(_finding(verdict, status, text)._replace(cause=open_fact.cause))
+            finding = _finding(verdict, status, text)
+            findings.append(finding._replace(cause=open_fact.cause, code=open_fact.code))
     named = {each.check for each in findings}.union(later, *open_.values())
     if later:
         text = f"{_count(later)} may arise while it runs, which nothing here decides: "

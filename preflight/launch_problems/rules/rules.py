@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from checks.framework.unknown import Unknown, UnknownFactError
 from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
+from checks.run_checks.facts import Facts
 from preflight.engines.sglang.model_geometry import ModelGeometry
 from preflight.engines.sglang.server import SglangServer
 from preflight.launches.source import Origin
@@ -41,6 +42,10 @@ class Rule(NamedTuple):
     after: str = ""  # the words that mend it; "" if words alone do not
 
 
+# Of a host's facts: why a rule that holds does no harm on that host; "" if it may do harm.
+Harmless = Callable[[Facts], str]
+
+
 class RuleFinding(NamedTuple):
     """A place where a rule holds.
 
@@ -53,6 +58,7 @@ class RuleFinding(NamedTuple):
     text: str
     origin: Origin | None = None
     remedy: str = ""
+    harmless: Harmless | None = None
 
 
 class Match(NamedTuple):
@@ -61,6 +67,7 @@ class Match(NamedTuple):
     text: str
     origin: Origin | None = None
     remedy: str = ""
+    harmless: Harmless | None = None
 
 
 class Versions(NamedTuple):

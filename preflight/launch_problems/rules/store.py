@@ -12,6 +12,7 @@ from checks.framework.pages import Default
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown, require
 from checks.releases.sglang import sglang_release
+from checks.run_checks.facts import Facts
 from preflight.engines.programs.memory_records import Protocol, StoreClient
 from preflight.engines.programs.mooncake_flags import is_on, value_of
 from preflight.engines.programs.sglang_arguments import SettingValue
@@ -422,9 +423,16 @@ def tcp_takes_rdma(server: SglangServer) -> Iterator[Match]:
     if "MC_FORCE_TCP" in server.environment or not (_transfers(server) or shared):
         return
     if store and store.value("protocol") == "tcp":
-        yield Match(f"protocol is tcp ({store.settings['protocol'].origin})")
+        text = f"protocol is tcp ({store.settings['protocol'].origin})"
+        yield Match(text, harmless=_has_no_nic)
     elif word is not None and word.text == "tcp":
-        yield Match("protocol is tcp (MOONCAKE_PROTOCOL)", word.origin)
+        yield Match("protocol is tcp (MOONCAKE_PROTOCOL)", word.origin, harmless=_has_no_nic)
+
+
+def _has_no_nic(facts: Facts) -> str:
+    """Say that a host has no RDMA device; "" if it has one, or that is not known."""
+    rdma = facts.topic("rdma")
+    return "" if isinstance(rdma, Unknown) or rdma.nics != () else "no RDMA device on this host"
 
 
 @DEVICES.server("custom-mem-pool-unknown")

@@ -77,7 +77,7 @@ def memory_facts(
             "hugetlb": HugetlbFacts(hugetlb, meminfo, {}, WHY, {}, (), WHY, WHY),
             "numa": NumaFacts(
                 tuple(
-                    NumaNode(number, (number,), node.total, node.available, 0, WHY)
+                    NumaNode(number, (number,), node.total, node.available, 0)
                     for number, node in shown.items()
                 ),
                 tuple(shown),
