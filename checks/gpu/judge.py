@@ -549,9 +549,11 @@ def _judge_reach_amd(
         if peer:
             return finding
         why = "whether this Mooncake has dma-buf for AMD's GPUs"
-        if any(isinstance(pages, Unknown) for pages in paging.values()):
+        unsaid = [pages for pages in paging.values() if isinstance(pages, Unknown)]
+        if unsaid:
             why += ", and the NICs page on demand (ibv_devinfo -v: ODP_SUPPORT),"
-        return finding.undecided(f"{why} is not known")
+        advice = next((pages.advice for pages in unsaid), "")
+        return finding.undecided(Unknown(f"{why} is not known", advice=advice))
     setting = Setting(Kind.ENVIRONMENT, NO_HIP_DMA_BUF, "1")
     text = (
         f"by dma-buf {', '.join(pinning)} pin the whole KV cache and hold a second copy of it in "

@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from checks.framework.root import LIMIT_SECONDS, in_child
+
 # linux/netlink.h
 NETLINK_ROUTE, NETLINK_RDMA = 0, 20
 NLM_F_REQUEST, NLM_F_DUMP = 0x1, 0x300
@@ -25,6 +27,8 @@ RESOURCES = {"qp": (10, 19), "cq": (12, 35), "mr": (13, 40), "pd": (14, 46)}
 RECEIVE_BYTES = 1 << 16
 # A kernel answers at once; this only keeps a lost answer from waiting for ever.
 ANSWER_LIMIT_SECONDS = 2.0
+# Of the time limit, what one device may take: opening one takes milliseconds.
+DEVICE_SHARE = 0.4
 
 
 def device_node(path: str) -> dict[str, Any]:
@@ -119,16 +123,18 @@ def _entries(command: int, device: bytes, table: int) -> Iterator[dict[int, byte
 
 def verbs(name: str) -> dict[str, Any]:
     """Ask libibverbs for one device, as Mooncake does; see ``libibverbs.query`` for the answer.
+    pyverbs holds Python's lock while it asks (rdma-core ``pyverbs/device.pyx``), so it asks in a
+    child: a device that hangs must not hang this process.
 
-    If the library cannot be loaded, ``listed`` is False.
+    Raises:
+        OSError: If the child does.
     """
-    from checks.rdma.libibverbs import SONAME, library, query
+    from checks.rdma.libibverbs import has_pyverbs, query
 
-    try:
-        loaded = library()
-    except OSError as error:
-        return {"listed": False, "error": f"{SONAME} cannot be loaded: {error}"}
-    return query(loaded, name)
+    if not has_pyverbs():
+        return query(name)
+    answer: dict[str, Any] = in_child(lambda: query(name), LIMIT_SECONDS.get() * DEVICE_SHARE)
+    return answer
 
 
 def _driver_id(index: bytes) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from checks.framework.cgroup_mounts import own_mount
 from checks.framework.device_nodes import RDMA_DEVICES
+from checks.framework.patterns import answered, of
 from checks.framework.regex import regex
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
@@ -45,6 +46,13 @@ PROVIDERS = {
     20: "mana",
     21: "ionic",
 }
+
+
+# libibverbs has no function for it: checks/rdma/libibverbs.py.
+GET_PYVERBS = (
+    "install pyverbs for the Python that runs this check (python3-pyverbs of Debian and Ubuntu, "
+    "or this program's extra [verbs])"
+)
 
 
 class DeviceNode(NamedTuple):
@@ -87,7 +95,7 @@ class Verbs(NamedTuple):
     ports: Mapping[int, VerbsPort] | Unknown
     errno: int = 0
     # Memory that it registers need not be pinned.
-    pages_on_demand: bool | Unknown = Unknown("whether it pages on demand was not recorded")
+    pages_on_demand: bool | Unknown = Unknown("pyverbs was not asked", advice=GET_PYVERBS)
 
 
 class Libraries(NamedTuple):
@@ -102,9 +110,8 @@ class Libraries(NamedTuple):
 def read_device_file(root: Root, path: str) -> DeviceNode | Unknown:
     """Read the mode of a device file, and whether it opens; an absent Unknown without the file."""
     answer = require(root.call("rdma.device_node", path))
-    if not isinstance(answer, dict) or not isinstance(answer.get("mode"), int):
-        return Unknown(f"rdma.device_node {path}: the recorded answer is damaged")
-    mode = answer["mode"] & 0xFFFF  # type and permissions
+    wrong = f"rdma.device_node {path}: the recorded answer is damaged"
+    mode = require(answered(answer, lambda has: of(int, has["mode"]), wrong)) & 0xFFFF
     file = DeviceNode(path, stat.S_ISCHR(mode), True, permissions=stat.S_IMODE(mode))
     if answer.get("open") is True:
         return file
@@ -142,29 +149,30 @@ def _uverbs_in(root: Root, folder: str, names: Iterable[str]) -> dict[str, str] 
 
 def read_verbs(root: Root, device: str) -> Verbs:
     """Ask libibverbs about ``device``; limits and ports are Unknown if the device is not opened."""
-    answer = root.call("rdma.verbs", device)
-    if isinstance(answer, Unknown):
-        return Verbs(answer, answer, answer, answer)
-    if not isinstance(answer, dict) or not isinstance(answer.get("listed"), bool):
-        wrong = Unknown(f"rdma.verbs {device}: the recorded answer is damaged")
-        return Verbs(wrong, wrong, wrong, wrong)
+    answer: Any = root.call("rdma.verbs", device)
+    wrong = f"rdma.verbs {device}: the recorded answer is damaged"
+    listed = answered(answer, lambda has: of(bool, has["listed"]), wrong)
+    if isinstance(listed, Unknown):
+        return Verbs(listed, listed, listed, listed)
     if not answer.get("opened"):
         errno = answer.get("errno")
         error = str(answer.get("error", "no reason given"))
         error += "" if errno is None else f" ({errno})"
         closed = Unknown(f"libibverbs cannot open {device}: {error}")
         code = errno if isinstance(errno, int) else 0
-        return Verbs(answer["listed"], error, closed, closed, code, closed)
+        return Verbs(listed, error, closed, closed, code, closed)
     opened = Verbs(True, "", _verbs_limits(answer.get("limits")), _verbs_ports(answer.get("ports")))
-    paging = answer.get("pages_on_demand")
-    return opened._replace(pages_on_demand=paging) if isinstance(paging, bool) else opened
+    if "pages_on_demand" not in answer:
+        return opened
+    paging = answer["pages_on_demand"]
+    unsaid = Unknown("its provider does not say whether it pages on demand")
+    return opened._replace(pages_on_demand=paging if isinstance(paging, bool) else unsaid)
 
 
 def _verbs_limits(answer: Any) -> DeviceLimits | Unknown:
     names = [name.removesuffix("_bytes") for name in DeviceLimits._fields]
-    if not isinstance(answer, dict) or not all(isinstance(answer.get(name), int) for name in names):
-        return Unknown("rdma.verbs: no device limits in the answer")
-    return DeviceLimits(*(answer[name] for name in names))
+    wrong = "rdma.verbs: no device limits in the answer"
+    return answered(answer, lambda has: DeviceLimits(*(of(int, has[n]) for n in names)), wrong)
 
 
 def _verbs_ports(answer: Any) -> dict[int, VerbsPort] | Unknown:
@@ -260,12 +268,11 @@ class RdmaCgroup(NamedTuple):
 @or_unknown
 def read_kernel(root: Root) -> RdmaKernel | Unknown:
     """Read what ``rdma system`` and ``rdma resource`` show; needs no privilege."""
-    answer = require(root.call("rdma.kernel"))
-    if not isinstance(answer, dict) or not isinstance(answer.get("devices"), dict):
-        return Unknown("rdma.kernel: the recorded answer is damaged")
+    answer, wrong = require(root.call("rdma.kernel")), "rdma.kernel: the recorded answer is damaged"
+    devices = require(answered(answer, lambda has: of(dict, has["devices"]), wrong))
     mode, copies = answer.get("netns_mode"), answer.get("copy_on_fork")
     resources, drivers = {}, {}
-    for name, device in answer["devices"].items():
+    for name, device in devices.items():
         if not isinstance(device, dict):
             continue
         counts = device.get("resources")

@@ -123,8 +123,7 @@ import importlib, json, os, pkgutil, selectors, sys, time
 import checks, mooncake_preflight, preflight
 for package in (checks, preflight):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        # One ends this, one needs pyverbs.
-        if not module.name.endswith(("__main__", ".pyverbs_objects")):
+        if not module.name.endswith("__main__"):  # which ends this
             importlib.import_module(module.name)
 
 def start(words):

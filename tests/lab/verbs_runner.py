@@ -8,11 +8,10 @@ import json
 import mmap
 import resource
 import sys
-from importlib import import_module
 
-from checks.rdma import libibverbs
+from checks.rdma import calls
+from checks.rdma.libibverbs import VerbsError, open_device
 from preflight.benchmark.probes.measure import OpenDevice
-from preflight.benchmark.verbs.objects import VerbsError, open_device
 
 DEVICE = "rxe0"
 MIB = 1 << 20
@@ -41,16 +40,9 @@ def tried(library: str) -> dict[str, object]:
     except VerbsError as error:
         found["refused"] = [error.call, error.errno]
     device.close()
-    found["pages"] = pages_on_demand(library)
+    found["check"] = calls.verbs(DEVICE)
+    found["absent one"] = calls.verbs("no0")
     return found
-
-
-def pages_on_demand(library: str) -> object:
-    """Ask pyverbs, which is compiled against verbs.h; for the other binding ask our own reader."""
-    if library != "PyverbsDevice":
-        return libibverbs.query(libibverbs.library(), DEVICE)["pages_on_demand"]
-    context = import_module("pyverbs.device").Context(name=DEVICE)
-    return bool(context.query_device_ex().odp_caps.general_caps & 1)
 
 
 def main() -> None:

@@ -26,6 +26,7 @@ from checks.framework.units import MIB, format_bytes, format_page_size, round_up
 from checks.framework.unknown import Unknown
 from checks.numa.nodes import read_meminfo, read_process_sizes
 from checks.rdma.device_table import BASE_PAGE_BYTES
+from checks.rdma.libibverbs import open_device
 from checks.rdma.verbs import read_cgroups
 from preflight.benchmark.probes.limits import (
     SPEND,
@@ -37,7 +38,6 @@ from preflight.benchmark.probes.limits import (
 )
 from preflight.benchmark.rehearsal.child import prepare_process
 from preflight.benchmark.rehearsal.run import MemoryWatch
-from preflight.benchmark.verbs.objects import RegisteredRegion, open_device
 
 # linux/memfd.h: MFD_HUGETLB, and where the page size's power of two stands.
 _MFD_CLOEXEC, _MFD_HUGETLB, _SIZE_SHIFT = 1, 4, 26
@@ -478,13 +478,10 @@ class OpenDevice:
         Raises VerbsError; OSError if libibverbs cannot be loaded.
         """
         self.name = name
-        self._regions: list[RegisteredRegion] = []
+        self._regions: list[Callable[[], None]] = []  # each takes itself back
         self._device = open_device(name)
-
-    @property
-    def largest_bytes(self) -> int:
-        """The longest region that the device takes, by its max_mr_size."""
-        return self._device.largest_bytes
+        self._device.allocate()
+        self.largest_bytes = int(self._device.query_device().max_mr_size)
 
     @property
     def regions(self) -> int:
@@ -499,7 +496,7 @@ class OpenDevice:
 
     def take_back(self) -> None:
         """Deregister the region that was registered last."""
-        self._regions[-1].close()
+        self._regions[-1]()
         self._regions.pop()
 
     def close(self) -> None:
