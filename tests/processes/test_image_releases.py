@@ -9,6 +9,7 @@ import pytest
 
 from checks.framework.root import Root
 from preflight.cli.main import run
+from preflight.launch_problems.rules.launch_rules import problems_of
 from preflight.launches.shell_script import read_script
 from preflight.needs.chosen_releases import with_image
 from preflight.processes.image_releases import image_releases
@@ -88,8 +89,8 @@ LMCACHE = (
 def test_what_pip_installs_decides_the_release(
     tmp_path: Path, script: str, said: list[str]
 ) -> None:
-    found = sized(tmp_path, script).inputs.findings
-    texts = [one.text for one in found if one.rule.id == "consumer-release"]
+    found = problems_of(sized(tmp_path, script).inputs)
+    texts = [one.text for one in found if one.id == "consumer-release"]
     assert [text.partition(": ")[2] for text in texts] == said
 
 

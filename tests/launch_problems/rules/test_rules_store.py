@@ -131,12 +131,12 @@ def test_a_refused_configuration_says_the_edit_where_one_mends_it(
 ) -> None:
     every = findings(understood(launch, files={"store.json": "{}"}, sglang_version=release))
     ids = ("store-config-refused", "segment-size-refused")
-    assert [found.remedy for found in every if found.rule.id in ids] == [remedy]
+    assert [found.remedy for found in every if found.id in ids] == [remedy]
 
 
 def _rules_of(script: str) -> set[str]:
     commands = read_script(script, "launch.sh", {}, beside=lambda name: None).commands
-    return {finding.rule.id for finding in findings(understood(*commands))}
+    return {finding.id for finding in findings(understood(*commands))}
 
 
 @pytest.mark.parametrize("line", ["source /opt/site.env", "export $(site-settings)"])
@@ -192,6 +192,6 @@ HTTP = "http://10.0.0.1:8080/metadata"
 )
 def test_two_engines_hear_what_differs(line: Line, texts: list[str], remedies: list[str]) -> None:
     """All three conditions were named, whichever of them was not met."""
-    found = [one for one in findings(understood(line)) if one.rule.id == "two-transfer-engines"]
+    found = [one for one in findings(understood(line)) if one.id == "two-transfer-engines"]
     assert [one.text for one in found] == texts
     assert all(said in one.remedy for one, said in zip(found, remedies, strict=True))
