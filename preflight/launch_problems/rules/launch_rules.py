@@ -24,6 +24,7 @@ from preflight.needs.chosen_releases import doubts
 from preflight.needs.launch_sizing import LaunchInputs, LaunchSizing
 from preflight.processes.processes import LaunchProcess
 
+# What is equally bad is told in this order.
 DECLARED: tuple[Problem, ...] = tuple(
     problem
     for each in (

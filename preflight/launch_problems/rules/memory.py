@@ -19,7 +19,7 @@ from preflight.launch_problems.rules.rules import Versions
 from preflight.processes.processes import LaunchProcess
 
 RULES = Problems("memory.md")
-REFUSED = Problems("memory.md")
+REFUSED = Problems("memory.md")  # told before all others
 _REFUSES = "RuntimeError: Failed to register buffer to Mooncake Store, error code: "
 _RELAXED = "MC_IB_PCI_RELAXED_ORDERING"
 _CHUNK_VARIABLE, _CHUNK_GIB = "SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB", 256

@@ -28,7 +28,7 @@ from preflight.launches.source import Origin
 from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind
 
 RULES = Problems("programs.md")
-REFUSED = Problems("programs.md")
+REFUSED = Problems("programs.md")  # by a release that is known: told before all others
 # store-service-refused reports the switches of mooncake_client.
 _SEEN_ELSEWHERE = frozenset(("enable_offload", "protocol", "start_offload_rpc_server"))
 # In most of the releases in use: that one of these is newer than the oldest is no news.

@@ -28,7 +28,7 @@ from preflight.processes.mooncake_users import place, settings_of, store_clients
 from preflight.processes.processes import LaunchProcess, ProcessKind
 
 RULES = Problems("tier_use.md")
-RELEASED = Problems("tier_use.md")
+RELEASED = Problems("tier_use.md")  # by what the release does
 OFFLOAD = Problems("offload.md")
 _SWITCHES = {
     ProcessKind.SGLANG: "MOONCAKE_ENABLE_SSD_OFFLOAD",

@@ -56,7 +56,7 @@ def test_every_rule_has_an_example() -> None:
     shown |= {example.id for example in test_rules_memory.EXAMPLES}
     shown |= set().union(*test_rules_tier_use.SILENT.values()) | test_rules_tier_use.BY_RELEASE
     shown |= {trap.id for trap in TRAPS}
-    # Its page has the words before and after: test_rule_pages.py.
+    # Its page has the words before and after.
     shown |= {rule.id for rule in RULES.values() if rule.page.before}
     # Found when the pools are computed: tests/engines/sglang/test_source_pools.py shows it. Of a
     # Compose file: tests/launch_problems/rules/test_rules_transfer.py.
