@@ -102,9 +102,9 @@ def rules() -> str:
     from preflight.launch_problems.rules.launch_rules import RULES
 
     lines = (
-        f"| `{rule.id}` | {rule.severity.name.lower()} | {cell(rule.finds)} | "
-        f"{code(rule.before)} | {code(rule.after)} |"
-        for rule in RULES.values()
+        f"| `{id_}` | {page.severity and page.severity.value} | {cell(page.asks)} | "
+        f"{code(page.before)} | {code(page.after)} |"
+        for id_, page in ((rule.id, rule.page) for rule in RULES.values())
     )
     head = "| id | | finds | before | after |\n| --- | --- | --- | --- | --- |\n"
     wide = "---\nhide: [navigation, toc]\n---\n\n"

@@ -7,7 +7,6 @@ through peer memory or dma-buf.
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 
-from checks.framework.check import CheckSet, any_launch, the_launch
 from checks.framework.finding import (
     Evidence,
     Finding,
@@ -30,6 +29,7 @@ from checks.framework.needs import (
     ProcessNeeds,
     running_with_last,
 )
+from checks.framework.problem import Problems
 from checks.framework.units import GIB, Quantity, format_bytes
 from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import leading_integer
@@ -49,7 +49,7 @@ from checks.rdma.facts import RdmaFacts
 from checks.rdma.registration import through_peermem
 from checks.system.facts import SystemFacts
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 
 # nvmlReturn_t codes after which no CUDA program starts either (nvml.h).
 DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH = 9, 15, 18
@@ -64,7 +64,7 @@ NVML_ERRORS = {
 }
 
 
-@CHECKS.check("gpu.driver")
+@CHECKS("gpu.driver")
 def driver(gpus: GpuFacts) -> Iterable[Finding]:
     """Judge whether NVIDIA's driver answers."""
     finding = passed("NVIDIA driver", need="an answer of NVML")
@@ -97,7 +97,7 @@ ROUNDING = 1e-6
 _MOST_NAMES = 4  # of processes in one sentence
 
 
-@CHECKS.check("gpu.count", the_launch)
+@CHECKS("gpu.count")
 def count(needs: LaunchNeeds, gpus: GpuFacts) -> Iterable[Finding]:
     """Judge whether the host has all GPUs of the launch, and programs on one GPU fit together."""
     processes = gpu_processes(needs)
@@ -392,7 +392,7 @@ def _gpus_in_use(gpus: GpuFacts, needs: LaunchNeeds | None) -> Mapping[str, Nvml
     return used
 
 
-@CHECKS.check("gpu.mig", any_launch)
+@CHECKS("gpu.mig")
 def mig(needs: LaunchNeeds | None, gpus: GpuFacts) -> Iterable[Finding]:
     """Judge whether MIG is off on each GPU in use."""
     evidence = (Evidence("nvmlDeviceGetMigMode", str(MIG_ON)),)
@@ -408,7 +408,7 @@ def mig(needs: LaunchNeeds | None, gpus: GpuFacts) -> Iterable[Finding]:
     )
 
 
-@CHECKS.check("gpu.memory-busy", any_launch)
+@CHECKS("gpu.memory-busy")
 def memory_busy(needs: LaunchNeeds | None, gpus: GpuFacts) -> Iterable[Finding]:
     return fold(_busy(f"GPU {address}", gpu) for address, gpu in _gpus_in_use(gpus, needs).items())
 
@@ -436,7 +436,7 @@ def _busy(subject: str, gpu: NvmlGpu) -> Finding:
 MULTI_NODE_NVLINK = ("GB200", "GB300")
 
 
-@CHECKS.check("gpu.imex", the_launch)
+@CHECKS("gpu.imex")
 def imex(needs: LaunchNeeds, gpus: GpuFacts, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether a launch over NVLink between hosts has an IMEX channel."""
     forced = any("MC_FORCE_MNNVL" in process.environment for process in needs.processes)
@@ -466,7 +466,7 @@ DMA_BUF_KERNEL = (5, 12)
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
-@CHECKS.check("gpu.peer-memory", the_launch)
+@CHECKS("gpu.peer-memory")
 def peer_memory(
     needs: LaunchNeeds, gpus: GpuFacts, system: SystemFacts, rdma: RdmaFacts
 ) -> Iterable[Finding]:

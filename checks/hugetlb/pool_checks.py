@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from checks.framework.cgroup_mounts import no_limit
-from checks.framework.check import CheckSet, the_launch
 from checks.framework.finding import (
     Consequence,
     Evidence,
@@ -21,6 +20,7 @@ from checks.framework.finding import (
 )
 from checks.framework.needs import LaunchNeeds, sizes_to_lower
 from checks.framework.pages import Pages, Spot
+from checks.framework.problem import Problems, the_launch
 from checks.framework.units import (
     GIB,
     KIB,
@@ -138,7 +138,7 @@ def page_terms(needs: LaunchNeeds | None, spot: Spot) -> str:
     return f"{text}, and {more} free {HEADROOM}" if more else text
 
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 
 
 def _unmet_targets(facts: HugetlbFacts, wanted: PageNeed, spot: Spot) -> dict[Spot, Target]:
@@ -275,14 +275,14 @@ def _bar_evidence(facts: HugetlbFacts, hugepages: Pool | Unknown, spot: Spot) ->
     return dict.fromkeys(barred[at] for at in nodes)
 
 
-@CHECKS.check("hugetlb.shortage", wanted_pages)
+@CHECKS("hugetlb.shortage", wanted=wanted_pages)
 def shortage(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Judge whether each page size has the pages of the launch, over all nodes."""
     for spot in wanted.spots(bound=False):
         yield _judge_spot(spot, hugetlb, wanted)
 
 
-@CHECKS.check("hugetlb.node-shortage", wanted_pages)
+@CHECKS("hugetlb.node-shortage", wanted=wanted_pages)
 def node_shortage(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Judge whether each NUMA node, or set of nodes, has the pages that are bound to it."""
     spots = wanted.spots(bound=True)
@@ -292,7 +292,7 @@ def node_shortage(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
         yield skip("nothing is bound to a NUMA node")
 
 
-@CHECKS.check("hugetlb.page-size", wanted_pages)
+@CHECKS("hugetlb.page-size", wanted=wanted_pages)
 def page_size(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Judge whether the kernel has each page size of the launch."""
     host = hugetlb.hugetlb
@@ -315,7 +315,7 @@ def page_size(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
             yield unknown_finding(name, hugepages)
 
 
-@CHECKS.check("hugetlb.cgroup-limit", wanted_pages)
+@CHECKS("hugetlb.cgroup-limit", wanted=wanted_pages)
 def cgroup_limit(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Judge each page size by this process's cgroup and what the launch's containers ask for."""
     for spot in wanted.spots(bound=False):
@@ -394,7 +394,7 @@ def _container_limits(needs: LaunchNeeds) -> Iterator[Finding]:
 _BASE_PAGE_BYTES = 4 * KIB
 
 
-@CHECKS.check(RESERVATION, wanted_pages)
+@CHECKS(RESERVATION, wanted=wanted_pages)
 def reservation(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
     """Judge each pool, or NUMA node, that must grow: whether memory for it is free."""
     short = reserve_targets(hugetlb.hugetlb, wanted.everything)
@@ -471,7 +471,7 @@ def _whole_blocks(facts: HugetlbFacts, spot: Spot) -> int | Unknown:
     )
 
 
-@CHECKS.check("hugetlb.after-reboot", wanted_pages)
+@CHECKS("hugetlb.after-reboot", wanted=wanted_pages)
 def after_reboot(wanted: PageNeed, hugetlb: HugetlbFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge whether the pools are set at boot as large as the launch needs."""
     contained = unread(system) is None and system.container.inside

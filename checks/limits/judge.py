@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from checks.framework.check import CheckSet, the_launch
 from checks.framework.finding import (
     Consequence,
     Evidence,
@@ -29,6 +28,7 @@ from checks.framework.needs import (
     is_root,
 )
 from checks.framework.pages import MemoryKind
+from checks.framework.problem import Problems
 from checks.framework.units import GIB, KIB, Quantity, counted, format_bytes
 from checks.framework.unknown import RUN_INSIDE, Unknown
 from checks.limits.facts import (
@@ -47,7 +47,7 @@ from checks.limits.runtimes import UNBOUNDED, Limit, daemon_of
 from checks.numa.nodes import STATUS
 from checks.system.facts import SystemFacts
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 
 # SGLang utils/common.py set_ulimit(target_soft_limit=65535), the same from 0.5.2 to 0.5.23.
 SGLANG_FILES = 65535
@@ -77,7 +77,7 @@ _REFUSED = {
 }
 
 
-@CHECKS.check("limits.nofile", the_launch)
+@CHECKS("limits.nofile")
 def open_files(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge whether each process may open as many files as it needs.
 
@@ -160,7 +160,7 @@ def _files_limit(
     return Unknown(why, advice=RUN_INSIDE), ""
 
 
-@CHECKS.check("limits.memory", the_launch)
+@CHECKS("limits.memory")
 def memory(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge the limits of address space, data, file size, stack and CPU time that processes start
     with.
@@ -242,7 +242,7 @@ def _judge_memory(limits: LimitFacts, system: SystemFacts, process: ProcessNeeds
     return min(judged, key=lambda part: worst.index(part.status))._replace(settings=every)
 
 
-@CHECKS.check("limits.run-as", the_launch)
+@CHECKS("limits.run-as")
 def run_as(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     yield from fold(_judge_user(system, limits, process) for process in needs.processes)
     if not needs.processes:
@@ -314,7 +314,7 @@ class _Need(NamedTuple):
     formula: str
 
 
-@CHECKS.check("limits.threads", the_launch)
+@CHECKS("limits.threads")
 def threads(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     """Judge whether enough threads are left: by the kernel's ceilings, then for each container by
     its cgroup and user.

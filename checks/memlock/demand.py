@@ -10,7 +10,6 @@ rings (``user->locked_vm``): what it pins first, RDMA no longer has.
 
 from typing import NamedTuple
 
-from checks.framework.check import the_launch
 from checks.framework.docker_config import DOCKER_CONFIG
 from checks.framework.finding import Evidence
 from checks.framework.needs import (
@@ -23,6 +22,7 @@ from checks.framework.needs import (
     SetLimit,
     is_root,
 )
+from checks.framework.problem import the_launch
 from checks.framework.units import MIB, Quantity, format_bytes, round_up
 from checks.framework.unknown import RUN_INSIDE, Unknown, or_unknown, require
 from checks.limits.facts import IPC_LOCK_BIT, LIMITS, UID_MAP, LimitFacts

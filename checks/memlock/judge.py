@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from checks.framework.check import CheckSet, any_launch, the_launch
 from checks.framework.docker_config import DOCKER_CONFIG
 from checks.framework.finding import (
     Evidence,
@@ -18,6 +17,7 @@ from checks.framework.finding import (
 )
 from checks.framework.fold import fold
 from checks.framework.needs import UNLIMITED, LaunchNeeds, ProcessNeeds, is_root
+from checks.framework.problem import Problems
 from checks.framework.units import format_bytes, format_need, or_more
 from checks.framework.unknown import RUN_INSIDE, Unknown, or_unknown, require, unread
 from checks.limits.facts import IPC_LOCK_BIT, UID_MAP, LimitFacts
@@ -44,12 +44,12 @@ from checks.rdma.use import devices_in_use
 from checks.releases.mooncake import MooncakeRelease, release_of
 from checks.system.facts import SystemFacts
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 # A launch may be told to register less, by so much of it at most.
 MOST_LESS = 0.9
 
 
-@CHECKS.check("memlock.limit", pinning)
+@CHECKS("memlock.limit", needs=pinning)
 def memlock_limit(
     needs: LaunchNeeds, limits: LimitFacts, rdma: RdmaFacts, system: SystemFacts
 ) -> Iterator[Finding]:
@@ -184,7 +184,7 @@ def page_bytes(system: SystemFacts) -> int:
     return 65536 if isinstance(size, Unknown) else size
 
 
-@CHECKS.check("memlock.io-uring-buffers", the_launch)
+@CHECKS("memlock.io-uring-buffers")
 def ring_buffers(needs: LaunchNeeds, limits: LimitFacts, system: SystemFacts) -> Iterator[Finding]:
     users = [process for process in needs.processes if process.uses_uring is not False]
     if not users:
@@ -228,7 +228,7 @@ def _unlimited(now: str, runtime: str = "", unit: str = "") -> Setting:
     return Setting(Kind.ULIMIT, "memlock", "unlimited", now, runtime, unit)
 
 
-@CHECKS.check("memlock.user-namespace", rdma_launch_or_host)
+@CHECKS("memlock.user-namespace", needs=rdma_launch_or_host)
 def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Finding]:
     """Judge whether CAP_IPC_LOCK lifts RLIMIT_MEMLOCK, as it does in the initial user namespace
     only.
@@ -251,7 +251,7 @@ def user_namespace(needs: LaunchNeeds | None, limits: LimitFacts) -> Iterator[Fi
     yield finding
 
 
-@CHECKS.check("memlock.runtime-limit", any_launch)
+@CHECKS("memlock.runtime-limit")
 def runtime_limit(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:
@@ -342,7 +342,7 @@ def _judge_container(system: SystemFacts, limits: LimitFacts, process: ProcessNe
     return finding.undecided(text, advice=advice, settings=settings)
 
 
-@CHECKS.check("memlock.inert-capability", rdma_launch_or_host)
+@CHECKS("memlock.inert-capability", needs=rdma_launch_or_host)
 def inert_capability(
     needs: LaunchNeeds | None, limits: LimitFacts, system: SystemFacts
 ) -> Iterator[Finding]:

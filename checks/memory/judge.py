@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from checks.framework.cgroup_mounts import no_limit
-from checks.framework.check import CheckSet, any_launch, the_launch
 from checks.framework.finding import (
     Consequence,
     Evidence,
@@ -19,12 +18,13 @@ from checks.framework.finding import (
     passed,
 )
 from checks.framework.needs import LaunchNeeds, ProcessNeeds, sizes_to_lower
+from checks.framework.problem import Problems
 from checks.framework.units import GIB, MIB, counted, format_bytes, format_need, format_page_size
 from checks.framework.unknown import Unknown, or_unknown, require
 from checks.memory.facts import MAX_MAP_COUNT, OVERCOMMIT, READ_ONLY, SHM, MemoryFacts
 from checks.numa.nodes import Meminfo
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 
 # What SGLang itself leaves to the system before it admits a pool (mem_cache/pool_host/base.py).
 RESERVE_BYTES = 10 * GIB
@@ -52,7 +52,7 @@ def _formula(processes: Iterable[ProcessNeeds], huge_bytes: int = 0) -> str:
     return " + ".join(terms)
 
 
-@CHECKS.check("memory.host", the_launch)
+@CHECKS("memory.host")
 def host_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge whether the host has the regular memory of all processes together.
 
@@ -97,7 +97,7 @@ def _unused_pages(needs: LaunchNeeds, table: Meminfo) -> str:
     return f": {unused} are reserved and unused ({format_bytes((free - reserved) * size)})"
 
 
-@CHECKS.check("memory.cgroup", the_launch)
+@CHECKS("memory.cgroup")
 def cgroup_memory(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge the memory limits of this process's own cgroup, of the launch's containers, and of a
     Slurm job. The job is left out if its limit is that cgroup's.
@@ -216,7 +216,7 @@ USUAL_MAP_COUNT = 262144
 _REMOVE = "remove the files that killed servers left there"
 
 
-@CHECKS.check("shm.space", the_launch)
+@CHECKS("shm.space")
 def shm_space(needs: LaunchNeeds, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge the /dev/shm that processes of the launch use: this host's, and each container's."""
     # A container whose processes have no GPU (a master) shares nothing with those that have.
@@ -306,7 +306,7 @@ def _judge_shm(
     return finding
 
 
-@CHECKS.check("memory.max-map-count")
+@CHECKS("memory.max-map-count")
 def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
     """Judge how many mappings the host lets one process have; warn below the usual number."""
     finding = passed("mappings of a process", need=counted(USUAL_MAP_COUNT, "mappings"))
@@ -320,7 +320,7 @@ def max_map_count(memory: MemoryFacts) -> Iterator[Finding]:
     yield finding
 
 
-@CHECKS.check("memory.overcommit", any_launch)
+@CHECKS("memory.overcommit")
 def overcommit(needs: LaunchNeeds | None, memory: MemoryFacts) -> Iterator[Finding]:
     """Judge whether the host's policy of overcommit refuses mappings.
 

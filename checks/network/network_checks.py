@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from checks.framework.check import CheckSet, the_launch
 from checks.framework.finding import (
     Consequence,
     Evidence,
@@ -17,6 +16,7 @@ from checks.framework.finding import (
     skip,
 )
 from checks.framework.needs import BoundPort, LaunchNeeds, Service
+from checks.framework.problem import Problems, the_launch
 from checks.framework.unknown import Unknown, must_be_read, require
 from checks.network.facts import (
     ABSENT_KEY,
@@ -33,7 +33,7 @@ from checks.network.facts import (
     key_of,
 )
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 # What a kernel gives out where nobody set another (net/ipv4/af_inet.c, inet_init_net).
 STOCK_RANGE = (32768, 60999)
 
@@ -45,7 +45,7 @@ def _ports(needs: LaunchNeeds | None) -> tuple[BoundPort, ...]:
     return ports
 
 
-@CHECKS.check("network.port-taken", _ports)
+@CHECKS("network.port-taken", ports=_ports)
 def port_taken(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Judge whether each port of the launch is free here, and bound once by the launch."""
     must_be_read(network)
@@ -140,7 +140,7 @@ def _meet(address: str | None, other: str | None) -> bool:
     return address == other or not address or not other
 
 
-@CHECKS.check("network.port-range", _ports)
+@CHECKS("network.port-range", ports=_ports)
 def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[Finding]:
     """Judge whether the kernel may hand a port that the launch binds on the host to an outgoing
     connection.
@@ -179,7 +179,7 @@ def port_range(ports: tuple[BoundPort, ...], network: NetworkFacts) -> Iterator[
         yield passed("ports", have)
 
 
-@CHECKS.check("network.time-wait", the_launch)
+@CHECKS("network.time-wait")
 def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
     """Warn if TIME_WAIT holds half of the ephemeral ports, and the launch moves data over TCP."""
     embedded = any(service.kind == "master" for service in needs.services)
@@ -197,7 +197,7 @@ def time_wait(needs: LaunchNeeds, network: NetworkFacts) -> Iterator[Finding]:
     yield finding if 2 * resting < ports else finding.warned(text, advice)
 
 
-@CHECKS.check("network.advertised-address", the_launch)
+@CHECKS("network.advertised-address")
 def advertised(
     needs: LaunchNeeds, network: NetworkFacts, services: ServiceFacts
 ) -> Iterator[Finding]:
@@ -289,7 +289,7 @@ def _subject(service: Service) -> str:
     return f"{service.kind} {host}{port}"
 
 
-@CHECKS.check("service.address", _contacted_services)
+@CHECKS("service.address", called=_contacted_services)
 def address(called: list[tuple[Service, int]], services: ServiceFacts) -> list[Finding]:
     answers = services.answers
     return [_judge_address(each, answers.get(key_of(each)), hosts) for each, hosts in called]
@@ -314,7 +314,7 @@ def _judge_address(service: Service, answer: ServiceAnswer | None, hosts: int) -
     return judged
 
 
-@CHECKS.check("service.reachable", _contacted_services)
+@CHECKS("service.reachable", called=_contacted_services)
 def reachable(
     called: list[tuple[Service, int]], services: ServiceFacts, network: NetworkFacts
 ) -> list[Finding]:

@@ -7,7 +7,6 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from checks.framework.check import CheckSet, any_launch, the_launch
 from checks.framework.device_nodes import RDMA_DEVICES
 from checks.framework.finding import (
     Evidence,
@@ -22,6 +21,7 @@ from checks.framework.finding import (
 )
 from checks.framework.fold import fold
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.problem import Problems
 from checks.framework.units import Quantity, format_bytes
 from checks.framework.unknown import Unknown, must_be_read, or_unknown, require
 from checks.gpu.facts import GpuFacts
@@ -43,11 +43,11 @@ from checks.rdma.facts import RdmaFacts
 from checks.rdma.use import devices_in_use
 from checks.releases.mooncake import MooncakeRelease, release_of
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 SYS_NICE = Setting(Kind.CAPABILITY, "SYS_NICE", "added")
 
 
-@CHECKS.check("numa.policy-refused", the_launch)
+@CHECKS("numa.policy-refused")
 def policy_refused(needs: LaunchNeeds, numa: NumaFacts) -> Iterable[Finding]:
     """Judge whether the kernel permits the memory policies that processes set."""
     policy = numa.policy
@@ -133,7 +133,7 @@ def _named(code: int) -> str:
     return f"{errno.errorcode.get(code, f'errno {code}')}: {os.strerror(code)}"
 
 
-@CHECKS.check("numa.cpuset-excludes", the_launch)
+@CHECKS("numa.cpuset-excludes")
 def cpuset_excludes(needs: LaunchNeeds, numa: NumaFacts, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether the cpuset allows the NUMA nodes that processes bind memory to."""
     must_be_read(numa)
@@ -252,7 +252,7 @@ def _numbers(nodes: Iterable[int]) -> str:
     return ",".join(str(number) for number in nodes)
 
 
-@CHECKS.check("numa.node-memory", the_launch)
+@CHECKS("numa.node-memory")
 def node_memory(needs: LaunchNeeds, numa: NumaFacts, memory: MemoryFacts) -> Iterable[Finding]:
     """Judge whether each NUMA node, or group of nodes, has the memory that is bound to it."""
     numbers = {at for process in needs.processes for at in (process.node, *process.bound_bytes)}
@@ -326,7 +326,7 @@ def _judge_node_memory(
     return finding.failed(f"{short} is missing: {text}")
 
 
-@CHECKS.check("numa.gpu-nic-distance", the_launch)
+@CHECKS("numa.gpu-nic-distance")
 def gpu_nic_distance(
     needs: LaunchNeeds, pci: PciFacts, rdma: RdmaFacts, numa: NumaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:
@@ -383,7 +383,7 @@ def _judge_nearest(
     )
 
 
-@CHECKS.check("numa.unknown-nic-node", any_launch)
+@CHECKS("numa.unknown-nic-node")
 def unknown_nic_node(
     needs: LaunchNeeds | None, rdma: RdmaFacts, numa: NumaFacts, pci: PciFacts
 ) -> Iterable[Finding]:
@@ -424,7 +424,7 @@ def _judge_node_name(name: str, pci: PciFacts, rdma: RdmaFacts, several_nodes: b
 SHOWN_NICS = 4
 
 
-@CHECKS.check("topology.mooncake-view", any_launch)
+@CHECKS("topology.mooncake-view")
 def mooncake_view(
     needs: LaunchNeeds | None, gpus: GpuFacts, numa: NumaFacts, pci: PciFacts, rdma: RdmaFacts
 ) -> Iterable[Finding]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from checks.framework.check import CheckSet, any_launch
 from checks.framework.device_nodes import PCI_DEVICES
 from checks.framework.finding import (
     Evidence,
@@ -19,13 +18,14 @@ from checks.framework.finding import (
 )
 from checks.framework.fold import fold
 from checks.framework.needs import LaunchNeeds
+from checks.framework.problem import Problems
 from checks.framework.unknown import Unknown, must_be_read
 from checks.gpu.facts import GpuFacts
 from checks.gpu.hardware_use import gpu_function, gpu_processes, nics_in_use
 from checks.pci.facts import PciFacts, PciFunction, bridges_between
 from checks.rdma.facts import RdmaFacts
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 
 # ACS control (PCI Express Base Specification): what sends a transfer between two devices below one
 # switch up to the root complex. Bit 2: requests, 3: completions, 4: upstream forwarding.
@@ -85,7 +85,7 @@ def _pci_devices_in_use(
     return used
 
 
-@CHECKS.check("pci.link-degraded", any_launch)
+@CHECKS("pci.link-degraded")
 def link_degraded(
     needs: LaunchNeeds | None, pci: PciFacts, rdma: RdmaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:
@@ -121,7 +121,7 @@ def _judge_link(subject: str, function: PciFunction, pci: PciFacts) -> Finding:
     )
 
 
-@CHECKS.check("pci.acs", any_launch)
+@CHECKS("pci.acs")
 def acs(
     needs: LaunchNeeds | None, pci: PciFacts, rdma: RdmaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:
@@ -162,7 +162,7 @@ def _judge_acs(bridge: str, control: int | Unknown | None) -> Finding:
     )
 
 
-@CHECKS.check("pci.iommu", any_launch)
+@CHECKS("pci.iommu")
 def iommu(
     needs: LaunchNeeds | None, pci: PciFacts, rdma: RdmaFacts, gpus: GpuFacts
 ) -> Iterable[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from checks.framework.check import CheckSet, any_launch
 from checks.framework.finding import (
     Consequence,
     Evidence,
@@ -22,6 +21,7 @@ from checks.framework.finding import (
 from checks.framework.fold import fold
 from checks.framework.needs import LaunchNeeds
 from checks.framework.pages import Region
+from checks.framework.problem import Problems
 from checks.framework.units import (
     MIB,
     counted,
@@ -54,13 +54,13 @@ from checks.rdma.registration import (
 from checks.rdma.use import Transport, Use, uses
 from checks.rdma.verbs import CgroupLimit, RdmaCgroup
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 NO_COUNT = "how many regions the launch registers is not known: "
 # Over this share of a device's objects in use, something leaks or the host is crowded.
 CROWDED_PERCENT = 80
 
 
-@CHECKS.check("rdma.cgroup-limit", rdma_launch)
+@CHECKS("rdma.cgroup-limit", needs=rdma_launch)
 def cgroup_limit(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether the rdma cgroup lets the launch open its devices and make its objects."""
     cgroups = unknown_finding("cgroup", "").require(rdma.cgroups)
@@ -172,7 +172,7 @@ def _rest(limit: CgroupLimit, used: CgroupLimit) -> CgroupLimit:
     )
 
 
-@CHECKS.check("rdma.resources", any_launch)
+@CHECKS("rdma.resources")
 def resources(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether each device in use has memory regions and queue pairs left for the launch."""
 
@@ -238,7 +238,7 @@ def _bound_text(most: int) -> str:
 HUGE_PAGE_BYTES = 2 * MIB
 
 
-@CHECKS.check("rdma.region-too-large", rdma_launch)
+@CHECKS("rdma.region-too-large", needs=rdma_launch)
 def region_too_large(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     return judge_regions(rdma, needs, _judge_length)
 
@@ -289,7 +289,7 @@ def _judge_length(name: str, regions: tuple[Region, ...], use: Use) -> Finding:
 _WORST_SPLITS = (Split.REFUSED, Split.UNTOLD, Split.CUT_OFF, Split.PIECES)
 
 
-@CHECKS.check("rdma.table-capacity", rdma_launch)
+@CHECKS("rdma.table-capacity", needs=rdma_launch)
 def table_capacity(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     def judge(launch_uses: Sequence[Use]) -> list[Finding]:
         loads = nic_loads(rdma, launch_uses)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.framework.check import CheckSet, any_launch
 from checks.framework.device_nodes import PCI_DEVICES, RDMA_DEVICES
 from checks.framework.finding import (
     Consequence,
@@ -23,16 +22,17 @@ from checks.framework.finding import (
 )
 from checks.framework.fold import fold_names, join_names
 from checks.framework.needs import LaunchNeeds, ProcessNeeds, RdmaUse
+from checks.framework.problem import Problems
 from checks.framework.unknown import Unknown, require
 from checks.rdma.facts import ERDMA_MODE, Nic, RdmaFacts
 from checks.rdma.per_device import NO_RDMA, ends_at_start, judge_nics, rdma_launch
 from checks.rdma.use import EFA, Cause, ChosenBy, Transport, Use, reach_problem, uses
 from checks.rdma.verbs import NODES
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 
 
-@CHECKS.check("rdma.device-missing", rdma_launch)
+@CHECKS("rdma.device-missing", needs=rdma_launch)
 def device_missing(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether every device that the launch names is on this host."""
     others: dict[RdmaUse, list[ProcessNeeds]] = {}
@@ -166,7 +166,7 @@ def names_setting(use: Use, names: list[str]) -> tuple[Setting, ...]:
     return ()
 
 
-@CHECKS.check("rdma.no-device", any_launch)
+@CHECKS("rdma.no-device")
 def no_device(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether each RDMA process has a device left to use; a skip if no process uses RDMA."""
     if needs is None or not needs.rdma_processes:
@@ -242,7 +242,7 @@ _GO_BY_EFA = (
 )
 
 
-@CHECKS.check("rdma.node-type", any_launch)
+@CHECKS("rdma.node-type")
 def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether each device is of a type that Mooncake can connect: neither iWARP nor EFA."""
     mode = rdma.erdma.compat_mode
@@ -279,7 +279,7 @@ def node_type(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     return judge_nics(rdma, needs, lambda nic, _: judge(nic))
 
 
-@CHECKS.check("rdma.erdma-compat", any_launch)
+@CHECKS("rdma.erdma-compat")
 def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether Alibaba's eRDMA devices run in the mode that Mooncake can connect."""
     mode = rdma.erdma.compat_mode
@@ -310,7 +310,7 @@ def erdma_compat(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding
     return judge_nics(rdma, needs, lambda nic, _: judge(nic))
 
 
-@CHECKS.check("rdma.erdma-driver", any_launch)
+@CHECKS("rdma.erdma-driver")
 def erdma_driver(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether each eRDMA card has the driver that makes an RDMA device."""
     functions = require(rdma.erdma.functions)

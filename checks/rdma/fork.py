@@ -11,10 +11,10 @@ rdma-core 44 and Mooncake 0.3.13.post1 and 0.3.14.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from checks.framework.check import CheckSet
 from checks.framework.finding import Consequence, Evidence, Finding, Kind, Setting, passed
 from checks.framework.needs import LaunchNeeds
 from checks.framework.pages import MemoryKind, Region
+from checks.framework.problem import Problems
 from checks.framework.units import GIB, format_page_size
 from checks.framework.unknown import Unknown
 from checks.rdma.device_table import BASE_PAGE_BYTES
@@ -106,11 +106,11 @@ def touching_threads(cpus: int) -> int:
     return MANY_THREADS if cpus > MANY_CPUS else min(cpus, FEW_THREADS)
 
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 FORK_SAFE = "rdma.fork-safe"
 
 
-@CHECKS.check(FORK_SAFE, rdma_launch)
+@CHECKS(FORK_SAFE, needs=rdma_launch)
 def fork_safe(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     return judge_regions(rdma, needs, lambda *memory: _judge(rdma, *memory))
 

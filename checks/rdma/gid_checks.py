@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checks.framework.check import CheckSet, any_launch
 from checks.framework.device_nodes import RDMA_DEVICES
 from checks.framework.finding import Evidence, Finding, Kind, Setting, Status, or_unjudged, passed
 from checks.framework.needs import LaunchNeeds
+from checks.framework.problem import Problems
 from checks.framework.unknown import Unknown, or_unknown, require
 from checks.rdma.device_checks import names_setting
 from checks.rdma.devices import EMPTY_TABLE, IB, ROCE_2, Gid, GidChoice, Port, asked_index
@@ -24,12 +24,12 @@ from checks.rdma.use import (
     reach_problem,
 )
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 # config.cpp: with both, neither holds.
 AFFINITY, PEER_AFFINITY = "MC_ENABLE_DEST_DEVICE_AFFINITY", "MC_ENABLE_HCA_PEER_AFFINITY"
 
 
-@CHECKS.check("rdma.gid", any_launch)
+@CHECKS("rdma.gid")
 def gid(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether Mooncake finds a GID on each device, and whether peers can answer it."""
 
@@ -184,7 +184,7 @@ def _remedy(use: Use, choice: GidChoice) -> tuple[str, tuple[Setting, ...]]:
     return advice, settings
 
 
-@CHECKS.check("rdma.subnets", rdma_launch)
+@CHECKS("rdma.subnets", needs=rdma_launch)
 def subnets(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether the NICs of one process are in one subnet, so that all pairs connect."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from checks.framework.check import the_launch
 from checks.framework.finding import (
     Consequence,
     Finding,
@@ -16,6 +15,7 @@ from checks.framework.finding import (
 from checks.framework.fold import fold
 from checks.framework.needs import LaunchNeeds
 from checks.framework.pages import Region
+from checks.framework.problem import the_launch
 from checks.framework.unknown import Unknown, require
 from checks.rdma.facts import Nic, RdmaFacts
 from checks.rdma.use import Cause, DevicesInUse, Lost, Transport, Use, uses

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from errno import EACCES, ENXIO, EPERM
 
-from checks.framework.check import CheckSet, any_launch
 from checks.framework.device_nodes import RDMA_DEVICES
 from checks.framework.finding import (
     Evidence,
@@ -20,6 +19,7 @@ from checks.framework.finding import (
 )
 from checks.framework.fold import fold, join_names
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.problem import Problems
 from checks.framework.unknown import Unknown, or_unknown, require
 from checks.framework.written_numbers import leading_integer
 from checks.rdma.devices import Port
@@ -39,7 +39,7 @@ from checks.rdma.use import (
 )
 from checks.rdma.verbs import NODES, PROVIDER_CONFIGURATION, DeviceNode
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 # Debian's and Ubuntu's names.
 LIBRARY_PACKAGE, PROVIDERS_PACKAGE = "libibverbs1", "ibverbs-providers"
 # config.cpp: the values of MC_MTU, and the default.
@@ -50,7 +50,7 @@ FULL_MEMBER = 0x8000
 ANYBODY = 0o006  # everybody may read and write
 
 
-@CHECKS.check("rdma.port-down", any_launch)
+@CHECKS("rdma.port-down")
 def port_down(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether the port that Mooncake opens on each device is active."""
 
@@ -106,7 +106,7 @@ def _port_remedy(ports: tuple[Port, ...], now: str) -> tuple[str, tuple[Setting,
     return "check the cable, the switch port and the module, or name the other devices", ()
 
 
-@CHECKS.check("rdma.port-mtu", rdma_launch)
+@CHECKS("rdma.port-mtu", needs=rdma_launch)
 def port_mtu(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     return judge_uses(rdma, needs, lambda use: [_judge_mtus(use)])
 
@@ -146,7 +146,7 @@ def _active_mtu(nic: Nic, number: int) -> int | Unknown:
     return port.active_mtu_bytes
 
 
-@CHECKS.check("rdma.pkey", rdma_launch)
+@CHECKS("rdma.pkey", needs=rdma_launch)
 def pkey(needs: LaunchNeeds, rdma: RdmaFacts) -> Iterable[Finding]:
     by_use = judge_uses(rdma, needs, lambda use: [_judge_pkey(nic, use) for nic in use.nics])
     return list(dict.fromkeys(by_use))
@@ -184,7 +184,7 @@ def _judge_pkey(nic: Nic, use: Use) -> Finding:
     )
 
 
-@CHECKS.check("rdma.uverbs-permission", any_launch)
+@CHECKS("rdma.uverbs-permission")
 def uverbs_permission(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether processes can open each device's file below /dev/infiniband.
 
@@ -321,7 +321,7 @@ def _node_remedy(nic: Nic, exclusive: bool) -> tuple[str, tuple[Setting, ...]]:
     return f"give the container {path}", (device,)
 
 
-@CHECKS.check("rdma.provider-missing", any_launch)
+@CHECKS("rdma.provider-missing")
 def provider_missing(needs: LaunchNeeds | None, rdma: RdmaFacts) -> Iterable[Finding]:
     """Judge whether libibverbs has the user-space library of each device."""
     libraries = rdma.libraries

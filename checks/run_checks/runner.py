@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 
-from checks.framework.check import Check, CheckSet, Judge, Page
 from checks.framework.finding import Consequence, Finding, Kind, Status
 from checks.framework.needs import LaunchNeeds
-from checks.framework.unknown import UnreadTopicError
-from checks.run_checks.facts import Facts
+from checks.framework.problem import Page, Problem, Problems
+from checks.framework.unknown import Unknown, UnreadTopic
+from checks.run_checks.facts import READERS, Facts
 
 # The modules that declare checks, in the order in which ``explain`` lists them.
 CHECK_MODULES = (
@@ -32,7 +32,7 @@ CHECK_MODULES = (
 )
 
 
-def every_check() -> Iterator[tuple[Check, Judge]]:
+def every_check() -> Iterator[Problem]:
     """Yield all checks.
 
     A module that cannot be loaded yields a check that is always unknown.
@@ -41,15 +41,15 @@ def every_check() -> Iterator[tuple[Check, Judge]]:
         yield from _checks_of(module)
 
 
-def _checks_of(module: str) -> list[tuple[Check, Judge]]:
+def _checks_of(module: str) -> list[Problem]:
     try:
-        checks: CheckSet = import_module(module).CHECKS
+        checks: Problems = import_module(module).CHECKS
     except Exception as error:  # a broken installation must not hide what it cannot check
         return [_not_loaded(module, f"{type(error).__name__}: {error}")]
-    return checks.checks
+    return checks.problems
 
 
-def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
+def _not_loaded(module: str, reason: str) -> Problem:
     """Return a check that is always unknown, for a module that cannot be loaded.
 
     Args:
@@ -57,20 +57,20 @@ def _not_loaded(module: str, reason: str) -> tuple[Check, Judge]:
     """
     topic = module.rpartition(".")[2].removesuffix("_checks").replace("_", "-")
     page = Page(
-        f"Can the checks of {topic} be loaded?",
-        Consequence.WILL_NOT_START,
-        f"The module {module} cannot be loaded, so nothing that it would look at was looked at.",
-        ((Status.UNKNOWN, "always: the module is missing or broken"),),
-        "reinstall mooncake-preflight",
-        module,
+        asks=f"Can the checks of {topic} be loaded?",
+        why=f"The module {module} cannot be loaded: nothing that it would look at was looked at.",
+        outcomes=((Status.UNKNOWN, "always: the module is missing or broken"),),
+        follows=Consequence.WILL_NOT_START.value,
+        remedy="reinstall mooncake-preflight",
+        source=module,
+        consequences=(Consequence.WILL_NOT_START,),
     )
-    check = Check(f"{topic}.not-loaded", (), page)
 
-    def judge_nothing(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+    def judge_nothing() -> Iterator[Finding]:
         text = f"none of its checks was made: {module}: {reason}"
-        yield Finding(check.id, Status.UNKNOWN, topic, text=text, advice=page.remedy)
+        yield Finding("", Status.UNKNOWN, topic, text=text, advice=page.remedy)
 
-    return check, judge_nothing
+    return Problem(f"{topic}.not-loaded", page, function=judge_nothing)
 
 
 def _with_runtime(finding: Finding, runtime: str) -> Finding:
@@ -84,9 +84,7 @@ def _with_runtime(finding: Finding, runtime: str) -> Finding:
     return finding._replace(settings=settings)
 
 
-def judge(
-    facts: Facts, needs: LaunchNeeds | None, checks: Iterable[tuple[Check, Judge]]
-) -> list[Finding]:
+def judge(facts: Facts, needs: LaunchNeeds | None, checks: Iterable[Problem]) -> list[Finding]:
     """Return the findings of all ``checks``, in order.
 
     A check that raises, says nothing, or whose topic was not read, gives one unknown finding.
@@ -96,16 +94,11 @@ def judge(
     findings: list[Finding] = []
     runtimes = {process.runtime for process in needs.processes} if needs is not None else set()
     runtime = runtimes.pop() if len(runtimes) == 1 else ""
-    for check, judge_one in checks:
-        try:
-            check_findings = list(judge_one(facts, needs))
-        except UnreadTopicError as missing:
-            check_findings = [Finding(check.id, Status.UNKNOWN, "host", text=str(missing))]
-        except Exception as error:  # a defect of one check must not hide the others
-            text = f"defect of this check: {type(error).__name__}: {error}"
-            check_findings = [Finding(check.id, Status.UNKNOWN, "host", text=text)]
+    topics = {name: facts.topic(name) for name in READERS}
+    read = {n: UnreadTopic(t) if isinstance(t, Unknown) else t for n, t in topics.items()}
+    given = {**read, "needs": needs}
+    for check in checks:
         # A check that says nothing would be a silent pass.
-        findings += [_with_runtime(finding, runtime) for finding in check_findings] or [
-            Finding(check.id, Status.UNKNOWN, "host", text="gave no answer")
-        ]
+        said = [_with_runtime(each, runtime) for each in check.judge(given)]
+        findings += said or [Finding(check.id, Status.UNKNOWN, "host", text="gave no answer")]
     return findings

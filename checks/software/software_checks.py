@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from checks.framework.check import CheckSet, any_launch, the_launch
 from checks.framework.finding import (
     Consequence,
     Evidence,
@@ -19,6 +18,7 @@ from checks.framework.finding import (
 )
 from checks.framework.fold import fold
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.problem import Problems, the_launch
 from checks.framework.unknown import Unknown, require, unread
 from checks.framework.written_numbers import is_release
 from checks.gpu.hardware_use import probes_numactl
@@ -37,7 +37,7 @@ from checks.software.facts import (
 )
 from checks.system.facts import SystemFacts
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 _MISSING_TEXT = (
     "Please install mooncake by following the instructions at "
     "https://kvcache-ai.github.io/Mooncake/getting_started/build.html "
@@ -88,7 +88,7 @@ def pip_install(engine: Environment, *arguments: str) -> Setting:
     return command(engine.interpreter, "-m", "pip", "install", *arguments, name=name)
 
 
-@CHECKS.check("software.mooncake-missing", using_mooncake)
+@CHECKS("software.mooncake-missing", processes=using_mooncake)
 def mooncake_missing(
     processes: list[ProcessNeeds], software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
@@ -128,7 +128,7 @@ def _have(engine: Environment) -> str:
     return "Mooncake without a wheel" if engine.package is not None else "none"
 
 
-@CHECKS.check("software.mooncake-duplicate")
+@CHECKS("software.mooncake-duplicate")
 def mooncake_duplicate(software: SoftwareFacts) -> Iterator[Finding]:
     """Judge whether only one Mooncake is installed, and whether its files are still those of its
     wheel: not changed, not overwritten by another wheel, not shadowed by another folder.
@@ -288,7 +288,7 @@ PACKAGES = {
 _RED_HAT = ("rhel", "centos", "rocky", "almalinux", "fedora", "ol", "alinux", "anolis", "amzn")
 
 
-@CHECKS.check("software.library-missing", any_launch)
+@CHECKS("software.library-missing")
 def library_missing(
     needs: LaunchNeeds | None, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
@@ -389,7 +389,7 @@ def _remedy(system: SystemFacts, engine: Environment, library: str) -> tuple[str
     return "install the wheel again: this library is one of its own", again
 
 
-@CHECKS.check("software.version-skew", the_launch)
+@CHECKS("software.version-skew")
 def version_skew(
     needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:
@@ -421,7 +421,7 @@ def version_skew(
         yield finding
 
 
-@CHECKS.check("software.not-built-in", the_launch)
+@CHECKS("software.not-built-in")
 def not_built_in(
     needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts, rdma: RdmaFacts
 ) -> Iterator[Finding]:
@@ -485,7 +485,7 @@ def _judge_part(
     return finding.warned(text, advice)
 
 
-@CHECKS.check("software.numactl-missing", the_launch)
+@CHECKS("software.numactl-missing")
 def numactl_missing(
     needs: LaunchNeeds, software: SoftwareFacts, system: SystemFacts
 ) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from checks.framework.check import CheckSet, the_launch
 from checks.framework.finding import (
     Evidence,
     Fill,
@@ -22,6 +21,7 @@ from checks.framework.finding import (
 )
 from checks.framework.needs import LaunchNeeds, Storage
 from checks.framework.patterns import answered, of
+from checks.framework.problem import Problems, the_launch
 from checks.framework.root import Root
 from checks.framework.units import format_bytes, format_need
 from checks.framework.unknown import Unknown, none_if_absent, or_unknown, require
@@ -160,7 +160,7 @@ def _direct(root: Root, path: str) -> bool | Unknown:
     return Unknown(f"storage.direct {path}: {answer.get('errno')}") if refused_else else direct
 
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 
 
 def _offloads(needs: LaunchNeeds | None) -> list[Storage]:
@@ -170,7 +170,7 @@ def _offloads(needs: LaunchNeeds | None) -> list[Storage]:
     return offloads
 
 
-@CHECKS.check("storage.offload-path", _offloads)
+@CHECKS("storage.offload-path", items=_offloads)
 def offload_path(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
     """Judge whether Mooncake may use each offload folder."""
     yield from (_judge_folder(item, storage) for item in items)
@@ -216,7 +216,7 @@ def _judge_folder(item: Storage, storage: StorageFacts) -> Finding:
     return finding
 
 
-@CHECKS.check("storage.offload-space", _offloads)
+@CHECKS("storage.offload-space", items=_offloads)
 def offload_space(items: list[Storage], storage: StorageFacts) -> Iterator[Finding]:
     """Judge whether each offload folder has room for all its users."""
     yield from (_judge_space(item, storage) for item in items)
@@ -250,7 +250,7 @@ def _judge_space(item: Storage, storage: StorageFacts) -> Finding:
     )
 
 
-@CHECKS.check("storage.files", the_launch)
+@CHECKS("storage.files")
 def files(needs: LaunchNeeds, storage: StorageFacts) -> Iterator[Finding]:
     """Judge whether each file exists that the launch names by an absolute path."""
     items = [item for item in needs.storage if item.kind != "offload"]

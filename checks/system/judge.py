@@ -5,19 +5,19 @@ from collections.abc import Iterator
 from errno import ENOMEM
 from typing import NamedTuple
 
-from checks.framework.check import CheckSet, any_launch, the_launch
 from checks.framework.finding import Evidence, Finding, Kind, Setting, passed, skip
 from checks.framework.fold import fold
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.problem import Problems
 from checks.framework.units import GIB, KIB, MIB, format_page_size, kernel_size
 from checks.framework.unknown import Unknown, require
 from checks.rdma.registration import through_peermem
 from checks.system.facts import KERNEL_RELEASE, URING_DISABLED, SystemFacts
 
-CHECKS = CheckSet()
+CHECKS = Problems()
 
 
-@CHECKS.check("io-uring.unavailable", the_launch)
+@CHECKS("io-uring.unavailable")
 def io_uring(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
     """Judge whether processes that offload to an SSD can make an io_uring."""
     users = [process for process in needs.processes if process.uses_uring is not False]
@@ -95,7 +95,7 @@ ARM64_SIZES_BYTES = {
 _USUAL_PAGE_BYTES = 4 * KIB
 
 
-@CHECKS.check("system.page-size", any_launch)
+@CHECKS("system.page-size")
 def page_size(needs: LaunchNeeds | None, system: SystemFacts) -> Iterator[Finding]:
     """Judge the base page size.
 
@@ -150,7 +150,7 @@ _URING_KERNEL = _KernelFeature((5, 1), "io_uring", "reads from the SSD fail")
 _DMA_BUF = _KernelFeature((5, 12), "ibv_reg_dmabuf_mr", "GPU memory cannot be registered")
 
 
-@CHECKS.check("system.kernel-old", the_launch)
+@CHECKS("system.kernel-old")
 def kernel_old(needs: LaunchNeeds, system: SystemFacts) -> Iterator[Finding]:
     """Judge whether the kernel is new enough for what the launch uses; warn if it is not."""
     kernel = require(system.kernel)

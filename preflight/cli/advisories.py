@@ -56,7 +56,8 @@ def print_advisories(
     if isinstance(judged_host.launch, Unknown):
         raise UsageError(judged_host.launch.reason)
     worst: dict[str, Verdict] = {}
-    for verdict in verdicts(judged_host):
+    root_read = judged_host.host.root
+    for verdict in verdicts(judged_host.launch, judged_host.facts, root_read):
         before = worst.get(verdict.advisory.id)
         if before is None or _weight(verdict) > _weight(before):
             worst[verdict.advisory.id] = verdict

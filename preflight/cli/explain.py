@@ -189,9 +189,9 @@ def report_on(ids: Iterable[str], target: CheckTarget | None) -> Report | None:
     """
     from preflight.command_inputs.launch_words import Chosen
     from preflight.verdict.answer import check_launch
-    from preflight.verdict.catalogue import FLEET_CHECKS
+    from preflight.verdict.catalogue import fleet_problems
 
-    between_nodes = {check.id for check in FLEET_CHECKS}
+    between_nodes = {problem.id for problem in fleet_problems()}
     only = tuple(dict.fromkeys(id_ for id_ in ids if id_ not in between_nodes))
     if target is None or not only:
         return None
@@ -260,10 +260,12 @@ def print_list(as_json: bool) -> int:
 
 def list_rows(every: Catalogue) -> list[dict[str, str]]:
     """Return each id with its subject and its question or finding."""
-    of_host = [check for check, _ in every.host]
-    checks = (("host", of_host), ("launch", every.launch), ("fleet", every.fleet))
-    rows = [{"check": c.id, "of": of, "asks": c.page.asks} for of, each in checks for c in each]
-    return rows + [{"check": r.id, "of": "rule", "asks": f"finds {r.finds}"} for r in every.rules]
+    groups = {"host": every.host, "launch": every.launch, "fleet": every.fleet, "rule": every.rules}
+    return [
+        {"check": each.id, "of": of, "asks": f"{'finds ' * (of == 'rule')}{each.page.asks}"}
+        for of, problems in groups.items()
+        for each in problems
+    ]
 
 
 def list_text(rows: list[dict[str, str]], width: int) -> str:
@@ -303,22 +305,19 @@ def explain_page(
     from preflight.verdict.catalogue import (
         advisory_page,
         as_text,
-        check_page,
         notice_page,
-        rule_page,
+        problem_page,
     )
 
-    check, record = every.checks.get(id_), advisory(id_)
+    record = advisory(id_)
     ids = NOTICED_BY if id_ in notices() else [id_ if record is None else record.check]
     report = report_on(ids, target)
     if id_ in notices():
         page = notice_page(id_)
     elif record is not None:
         page = advisory_page(record)
-    elif check is not None:
-        page = check_page(check)
     else:
-        page = rule_page(next(rule for rule in every.rules if rule.id == id_))
+        page = problem_page(every.problems[id_])
     if not as_json:
         say(with_report(as_text(page, columns()), report, color, 1))
         return 0

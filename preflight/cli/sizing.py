@@ -127,6 +127,7 @@ def command(
     if launch.words:
         from preflight.command_inputs.written_launch import size_launch_words
         from preflight.host_tuning.refusal import with_withheld
+        from preflight.launch_problems.rules.launch_rules import with_problems
 
         for name, flag in (_NEEDED | _SAID_BY_LAUNCH).items():
             if sizes[name] is not None:
@@ -135,7 +136,7 @@ def command(
 
         def size() -> LaunchSizing:
             sized = size_launch_words(launch, sizes["available_bytes"], os.environ, host)
-            return with_withheld(sized, host)
+            return with_withheld(with_problems(sized), host)
 
         name = launch.words[0] if len(launch.words) == 1 else "the launch, or a file that it names"
         return _say_launch(within(timeout_seconds, name, size), rule, explain, as_json, color)

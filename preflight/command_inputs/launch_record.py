@@ -145,7 +145,7 @@ def launch_record(
     commands = tuple(filter(None, map(_public_command, launch.reading.commands)))
     known = launch.reading._replace(commands=commands)
     # What is installed is the host's, and stands beside the launch.
-    kept = {*options._fields} - {"installed", "by_rules"}
+    kept = {*options._fields} - {"installed"}
     shown = {name: value for name, value in options._asdict().items() if name in kept}
     if options.model_config is not None:
         shown["model_config"] = public_json(options.model_config)

@@ -319,9 +319,9 @@ def _fails(sizing: LaunchSizing, reason: str, judged_by: str) -> LaunchSizing:
     from checks.memory.judge import CHECKS
     from checks.placement.node_checks import CHECKS as OF_NODES
 
-    page = next(each.page for each, _ in (*CHECKS.checks, *OF_NODES.checks) if each.id == judged_by)
-    consequence = page.consequence or sizing.consequence
-    return sizing._replace(status="fails", reason=reason, consequence=consequence)
+    declared = (*CHECKS.problems, *OF_NODES.problems)
+    page = next(each.page for each in declared if each.id == judged_by)
+    return sizing._replace(status="fails", reason=reason, consequence=page.consequences[0])
 
 
 def _small_container(needs: LaunchNeeds) -> str:

@@ -76,7 +76,7 @@ def with_withheld(sizing: LaunchSizing, root: Root) -> LaunchSizing:
     if not reserve_targets(shown.host.hugetlb, shown.verdict.needs):
         return sizing
     needs = launch_needs(sizing)
-    counting = [each for each in CHECKS.checks if each[0].id == _GPUS]
+    counting = [each for each in CHECKS.problems if each.id == _GPUS]
     findings = judge(read_facts(root, needs, topics=("gpus",)), needs, counting)
     known = [each for each in sizing.admissions if isinstance(each, Admission) and each.refused]
     gate = [f"correct the launch first: {each.origin}: {each.refused}" for each in known]

@@ -1,5 +1,5 @@
-"""A sizing of a launch as it was written: the verdict at both bounds, what the rules find, and
-SGLang's own check of host memory, held against every server.
+"""A sizing of a launch as it was written: the verdict at both bounds, and SGLang's own check of
+host memory, held against every server.
 
 Each process of the source becomes processes with memory; what L2 comes to is exact where the model
 is known, and two bounds otherwise, so there are two launches to judge.
@@ -12,10 +12,12 @@ from typing import NamedTuple
 
 from checks.framework.finding import Consequence
 from checks.framework.pages import MemoryKind
+from checks.framework.problem import Match
 from checks.framework.root import Root
 from checks.framework.units import MIB
 from checks.framework.unknown import Unknown, UnknownFactError, or_unknown, require
 from checks.hugetlb.fit import Fit
+from checks.releases.mooncake import MooncakeRelease
 from checks.releases.sglang import SglangRelease
 from preflight.base.usage_error import NoLaunchError
 from preflight.engines.mooncake.allocations import OnShortage
@@ -35,15 +37,10 @@ from preflight.engines.sglang.model import Models
 from preflight.engines.sglang.model_geometry import ModelGeometry
 from preflight.engines.sglang.pools import ServerMemory
 from preflight.engines.sglang.server import SglangServer
-from preflight.launch_problems.rules.launch_rules import findings
-from preflight.launch_problems.rules.memory import with_refusals
-from preflight.launch_problems.rules.programs import refused_by_release
-from preflight.launch_problems.rules.rules import RuleFinding, Severity, Versions
 from preflight.launches.source import ReadFile, Reading
 from preflight.needs.chosen_releases import (
     choose_mooncake,
     choose_sglang,
-    doubts,
     engines_of,
     known_sglang,
     with_image,
@@ -67,7 +64,7 @@ _APART = tuple(ProcessKind[name] for name in "OTHER BENCHMARK ETCD REDIS NATS".s
 
 
 class LaunchInputs(NamedTuple):
-    """A source's processes, the rules' findings, and the launch at both bounds of L2.
+    """A source's processes, and the launch at both bounds of L2.
 
     Attributes:
         least, most: Unknown, with the variable's name, if a number cannot be known.
@@ -78,11 +75,11 @@ class LaunchInputs(NamedTuple):
     """
 
     processes: tuple[LaunchProcess, ...]
-    findings: tuple[RuleFinding, ...]
     least: SizingInputs | Unknown
     most: SizingInputs | Unknown
     memory: Mapping[int, ServerMemory]
     sglang: SglangRelease
+    mooncake: MooncakeRelease
     free: Mapping[int, FreeMemory | Unknown]
     geometry: Mapping[int, ModelGeometry | Unknown]
     releases: Mapping[str, Input]
@@ -97,8 +94,7 @@ def gather_launch(
     root: Root,
     default_page_bytes: int | Unknown,
 ) -> LaunchInputs:
-    """Return all inputs by which a launch is judged: its mappings at both bounds of L2, the rules'
-    findings, and the releases.
+    """Return all inputs by which a launch is judged: mappings at both bounds of L2, and releases.
 
     Raises UsageError; NoLaunchError if the launch starts no program that is judged here.
 
@@ -129,14 +125,6 @@ def gather_launch(
         for process in processes
         if process.consumer is not None
     }
-    unsure = doubts(sglang_version, version)
-    versions = [
-        (server, Versions(hardware[number].geometry, sglang, mooncake, *unsure))
-        for number, server in servers.items()
-    ]
-    findings_so_far = findings(processes, versions, mooncake) if options.by_rules else ()
-    if options.by_rules and not version.assumed:
-        findings_so_far = (*refused_by_release(processes, str(version.value)), *findings_so_far)
     memory: dict[int, ServerMemory] = {}
     shares: list[Share] = []
     lost: Unknown | None = None
@@ -146,11 +134,10 @@ def gather_launch(
             lost = share
             break
         shares.append(share)
-    findings_so_far = with_refusals(findings_so_far, processes, memory)
-
-    facts = memory, sglang, free, geometry, releases, notes, options.model_config is not None
+    stated = options.model_config is not None
+    facts = memory, sglang, mooncake, free, geometry, releases, notes, stated
     if lost is not None:
-        return LaunchInputs(processes, findings_so_far, lost, lost, *facts)
+        return LaunchInputs(processes, lost, lost, *facts)
     if all(process.kind in _APART for process in processes):
         hint = "mooncake-preflight read shows what was understood of it, and what was not"
         raise NoLaunchError(f"{source} starts no program that is known here: {hint}")
@@ -187,7 +174,7 @@ def gather_launch(
 
     least = inputs_at_bound([share.least for share in shares])
     most = inputs_at_bound([share.most for share in shares])
-    return LaunchInputs(processes, findings_so_far, least, most, *facts)
+    return LaunchInputs(processes, least, most, *facts)
 
 
 def _shown_nics(members: tuple[MappedProcess, ...]) -> dict[str, Input]:
@@ -266,11 +253,6 @@ def _bounds(pools: ServerMemory) -> str:
     return f"{least} bytes" if least == most else f"{least} to {most} bytes"
 
 
-def first_failure(findings: tuple[RuleFinding, ...]) -> RuleFinding | None:
-    """Return the first finding that keeps a process from starting, or None."""
-    return next((finding for finding in findings if finding.rule.severity is Severity.FAIL), None)
-
-
 class LaunchSizing(NamedTuple):
     """The answer about a launch: the sizing at both bounds, the upper (``most``) is shown.
 
@@ -282,6 +264,7 @@ class LaunchSizing(NamedTuple):
         group: Those that are sized, None if all are.
         regular_bytes: The least and the most on regular pages, or None.
         consequence: What follows if ``status`` is "fails".
+        problems: What the rules find, once they have judged the launch.
     """
 
     reading: Reading
@@ -296,6 +279,7 @@ class LaunchSizing(NamedTuple):
     whole: tuple[LaunchProcess, ...] = ()
     regular_bytes: tuple[int, int] | None = None
     consequence: Consequence = Consequence.WILL_NOT_START
+    problems: tuple[Match, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -398,8 +382,6 @@ def _status(
     admissions: tuple[Admission | Unknown, ...],
 ) -> tuple[str, str]:
     """Return the status of both bounds together, and the reason; "" if the status says all."""
-    if (refused := first_failure(inputs.findings)) is not None:
-        return "fails", refused.text
     for admission in admissions:
         if isinstance(admission, Admission) and admission.refused:
             return "fails", f"{admission.origin}: ValueError: {admission.refused}"

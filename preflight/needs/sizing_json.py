@@ -11,9 +11,9 @@ from preflight.engines.mooncake.replay import ProcessReplay
 from preflight.needs.advice import recommend
 from preflight.needs.sizing import Sizing, taken_pages
 
-if TYPE_CHECKING:  # both come with a launch alone
+if TYPE_CHECKING:  # these come with a launch alone
+    from checks.framework.problem import Match
     from preflight.engines.sglang.pools import ServerMemory
-    from preflight.launch_problems.rules.rules import RuleFinding
     from preflight.needs.launch_sizing import Admission, LaunchSizing
     from preflight.processes.processes import LaunchProcess
 
@@ -66,7 +66,7 @@ def launch_object(sizing: LaunchSizing, rule: str) -> Json:
         ],
         "needs": _needs(sizing),
         "admission": [_admission(admission) for admission in sizing.admissions],
-        "findings": [_finding(finding) for finding in sizing.inputs.findings],
+        "findings": [_finding(finding) for finding in sizing.problems],
         "reading": [
             {**fields(note, "id", "text"), "origin": str(note.origin)}
             for note in sizing.reading.notes
@@ -120,13 +120,14 @@ def _admission(admission: Admission | Unknown) -> Json:
     }
 
 
-def _finding(finding: RuleFinding) -> Json:
+def _finding(finding: Match) -> Json:
     """Return a rule's finding for JSON."""
     return {
         "text": finding.text,
         "origin": None if finding.origin is None else str(finding.origin),
-        **fields(finding.rule, "id", "severity", "consequence"),
-        "remedy": finding.remedy or finding.rule.remedy,
+        **fields(finding, "id", "severity"),
+        "consequence": finding.page.follows,
+        "remedy": finding.remedy or finding.page.remedy,
     }
 
 

@@ -17,7 +17,7 @@ from preflight.needs.advice import numbers_to_set, recommend
 from preflight.needs.sizing import Sizing, taken_pages
 
 if TYPE_CHECKING:
-    from preflight.launch_problems.rules.rules import RuleFinding
+    from checks.framework.problem import Match
     from preflight.launches.source import Origin
     from preflight.needs.launch_sizing import LaunchSizing
     from preflight.needs.shown_needs import Need
@@ -79,7 +79,7 @@ def launch_text(sizing: LaunchSizing, rule: str, paint: Paint, explained: bool =
     """
     left_out = _part("Not started", [_filled(f"  {text}") for text in sizing.reading.left_out])
     reading = _reading_text(sizing)
-    shown, findings = sizing.shown, sizing.inputs.findings
+    shown, findings = sizing.shown, sizing.problems
     word, colour, meaning = HEADLINES[sizing.status]
     if sizing.status == "fails":
         word = sizing.consequence.value.upper()
@@ -119,7 +119,7 @@ def sizing_text(
     sizing: Sizing,
     rule: str,
     paint: Paint,
-    findings: Iterable[RuleFinding] = (),
+    findings: Iterable[Match] = (),
     verdict: str = "",
     next_step: str = "",
     left_out: str = "",
@@ -160,14 +160,14 @@ def _part(head: str, lines: Iterable[str]) -> str:
     return f"{head}\n{text}" if text else ""
 
 
-def _findings(findings: Iterable[RuleFinding], paint: Paint) -> str:
+def _findings(findings: Iterable[Match], paint: Paint) -> str:
     """Return the findings of the rules, each with its consequence and its remedy."""
     lines = []
     for finding in findings:
-        rule, severity = finding.rule, finding.rule.severity.value
+        page, severity = finding.page, finding.severity.value
         where = "" if finding.origin is None else f" ({finding.origin})"
-        mend = finding.remedy or rule.remedy
-        text = f"{finding.text}{where}: {rule.consequence}. To mend it: {mend} [{rule.id}]"
+        mend = finding.remedy or page.remedy
+        text = f"{finding.text}{where}: {page.follows}. To mend it: {mend} [{finding.id}]"
         first, *rest = _wrapped(f"  {severity}: {text}")
         painted = paint(severity, _COLOURS[severity])
         lines += [f"  {painted}{first[2 + len(severity) :]}", *rest]

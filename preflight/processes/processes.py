@@ -499,4 +499,3 @@ class LaunchOptions(NamedTuple):
     installed: Installed | None = None
     origins: Mapping[str, str] = {}
     host_group: str | None = None
-    by_rules: bool = True  # whether the rules judge the launch; who only reads it asks for none

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from checks.framework.check import Check, Judge
 from checks.framework.finding import Finding, Status
+from checks.framework.problem import Problem
 from checks.framework.unknown import Unknown
 from checks.run_checks.runner import every_check
 from preflight.base.shell import Line, line
@@ -50,7 +50,7 @@ def check_launch(
     """
     host_checks = list(every_check())
     selection = selection_of(chosen)
-    made = [pair for pair in host_checks if selection.takes(pair[0].id)]
+    made = [check for check in host_checks if selection.takes(check.id)]
     topics = (*_CONTEXT_TOPICS, *more_topics)
     judged_host = judge_host(launch, root, timeout_seconds, made, topics, report_slow)
     # That a launch could not be read is said whatever is selected.
@@ -89,20 +89,14 @@ def check_launch(
 
 
 def known_problems(judged_host: JudgedHost) -> list[Finding]:
-    """Judge the launch by the records of known problems; [] without a launch.
-
-    A defect of a record becomes one finding that is unknown.
-    """
-    if judged_host.launch is None:
+    """Judge the launch by the records of known problems; [] without a launch that was read."""
+    sized = judged_host.launch
+    if sized is None or isinstance(sized, Unknown):
         return []
-    from preflight.launch_problems.advisories.judge import advisory_findings
-    from preflight.verdict.pages import ADVISORIES
+    from preflight.launch_problems.advisories.judge import ADVISORIES
 
-    try:
-        return advisory_findings(judged_host)
-    except Exception as error:  # a record's defect must not hide what the checks found
-        text = f"defect of this check: {type(error).__name__}: {error}"
-        return [Finding(ADVISORIES.id, Status.UNKNOWN, "launch", text=text)]
+    given = {"sized": sized, "facts": judged_host.facts, "root": judged_host.host.root}
+    return [found for each in ADVISORIES.problems for found in each.judge(given, subject="launch")]
 
 
 def selection_of(chosen: Chosen) -> Selection:
@@ -116,18 +110,19 @@ def selection_of(chosen: Chosen) -> Selection:
     """
     if chosen == ALL_CHECKS:
         return Selection()
-    from preflight.launch_problems.advisories.records import advisories
-    from preflight.launch_problems.rules.launch_rules import RULES
-    from preflight.verdict.pages import ADVISORIES, LAUNCH_CHECKS, MEASURED
-
-    declared = (*(check for check, _ in every_check()), *LAUNCH_CHECKS, *MEASURED)
-    ids = {*(check.id for check in declared), *(each.check for each in advisories()), *RULES}
     from datetime import date
+
+    from preflight.verdict.catalogue import catalogue, paged
+
+    every = catalogue()
+    elsewhere = {problem.id for problem in every.fleet} - {each.id for each in paged("measure")}
+    ids = {*every.ids} - elsewhere
+    why_not = partial(_why_not, ids=ids, elsewhere=elsewhere)
 
     for option, patterns in (("--only", chosen.only), ("--skip", chosen.skip)):
         for pattern in patterns:
             if not any(_matches(check, (pattern,)) for check in ids):
-                raise UsageError(f"{option} {pattern}: {_why_not(pattern, ids, 'such an')}")
+                raise UsageError(f"{option} {pattern}: {why_not(pattern, such='such an')}")
     options = [("--ignore", waiver) for waiver in chosen.ignore]
     if chosen.waivers is not None:
         option = f"--waivers {chosen.waivers}:"
@@ -140,7 +135,7 @@ def selection_of(chosen: Chosen) -> Selection:
     today = date.today()
     for option, waiver in options:
         if waiver.check not in ids:
-            raise UsageError(f"{option} {waiver.check}: {_why_not(waiver.check, ids, 'this')}")
+            raise UsageError(f"{option} {waiver.check}: {why_not(waiver.check, such='this')}")
         if waiver.is_over(today):
             over.append(waiver)
         elif waiver.check in holds:
@@ -150,7 +145,7 @@ def selection_of(chosen: Chosen) -> Selection:
     over = [waiver for waiver in over if waiver.check not in holds]
     only = chosen.only
     if any(pattern.startswith("advisory.") for pattern in only):
-        only += (ADVISORIES.id,)  # what the records that do not affect the launch say in one
+        only += ("launch.advisories",)  # what the records that do not affect the launch say in one
     selection = Selection(only, chosen.skip, tuple(holds.values()), tuple(over))
     if not any(selection.takes(check) for check in ids):
         raise UsageError("--only and --skip together leave nothing to check, which is no pass")
@@ -160,7 +155,7 @@ def selection_of(chosen: Chosen) -> Selection:
 def _with_commands(
     findings: Sequence[Finding],
     judged_host: JudgedHost,
-    host_checks: Sequence[tuple[Check, Judge]],
+    host_checks: Sequence[Problem],
     ask_line: Callable[[str], tuple[Line, ...]],
 ) -> Findings:
     """Return the findings with functions for their commands and consequences.
@@ -168,10 +163,10 @@ def _with_commands(
     Args:
         ask_line: Gives the line that runs a subcommand of this program for the same launch.
     """
-    from preflight.verdict.pages import LAUNCH_CHECKS, MEASURED
-
-    declared = [*(check for check, _ in host_checks), *LAUNCH_CHECKS, *MEASURED]
     from preflight.host_tuning.commands import commands, conditions_of, context_of
+    from preflight.verdict.catalogue import launch_problems, paged
+
+    declared = [*host_checks, *launch_problems(), *paged("measure")]
 
     context = context_of(judged_host.facts)
     return Findings(
@@ -269,12 +264,10 @@ def waiver_findings(selection: Selection) -> list[Finding]:
     """Return a warning for each expired waiver of a check that is selected."""
     if not selection.expired:
         return []  # nothing of launches is loaded for a host alone
-    from preflight.verdict.pages import WAIVER
-
     text = "the waiver has expired, and what the check finds counts again"
     advice = "mend what the check finds, or write a later until; its reason: "
     rows = ((w, f"a waiver until {w.until}") for w in selection.expired if selection.takes(w.check))
-    warn = partial(Finding, WAIVER.id, Status.WARN)
+    warn = partial(Finding, "launch.waiver", Status.WARN)
     return [warn(w.check, until, text=text, advice=advice + w.reason) for w, until in rows]
 
 
@@ -302,20 +295,14 @@ class Selection(NamedTuple):
         return (not self.only or _matches(check, self.only)) and not _matches(check, self.skip)
 
 
-def _why_not(pattern: str, ids: Iterable[str], such: str) -> str:
+def _why_not(pattern: str, ids: Iterable[str], elsewhere: Iterable[str], such: str) -> str:
     """Return the end of an error message: why ``pattern`` matches none of ``ids``.
 
-    A check between nodes belongs to another command.
-
     Args:
+        elsewhere: Ids that other commands find.
         such: "such an" or "this", before the word "id".
     """
-    from preflight.verdict.catalogue import FLEET_CHECKS
-
-    elsewhere = [check.id for check in FLEET_CHECKS if _matches(check.id, (pattern,))]
-    if elsewhere and elsewhere[0].startswith("measure."):
-        return "is found by `mooncake-preflight measure` alone"
-    if elsewhere:
+    if any(_matches(id_, (pattern,)) for id_ in elsewhere):
         merged = "`mooncake-preflight fleet merge` judges it, from the nodes' reports"
         text = "is found between nodes, never on one host"
         return f"{text}: {merged}, as does `fleet check`, which gets them itself"

@@ -1,65 +1,78 @@
-"""Everything that ``check`` and ``fleet`` can find, by id; ``explain`` shows each page."""
+"""Everything that can be found, by id; ``explain``, waivers and reports read the pages here."""
 
+from __future__ import annotations
+
+import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from checks.framework.check import Check, Judge
 from checks.framework.finding import Status
+from checks.framework.problem import Page, Problem, Severity
+from checks.run_checks.facts import READERS
 from preflight.base.text import wrapped
-from preflight.launch_problems.advisories.records import Advisory, condition_text, range_text
-from preflight.launch_problems.rules.rules import Rule, Severity
-from preflight.launches.source import notices
-from preflight.verdict.pages import MEASURED, OBSERVED, PAGES
 
-# What fleet merge and rails find between nodes and of reports; what stands for a node without one.
-_FLEET = (
-    "master metadata advertised protocol address mooncake-version same-machine path-mtu "
-    "rail-apart rail-same rail-unknown slow-transfers "
-    "report no-verdict several-reports old-report unexpected unusable "
-    "ssh timeout tool python interrupted"
-).split()
-FLEET_CHECKS = (*(Check(f"fleet.{name}", (), PAGES) for name in _FLEET), *MEASURED, *OBSERVED)
+if TYPE_CHECKING:
+    from preflight.launch_problems.advisories.records import Advisory
+
+# The pages of what is found in a launch, between nodes of a fleet, and by measuring.
+_PAGES = os.path.join(os.path.dirname(__file__), "pages")
+
+
+def paged(*topics: str) -> tuple[Problem, ...]:
+    """Return the problems of ``topics``, the first word of their ids, by their pages alone.
+
+    What finds them is not loaded.
+    """
+    ids = sorted(name.removesuffix(".md") for name in os.listdir(_PAGES))
+    files = {id_: os.path.join(_PAGES, f"{id_}.md") for id_ in ids}
+    return tuple(Problem(id_, at) for id_, at in files.items() if id_.partition(".")[0] in topics)
+
+
+def launch_problems() -> tuple[Problem, ...]:
+    """Return what is found in a launch beside its rules."""
+    return paged("launch", "sglang", "store")
+
+
+def fleet_problems() -> tuple[Problem, ...]:
+    """Return what no check of one host finds: between nodes, by measuring, of what runs."""
+    return paged("fleet", "measure", "observe")
 
 
 class Catalogue(NamedTuple):
-    """Checks of the host, launch and fleet, rules, and records, in the order of ``explain``."""
+    """Problems of the host, launch and fleet, rules, and records, in the order of ``explain``."""
 
-    host: tuple[tuple[Check, Judge], ...]
-    launch: tuple[Check, ...]
-    fleet: tuple[Check, ...]
-    rules: tuple[Rule, ...]
-    advisories: tuple[Advisory, ...] = ()
+    host: tuple[Problem, ...]
+    launch: tuple[Problem, ...]
+    fleet: tuple[Problem, ...]
+    rules: tuple[Problem, ...]
+    advisories: tuple[Advisory, ...]
 
     @property
-    def checks(self) -> dict[str, Check]:
-        every = [*(check for check, _ in self.host), *self.launch, *self.fleet]
-        return {check.id: check for check in every}
+    def problems(self) -> dict[str, Problem]:
+        every = (*self.host, *self.launch, *self.fleet, *self.rules)
+        return {problem.id: problem for problem in every}
 
     @property
     def ids(self) -> Sequence[str]:
-        rule_ids = [rule.id for rule in self.rules]
-        return [*self.checks, *rule_ids, *(each.check for each in self.advisories)]
+        return [*self.problems, *(each.check for each in self.advisories)]
 
     def texts_by_id(self) -> dict[str, str]:
-        """Return id -> text for a reader of a finding: question and reason of a check, what a rule
-        finds, or summary and details of a record.
-        """
-        texts = {id_: f"{each.page.asks}\n\n{each.page.why}" for id_, each in self.checks.items()}
-        texts |= {rule.id: rule.finds for rule in self.rules}
+        """Return id -> text for a reader of a finding: what is asked or found, and why."""
+        pages = {id_: each.page for id_, each in self.problems.items()}
+        texts = {id_: "\n\n".join(filter(None, page[:2])) for id_, page in pages.items()}
         return texts | {
             each.check: f"{each.summary}.\n\n{each.details}" for each in self.advisories
         }
 
 
 def catalogue() -> Catalogue:
-    """Return all checks, rules and records; imports every module that declares some."""
+    """Return all problems and records; imports every module that declares checks or rules."""
     from checks.run_checks.runner import every_check
     from preflight.launch_problems.advisories.records import advisories
     from preflight.launch_problems.rules.launch_rules import RULES
-    from preflight.verdict.pages import LAUNCH_CHECKS
 
-    host, of_launch, rules = tuple(every_check()), tuple(LAUNCH_CHECKS), tuple(RULES.values())
-    return Catalogue(host, of_launch, FLEET_CHECKS, rules, advisories())
+    host, rules = tuple(every_check()), tuple(RULES.values())
+    return Catalogue(host, launch_problems(), fleet_problems(), rules, advisories())
 
 
 MEANS = {
@@ -89,39 +102,39 @@ class PageText(NamedTuple):
     outcomes: tuple[tuple[Status, str], ...] = ()
 
 
-def check_page(check: Check) -> PageText:
-    """Return the page of a check of the host, the launch or the fleet."""
-    page = check.page
-    when, follows = "when it is unknown", "nothing was found to fail, and nothing passes"
-    statuses = {status for status, _ in page.outcomes}
-    if statuses & _WHEN.keys():
-        when = next(text for status, text in _WHEN.items() if status in statuses)
-        follows = ", or ".join(each.value for each in (page.consequence, *page.or_else))
+def problem_page(problem: Problem) -> PageText:
+    """Return the page of a problem; rows without a text are left out."""
+    page, lead = problem.page, problem.page.asks
+    when, follows = _follows(page)
     rows = [(when, follows), ("what to do", page.remedy), ("read or seen in", page.source)]
-    if check.topics:
-        rows.append(("facts that it reads", ", ".join(check.topics)))
-    if page.root:
-        rows.append(("as root", page.root))
-    return PageText(check.id, page.asks, page.why, tuple(rows), page.outcomes)
+    if page.severity is not None:
+        lead = _sentence(lead)
+        rows.insert(0, ("severity", MEANS[page.severity]))
+    read = ", ".join(name for name in problem.about if name in READERS)
+    rows += [("facts that it reads", read), ("as root", page.root)]
+    rows += [("before", page.before), ("after", page.after)]
+    shown = tuple(row for row in rows if row[1])
+    return PageText(problem.id, lead, page.why, shown, page.outcomes)
+
+
+def _follows(page: Page) -> tuple[str, str]:
+    """Return what follows, and of what."""
+    if page.severity is not None:
+        return "what follows", page.follows
+    statuses = {status for status, _ in page.outcomes}
+    for status, when in _WHEN.items():
+        if status in statuses:
+            return when, page.follows
+    return "when it is unknown", "nothing was found to fail, and nothing passes"
 
 
 _WHEN = {Status.FAIL: "when it fails", Status.WARN: "what it warns of"}
 
 
-def rule_page(rule: Rule) -> PageText:
-    """Return the page of a rule about launches."""
-    rows = (
-        ("severity", MEANS[rule.severity]),
-        ("what follows", rule.consequence),
-        ("what to do", rule.remedy),
-        ("read or seen in", rule.source),
-        *((name, text) for name, text in (("before", rule.before), ("after", rule.after)) if text),
-    )
-    return PageText(rule.id, _sentence(rule.finds), "", rows)
-
-
 def advisory_page(known: Advisory) -> PageText:
     """Return the page of a record of a known problem; rows without a text are left out."""
+    from preflight.launch_problems.advisories.records import condition_text, range_text
+
     rows = [
         ("affected", "; ".join(map(range_text, known.affected))),
         ("where", condition_text(known.when)),
@@ -140,6 +153,8 @@ def advisory_page(known: Advisory) -> PageText:
 
 def notice_page(id_: str) -> PageText:
     """Return the page of a notice, which is one sentence."""
+    from preflight.launches.source import notices
+
     return PageText(id_, _sentence(notices()[id_]), "", ())
 
 

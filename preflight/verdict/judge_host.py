@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from checks.framework.check import Check, Judge
 from checks.framework.finding import Finding, Status, unknown_finding
 from checks.framework.needs import LaunchNeeds
+from checks.framework.problem import Problem
 from checks.framework.units import or_more
 from checks.framework.unknown import Unknown
 from checks.run_checks.facts import READERS, Facts, read_facts
@@ -47,7 +47,7 @@ def judge_host(
     launch: LaunchWords,
     root: str | Host,
     timeout_seconds: float,
-    checks: Sequence[tuple[Check, Judge]],
+    checks: Sequence[Problem],
     more_topics: Iterable[str] = READERS,
     slow: Callable[[list[str]], None] | None = None,
 ) -> JudgedHost:
@@ -65,15 +65,15 @@ def judge_host(
     read = size_within(launch, host, timeout_seconds)
     sized = None if isinstance(read, Unknown) else read
     needs = None if sized is None else sized.needs
-    asked = [check for check, _ in checks if needs is not None or check.of_host]
-    wanted = {topic for check in asked for topic in check.topics}.union(more_topics)
+    asked = [check for check in checks if needs is not None or check.of_host]
+    wanted = {topic for check in asked for topic in check.about}.union(more_topics)
     topics = [topic for topic in READERS if topic in wanted]
     facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
     seen = JudgedHost(host, read, needs, facts, [], _judge_launch(read, facts))
     return seen._replace(of_host=judge_again(seen, checks))
 
 
-def judge_again(seen: JudgedHost, checks: Sequence[tuple[Check, Judge]]) -> list[Finding]:
+def judge_again(seen: JudgedHost, checks: Sequence[Problem]) -> list[Finding]:
     """Run ``checks`` on the facts of ``seen``, at both bounds, without the refused settings."""
     findings = judge(seen.facts, seen.needs, checks)
     sized = seen.launch
@@ -144,13 +144,12 @@ def _judge_launch(launch: Sized | Unknown | None, facts: Facts) -> list[Finding]
     """
     if launch is None:
         return []
-    from preflight.verdict.launch_checks import launch_findings
-    from preflight.verdict.pages import SIZES
+    from preflight.verdict.launch_checks import SIZES, launch_findings
 
     if isinstance(launch, Unknown):
-        return [unknown_finding("launch", launch, check=SIZES.id)]
+        return [unknown_finding("launch", launch, check=SIZES)]
     try:
         return launch_findings(launch.sizing, facts)
     except Exception as error:
         text = f"defect of this check: {type(error).__name__}: {error}"
-        return [Finding(SIZES.id, Status.UNKNOWN, "launch", text=text)]
+        return [Finding(SIZES, Status.UNKNOWN, "launch", text=text)]

@@ -1,40 +1,35 @@
 """What the launch itself shows, as findings: rules, misreadings, SGLang's own gate."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 from checks.framework.finding import (
     Consequence,
-    Evidence,
     Finding,
     Status,
     Subject,
+    passed,
+    skip,
     unknown_finding,
 )
+from checks.framework.problem import Match, Problems
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown
 from checks.hugetlb.targets import FIT
 from checks.run_checks.facts import Facts
+from preflight.engines.programs.store_environment import Note
 from preflight.engines.sglang.pools import ServerMemory
-from preflight.launch_problems.rules.rules import RuleFinding, Severity
+from preflight.launch_problems.rules.launch_rules import problems_of
 from preflight.needs.launch_sizing import Admission, LaunchSizing
 from preflight.processes.containers import unknown_settings
 from preflight.processes.host_groups import foreground_server
 from preflight.processes.processes import LaunchProcess
 from preflight.processes.unread import not_set
-from preflight.verdict.pages import ASSUMED, GATE, KEYS, MAPPING, MISREAD, NOT_READ, SIZES, UNUSED
 from preflight.verdict.store_keys import Meeting, StoreKeys, compare_keys, launch_keys
 
-# What a rule's severity is as a finding, and what follows if nobody mends it.
-_STATUS = {
-    Severity.FAIL: (Status.FAIL, None),
-    Severity.DIES: (Status.FAIL, Consequence.DIES_LATER),
-    Severity.CORRUPTS: (Status.FAIL, Consequence.CORRUPTS),
-    Severity.UNUSED: (Status.FAIL, Consequence.DEGRADED),
-    Severity.WARN: (Status.WARN, None),
-    Severity.NOTE: (Status.PASS, None),
-}
-
+SIZES, NOT_READ, GATE = "launch.sizes", "launch.not-read", "sglang.admission-gate"
+# What is judged of the launch before the rules, and after them.
+CHECKS, OF_SERVERS = Problems("pages"), Problems("pages")
 _LESS_L2 = "lower --hicache-size or --hicache-ratio, or run fewer ranks"
 _AS_MEANT = "write it the way that it is read, or remove it"
 # Notes of the sizing that checks of the host answer more fully.
@@ -60,39 +55,25 @@ def launch_findings(sizing: LaunchSizing, facts: Facts | None = None) -> list[Fi
     """Judge the launch itself, without reading more of the host.
 
     Args:
-        facts: Of the host where it is judged; without them no rule is harmless.
+        facts: Those of the host where it is judged; without them no rule is harmless.
     """
-    return [
-        *_sizes(sizing),
-        *_not_read(sizing),
-        *_mapping(sizing),
-        *_reading(sizing),
-        *_behind(sizing),
-        *_notes(sizing),
-        *(_as_check_finding(finding, facts) for finding in sizing.inputs.findings),
-        *_gate(sizing),
-        *key_findings(sizing),
-    ]
+
+    def judged(checks: Problems) -> Iterator[Finding]:
+        for check in checks.problems:
+            yield from check.judge({"sizing": sizing}, subject="launch")
+
+    rules = (_of_rule(match, facts) for match in problems_of(sizing.inputs))
+    return [*judged(CHECKS), *rules, *judged(OF_SERVERS)]
 
 
-def _as_check_finding(finding: RuleFinding, facts: Facts | None) -> Finding:
-    """Turn a rule's finding into a finding of a check."""
-    rule = finding.rule
-    origin = "launch" if finding.origin is None else str(finding.origin)
-    if facts and finding.harmless and (why := finding.harmless(facts)):
-        return Finding(rule.id, Status.PASS, origin, have=why)
-    status, consequence = _STATUS[rule.severity]
-    return Finding(
-        rule.id,
-        status,
-        origin,
-        text=f"{finding.text.rstrip('.')}: {rule.consequence}",
-        evidence=(Evidence(origin, finding.text),),
-        advice=finding.remedy or rule.remedy,
-        consequence=consequence,
-    )
+def _of_rule(match: Match, facts: Facts | None) -> Finding:
+    """Return what a rule found as a finding, which passes where it does no harm on the host."""
+    if facts and match.harmless and (why := match.harmless(facts)):
+        return passed(match.finding.subject, why)._replace(check=match.id)
+    return match.finding
 
 
+@CHECKS(SIZES)
 def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
     """Yield an unknown finding for each setting of a process that could not be read, or one pass.
 
@@ -100,7 +81,7 @@ def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
     """
     for bound in (sizing.inputs.least, sizing.inputs.most):
         if isinstance(bound, Unknown):
-            yield unknown_finding("launch", bound, check=SIZES.id)
+            yield unknown_finding("launch", bound)
             return
     unread = [
         (str(process.command.origin), name, why)
@@ -108,11 +89,12 @@ def _sizes(sizing: LaunchSizing) -> Iterator[Finding]:
         for name, why in unknown_settings(process.command)
     ]
     for origin, name, why in dict.fromkeys(unread):
-        yield unknown_finding(f"{name} of {origin}", why, check=SIZES.id)
+        yield unknown_finding(f"{name} of {origin}", why)
     if not unread:
-        yield Finding(SIZES.id, Status.PASS, "launch", have="every size known")
+        yield passed("launch", "every size known")
 
 
+@CHECKS(NOT_READ)
 def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
     """Yield an unknown finding for each part of the launch that was not read.
 
@@ -125,10 +107,11 @@ def _not_read(sizing: LaunchSizing) -> Iterator[Finding]:
     more = (each._replace(cause="") for each in unset)
     for each in dict.fromkeys((*sizing.unread, *more)):
         subject = f"{each.what} ({each.origin})"
-        finding = Finding(NOT_READ.id, Status.UNKNOWN, subject, text=each.why)
+        finding = Finding("", Status.UNKNOWN, subject, text=each.why)
         yield finding._replace(advice=each.advice, sets=each.sets, tells_cause=each.cause)
 
 
+@CHECKS("launch.cannot-map")
 def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:
     """Yield a failure for each mapping that Mooncake refuses with any number of pages, or one pass.
 
@@ -140,9 +123,9 @@ def _mapping(sizing: LaunchSizing) -> Iterator[Finding]:
     broken = [(each.process.name, each.failure) for each in shown.asked if each.failure]
     for name, failure in broken:
         text = f"{failure.what}: {failure.error}"
-        yield Finding(MAPPING.id, Status.FAIL, Subject(name, "process"), text=text)
+        yield Finding("", Status.FAIL, Subject(name, "process"), text=text)
     if not broken:
-        yield Finding(MAPPING.id, Status.PASS, "launch", have="nothing impossible")
+        yield passed("launch", "nothing impossible")
 
 
 def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
@@ -151,7 +134,7 @@ def _reading(sizing: LaunchSizing) -> Iterator[Finding]:
         if note.id in _READ_OTHERWISE:
             subject = f"{note.id} ({note.origin})"
             advice = note.advice or _AS_MEANT
-            finding = Finding(MISREAD.id, Status.WARN, subject, text=note.text, advice=advice)
+            finding = Finding("", Status.WARN, subject, text=note.text, advice=advice)
             if note.id in _NOTHING_RUNS:
                 worse = Consequence.WILL_NOT_START
                 finding = finding._replace(status=Status.FAIL, consequence=worse)
@@ -166,41 +149,54 @@ def _behind(sizing: LaunchSizing) -> Iterator[Finding]:
         advice = f"end the command at {first} with &, and give {second} its own port and GPUs "
         advice += "(--port, --base-gpu-id, CUDA_VISIBLE_DEVICES), where both are to run"
         text = f"{waiting.text}; if both are to run, both take {waiting.shared_resources}"
-        yield Finding(MISREAD.id, Status.WARN, f"foreground ({first})", text=text, advice=advice)
+        yield Finding("", Status.WARN, f"foreground ({first})", text=text, advice=advice)
 
 
-def _notes(sizing: LaunchSizing) -> Iterator[Finding]:
-    """Yield a warning for each note of the sizing that no check of the host tells.
+@CHECKS("launch.misread")
+def _misread(sizing: LaunchSizing) -> Iterator[Finding]:
+    """Yield what is read otherwise than it was meant, or a pass if nothing is."""
+    findings = [*_reading(sizing), *_behind(sizing)]
+    notes = [note for note in _shown_notes(sizing) if note.id not in _ASSUMPTIONS]
+    findings += _warnings(notes, _AS_MEANT)
+    yield from findings or _nothing_found(sizing)
 
-    Each of the checks misread, unused and assumed passes if it has no finding and the sizes are
-    known.
-    """
+
+@CHECKS("launch.unused")
+def _unused(sizing: LaunchSizing) -> Iterator[Finding]:
+    notes = [] if sizing.shown is None else sizing.shown.unused
+    yield from _warnings(notes) or _nothing_found(sizing)
+
+
+@CHECKS("launch.assumed")
+def _assumed(sizing: LaunchSizing) -> Iterator[Finding]:
+    notes = [note for note in _shown_notes(sizing) if note.id in _ASSUMPTIONS]
+    yield from _warnings(notes) or _nothing_found(sizing)
+
+
+def _shown_notes(sizing: LaunchSizing) -> list[Note]:
     shown = sizing.shown
-    noted = sizing.inputs.release_notes if shown is None else shown.inputs.notes
-    shown_notes = [note for note in noted if note.id not in _HOST_NOTES]
-    by_check = (
-        (MISREAD, [note for note in shown_notes if note.id not in _ASSUMPTIONS]),
-        (UNUSED, [] if shown is None else list(shown.unused)),
-        (ASSUMED, [note for note in shown_notes if note.id in _ASSUMPTIONS]),
-    )
-    for check, notes in by_check:
-        for note in notes:
-            advice = _AS_MEANT if check is MISREAD else ""
-            yield Finding(check.id, Status.WARN, note.id, text=note.text, advice=advice)
-        misread = check is MISREAD and (any(_reading(sizing)) or any(_behind(sizing)))
-        whole = shown is not None and not misread
-        if not notes and whole:
-            yield Finding(check.id, Status.PASS, "launch", have="nothing found")
+    notes = sizing.inputs.release_notes if shown is None else shown.inputs.notes
+    return [note for note in notes if note.id not in _HOST_NOTES]
 
 
+def _warnings(notes: Iterable[Note], advice: str = "") -> list[Finding]:
+    return [Finding("", Status.WARN, note.id, text=note.text, advice=advice) for note in notes]
+
+
+def _nothing_found(sizing: LaunchSizing) -> list[Finding]:
+    """Return a pass; nothing if the sizes are not known."""
+    return [] if sizing.shown is None else [passed("launch", "nothing found")]
+
+
+@OF_SERVERS(GATE)
 def _gate(sizing: LaunchSizing) -> Iterator[Finding]:
     """Judge whether each server passes SGLang's own check of host memory."""
     if not sizing.admissions:
         text = "no server with a hierarchical cache whose sizes are known"
-        yield Finding(GATE.id, Status.SKIP, "launch", text=text)
+        yield skip(text, "launch")
     for admission in sizing.admissions:
         if isinstance(admission, Unknown):
-            yield unknown_finding("server", admission, check=GATE.id)
+            yield unknown_finding("server", admission)
         else:
             yield _admission(admission)
 
@@ -216,12 +212,12 @@ def _admission(admission: Admission) -> Finding:
         need = "less L2" if pages.empty else f"{pages.span} huge pages"
         need += f": {pages.reason}"
     if error is None:
-        return Finding(GATE.id, Status.PASS, admission.origin, have="admitted", need=need)
+        return passed(admission.origin, "admitted", need)
     status = Status.FAIL if admission.refused else Status.WARN
     when = "" if admission.refused else "once the other ranks have their pools, "
     text = f"{when}the server prints ValueError: {error}"
-    advice = _LESS_L2 if pages is None or pages.empty else GATE.page.remedy
-    gate = Finding(GATE.id, status, admission.origin, need=need, text=text)
+    advice = _LESS_L2 if pages is None or pages.empty else OF_SERVERS.problems[0].page.remedy
+    gate = Finding("", status, admission.origin, need=need, text=text)
     return gate._replace(advice=advice, asks=FIT)
 
 
@@ -235,6 +231,7 @@ _MOST_NAMES = 4  # of processes in one subject
 _NO_SIZES = "the launch's sizes are not known"
 
 
+@OF_SERVERS("store.keys")
 def key_findings(sizing: LaunchSizing) -> Iterator[Finding]:
     """Yield a finding about the number of keys for each SGLang server with a store.
 
@@ -252,7 +249,7 @@ def key_findings(sizing: LaunchSizing) -> Iterator[Finding]:
     pairs = list(_pairs(sizing))
     yield from pairs
     if not servers and not pairs:
-        yield Finding(KEYS.id, Status.SKIP, "launch", text="no server of it has a store")
+        yield skip("no server of it has a store", "launch")
 
 
 _MEETING = {
@@ -284,7 +281,7 @@ def _pairs(sizing: LaunchSizing) -> Iterator[Finding]:
         have = f"keys: {match.verdict.value}"
         text = "; ".join(match.reasons)
         advice = "" if status is Status.PASS else _MEET
-        yield Finding(KEYS.id, status, f"{first} and {last}", have, text=text, advice=advice)
+        yield Finding("", status, f"{first} and {last}", have, text=text, advice=advice)
 
 
 def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | Unknown) -> Finding:
@@ -299,25 +296,25 @@ def _keys(process: LaunchProcess, memory: ServerMemory | None, segments: int | U
     page = server.value("page_size") if server is not None else None
     host_pool = next((p for p in memory.pools if p.tokens), None) if memory else None
     if isinstance(page, Unknown):
-        return unknown_finding(subject, page, check=KEYS.id)
+        return unknown_finding(subject, page)
     if server is not None and server.links:
         text = "an object is a page of the cache on the GPU: how many there will be is not computed"
-        return Finding(KEYS.id, Status.SKIP, subject, text=text)
+        return skip(text, subject)
     if host_pool is None:
         sizes = Unknown(_NO_SIZES if memory is None else memory.why)
         missing = None if memory is None else memory.missing
-        return unknown_finding(subject, sizes if missing is None else missing, check=KEYS.id)
+        return unknown_finding(subject, sizes if missing is None else missing)
     if isinstance(segments, Unknown):
-        return unknown_finding(subject, segments, check=KEYS.id)
+        return unknown_finding(subject, segments)
     if not segments:
         text = "this host contributes no segment: its clients are elsewhere"
-        return Finding(KEYS.id, Status.SKIP, subject, text=text)
+        return skip(text, subject)
     object_bytes = host_pool.object_bytes(page)
     keys = segments // max(1, object_bytes)
     have, need = f"{keys:,} keys", f"at most {MOST_KEYS:,}"
     formula = f"{format_bytes(segments)} of segments / {format_bytes(object_bytes)} an object"
     if keys <= MOST_KEYS:
-        return Finding(KEYS.id, Status.PASS, subject, have, need, formula)
+        return passed(subject, have, need, formula)
     text = "the master holds them all in memory when the store is full"
-    many = Finding(KEYS.id, Status.WARN, subject, have, need, formula, text)
+    many = Finding("", Status.WARN, subject, have, need, formula, text)
     return many._replace(advice="use a larger --page-size")

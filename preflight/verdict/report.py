@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from checks.framework.check import Check
 from checks.framework.finding import Consequence, Evidence, Finding, Status
 from checks.framework.fold import fold_alike
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.problem import Problem
 from checks.host_snapshot.secrets import public
 from checks.hugetlb.targets import ASK_FIT, FIT
 from preflight.base import exit_codes
@@ -121,10 +121,10 @@ class Findings(NamedTuple):
     ask_lines: Callable[[Finding], tuple[Line, ...]] = lambda _: ()
 
 
-def consequences(declared: Iterable[Check]) -> Callable[[str], Consequence | None]:
+def consequences(declared: Iterable[Problem]) -> Callable[[str], Consequence | None]:
     """Return a function: a check's id -> the consequence of its page; None for other ids."""
-    by_id = {check.id: check for check in declared}
-    return lambda id_: by_id[id_].consequence if id_ in by_id else None
+    by_id = {problem.id: problem for problem in declared}
+    return lambda id_: by_id[id_].page.consequences[0] if id_ in by_id else None
 
 
 def report(

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-from checks.framework.check import Check, CheckSet, Page
 from checks.framework.finding import Consequence, Finding, Status
 from checks.framework.needs import LaunchNeeds
+from checks.framework.problem import Page, Problem, Problems
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown
-from checks.run_checks.facts import READERS, Facts
+from checks.framework.unknown import Unknown, must_be_read
+from checks.run_checks.facts import READERS
 from checks.system.facts import Container
 
 Reader = Callable[[Root, LaunchNeeds | None], Any]
 
 
-def declared(id_: str, consequence: Consequence = Consequence.WILL_NOT_START) -> Check:
+def declared(id_: str, consequence: Consequence = Consequence.WILL_NOT_START) -> Problem:
     outcomes = tuple((status, "as the test says") for status in Status)
-    page = Page("Is it?", consequence, "It is so.", outcomes, "mend it", "a test")
-    return Check(id_, ("system",), page)
+    told = consequence.value, "mend it", "a test", (consequence,)
+    return Problem(id_, Page("Is it?", "It is so.", outcomes, *told), ("system",))
 
 
 def installed(
@@ -29,14 +29,14 @@ def installed(
 ) -> ModuleType:
     """One module with a check per id among ``findings``, each of which reads the topic system."""
     module: Any = ModuleType("checks_of_a_test")
-    module.CHECKS = CheckSet()
+    module.CHECKS = Problems()
     for id_ in dict.fromkeys(finding.check for finding in findings):
 
-        def judge(facts: Facts, needs: LaunchNeeds | None, id_: str = id_) -> Iterator[Finding]:
-            _ = facts.system
+        def judge(system: Any, id_: str = id_) -> Iterator[Finding]:
+            must_be_read(system)
             yield from (finding for finding in findings if finding.check == id_)
 
-        module.CHECKS.checks.append((declared(id_), judge))
+        module.CHECKS.problems.append(declared(id_)._replace(function=judge))
     module.read = reader or (lambda root, needs: _System())
     module.unread = lambda root, needs: Unknown("not wanted by the test")
     monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from checks.framework.archive import TreeRoot
-from checks.framework.check import Check, Judge
 from checks.framework.finding import Finding, Status
+from checks.framework.problem import Problem
 from checks.framework.recording import RecordingRoot
 from checks.run_checks.facts import READERS, Facts, read_facts
 from checks.run_checks.runner import every_check, judge
@@ -76,7 +76,7 @@ def check_after_plan(
     tree: Tree, words: LaunchWords, others: dict[str, Any] | None = None
 ) -> Checked:
     """Set the pools that are short, and check; what cannot be reserved stays said."""
-    reservation = [pair for pair in every_check() if pair[0].id == "hugetlb.reservation"]
+    reservation = [check for check in every_check() if check.id == "hugetlb.reservation"]
     before = _checked(tree, words, reservation, ("hugetlb",))
     bad = (Status.FAIL, Status.UNKNOWN)
     reserved = (each for each in before.findings if each.check == "hugetlb.reservation")
@@ -88,7 +88,7 @@ def check_after_plan(
 def _checked(
     tree: Tree,
     words: LaunchWords,
-    checks: Sequence[tuple[Check, Judge]],
+    checks: Sequence[Problem],
     topics: Sequence[str],
     others: dict[str, Any] | None = None,
 ) -> Checked:

@@ -106,7 +106,7 @@ class Bench:
     def _judge(
         self, topics: Mapping[str, Any], sized: Sized, only: set[str] | None = None
     ) -> list[Finding]:
-        checks = CHECKS if only is None else [one for one in CHECKS if one[0].id in only]
+        checks = CHECKS if only is None else [one for one in CHECKS if one.id in only]
         of_launch = only is None or len(checks) < len(only)
         findings = judge(Facts(topics), sized.needs, checks)
         return [*findings, *(launch_findings(sized.sizing) if of_launch else ())]

@@ -2,28 +2,23 @@
 
 from collections.abc import Mapping
 
-from checks.framework.check import Check, Judge
 from checks.framework.finding import Finding, Status
 from checks.framework.needs import LaunchNeeds
+from checks.framework.problem import Problem
 from checks.run_checks.facts import Facts
 from checks.run_checks.runner import every_check, judge
 
 
-def checks_of(*topics: str) -> dict[str, tuple[Check, Judge]]:
+def checks_of(*topics: str) -> dict[str, Problem]:
     """The checks whose ids begin with one of ``topics``, by id."""
-    return {
-        check.id: (check, judge_one)
-        for check, judge_one in every_check()
-        if check.id.partition(".")[0] in topics
-    }
+    return {check.id: check for check in every_check() if check.id.partition(".")[0] in topics}
 
 
-def judged(declared: tuple[Check, Judge], facts: Facts, needs: LaunchNeeds | None) -> list[Finding]:
+def judged(check: Problem, facts: Facts, needs: LaunchNeeds | None) -> list[Finding]:
     """What the check finds; it has found something, says why it does not pass, and declares it."""
-    check, _ = declared
     # The command reads the declared topics alone.
-    facts = Facts({name: facts.topic(name) for name in check.topics})
-    findings = judge(facts, needs, [declared])
+    facts = Facts({name: facts.topic(name) for name in check.about})
+    findings = judge(facts, needs, [check])
     listed = {status for status, _ in check.page.outcomes}
     for finding in findings:
         assert finding.check == check.id
@@ -38,9 +33,9 @@ def judged(declared: tuple[Check, Judge], facts: Facts, needs: LaunchNeeds | Non
     return findings
 
 
-def assert_declared(checks: Mapping[str, tuple[Check, Judge]]) -> None:
+def assert_declared(checks: Mapping[str, Problem]) -> None:
     """Each declaration is complete enough for its page."""
-    for check, _ in checks.values():
+    for check in checks.values():
         assert len({status for status, _ in check.page.outcomes}) == len(check.page.outcomes)
         for text in (check.page.asks, check.page.why, check.page.remedy, check.page.source):
             assert text.strip()

@@ -34,12 +34,12 @@ def facts_of(root: Root | Path | str, *topics: str, needs: LaunchNeeds | None = 
 
 def findings(facts: Facts, needs: LaunchNeeds | None, id_: str) -> list[Finding]:
     """What the check finds, each status one that it declares; or those of a topic ("numa.")."""
-    chosen = {check.id: (check, judge_one) for check, judge_one in every_check()}
+    chosen = {check.id: check for check in every_check()}
     if id_.endswith("."):
         return judge(facts, needs, [chosen[x] for x in chosen if x.startswith(id_)])
     found = judge(facts, needs, [chosen[id_]])
     for finding in found:
-        assert finding.status in dict(chosen[id_][0].page.outcomes), finding
+        assert finding.status in dict(chosen[id_].page.outcomes), finding
         assert "defect" not in finding.text, finding
     return found
 

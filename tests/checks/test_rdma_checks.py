@@ -36,7 +36,7 @@ from tests.tables import each_row
 
 FAIL, WARN, PASS, UNKNOWN, SKIP = Status.FAIL, Status.WARN, Status.PASS, Status.UNKNOWN, Status.SKIP
 MODULES = (device_checks, reach_checks, gid_checks, capacity_checks, fork)
-ALL = {check.id: module.CHECKS for module in MODULES for check, _ in module.CHECKS.checks}
+ALL = {check.id: module.CHECKS for module in MODULES for check in module.CHECKS.problems}
 NODES = "/dev/infiniband"
 SHARE = "rdma system set netns shared"
 NOT_RECORDED = {"unknown": "only the machine itself can tell"}
@@ -76,7 +76,7 @@ def looking_up(devices: str, own: str) -> LaunchNeeds:
 def every(host: FakeHost, needs: LaunchNeeds | None = None) -> list[Finding]:
     """Return what all checks say of a host that is read once."""
     facts = Facts({"rdma": facts_of(host, needs)})
-    pairs = [pair for module in MODULES for pair in module.CHECKS.checks]
+    pairs = [pair for module in MODULES for pair in module.CHECKS.problems]
     seen = judge(facts, needs, pairs)
     assert {one.check for one in seen} == set(ALL), "silence would be a pass"
     return seen
@@ -472,11 +472,11 @@ def test_efa_devices_are_told_of_the_wheel_that_speaks_with_them() -> None:
     here = facts_of(FakeHost((RXE0, RXE1)))
 
     def judged(*drivers: str, check: str = "node-type", names: tuple[str, ...] = ()) -> Finding:
-        judge_one = next(one for each, one in device_checks.CHECKS.checks if check in each.id)
+        problem = next(each for each in device_checks.CHECKS.problems if check in each.id)
         pairs = zip(here.present, drivers, strict=True)
         nics = tuple(nic._replace(driver=driver) for nic, driver in pairs)
         needs = asking({}, *names)
-        return next(iter(judge_one(Facts({"rdma": here._replace(nics=nics)}), needs)))
+        return judge(Facts({"rdma": here._replace(nics=nics)}), needs, [problem])[0]
 
     alone = judged("efa", "efa")
     assert alone.status is FAIL

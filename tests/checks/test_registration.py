@@ -279,7 +279,7 @@ def on_erdma(tmp_path: Path, erdma_root: str) -> Judged:
         sized = size_and_needs(words, open_host(erdma_root))
         assert sized is not None
         rdma = read_rdma(Root(erdma_root), sized.needs)
-        found = judge(Facts({"rdma": rdma}), sized.needs, CHECKS.checks)
+        found = judge(Facts({"rdma": rdma}), sized.needs, CHECKS.problems)
         return {finding.check: finding for finding in found if "erdma" in finding.subject}
 
     return judged

@@ -10,9 +10,18 @@ from typing import Any
 
 import pytest
 
-from checks.framework.check import Check, CheckSet, the_launch
-from checks.framework.finding import Finding, Kind, Setting, Status, passed, skip, unknown_finding
+from checks.framework.finding import (
+    Consequence,
+    Finding,
+    Kind,
+    Setting,
+    Status,
+    passed,
+    skip,
+    unknown_finding,
+)
 from checks.framework.needs import LaunchNeeds
+from checks.framework.problem import Match, Page, Problem, Problems, Severity, the_launch
 from checks.framework.root import Root
 from checks.framework.unknown import (
     Unknown,
@@ -35,31 +44,73 @@ class System:
     kernel: tuple[int, int] | Unknown = Unknown("no uname")
 
 
-def run(function: Any, needs: LaunchNeeds | None = None, takes: Any = None) -> list[Finding]:
-    checks = CheckSet()
-    checks.check("t.x", takes)(function)
-    ((check, judge),) = checks.checks
+def run(function: Any, needs: LaunchNeeds | None = None, **takes: Any) -> list[Finding]:
+    checks = Problems()
+    checks("t.x", **takes)(function)
+    (check,) = checks.problems
     facts = Facts({"system": System(), "limits": HUNG})
-    found = list(judge(facts, needs))
+    found = judge(facts, needs, [check])
     assert all(one.check == check.id == "t.x" for one in found)
     return [one._replace(check="") for one in found]
 
 
-def test_topics_are_handed_over_by_the_names_of_parameters() -> None:
+def test_what_a_function_judges_is_told_by_the_names_of_its_parameters() -> None:
     def judge(needs: LaunchNeeds, system: Any, limits: Any) -> list[Finding]:
         return [passed(needs.source, str(system.page_bytes))]
 
-    checks = CheckSet()
-    checks.check("t.x", the_launch)(judge)
-    assert checks.checks[0][0].topics == ("system", "limits")
-    assert run(judge, NEEDS, the_launch) == [passed("launch.sh", "4096")]
+    checks = Problems()
+    checks("t.x")(judge)
+    assert checks.problems[0].about == ("needs", "system", "limits")
+    assert run(judge, NEEDS) == [passed("launch.sh", "4096")]
+
+
+def test_a_name_of_its_own_follows_from_the_needs() -> None:
+    def judge(source: str, system: Any) -> list[Finding]:
+        return [passed(source)]
+
+    def source_of(needs: LaunchNeeds | None) -> str:
+        return the_launch(needs).source
+
+    assert run(judge, NEEDS, source=source_of) == [passed("launch.sh")]
+    assert run(judge, None, source=source_of) == [skip("no launch was given")]
+
+
+def test_of_each_process_is_asked_what_the_whole_has_not() -> None:
+    """A process without what a function is about is passed over; an unknown fact ends only what is
+    said of that one. What is found stands where its process does, if it says no other place."""
+
+    def judge(server: str, release: str) -> Iterator[Match]:
+        yield Match(f"{server} {release}")
+        require(HUNG if server == "b" else 1)
+        yield Match("more", "elsewhere", "do this")
+
+    page = Page("a thing", "", (), "it ends", "mend it", "a test", (), Severity.DIES)
+    problem = Problem("x", page, ("server", "release"), judge)
+    each = [{"server": name, "origin": f"at {name}"} for name in ("a", None, "b")]
+    matches = list(problem.answers({"release": "1"}, each))
+    where = [("a 1", "at a"), ("more", "elsewhere"), ("b 1", "at b")]
+    assert [(match.text, match.origin) for match in matches] == where
+    assert list(problem.answers({}, each)) == [], "nothing says the release"
+    assert {match.id for match in matches} == {"x"}
+    first, second, _ = (match.finding for match in matches)
+    told = first.status, first.consequence, first.text, first.advice
+    assert told == (Status.FAIL, Consequence.DIES_LATER, "a 1: it ends", "mend it")
+    assert second.advice == "do this"
 
 
 def test_without_a_launch_there_is_nothing_to_judge() -> None:
     def judge(needs: LaunchNeeds, limits: Any) -> list[Finding]:
         raise AssertionError("not reached")
 
-    assert run(judge, None, the_launch) == [skip("no launch was given")]
+    assert run(judge, None) == [skip("no launch was given")]
+
+
+def test_needs_that_may_be_none_are_judged_without_a_launch() -> None:
+    def judge(needs: LaunchNeeds | None, system: Any) -> list[Finding]:
+        return [passed("host" if needs is None else "launch")]
+
+    assert run(judge, None) == [passed("host")]
+    assert run(judge, NEEDS) == [passed("launch")]
 
 
 def test_a_topic_that_was_not_read_makes_the_whole_check_unknown_where_it_is_asked() -> None:
@@ -136,9 +187,6 @@ def test_a_half_made_finding_keeps_what_it_has(name: str) -> None:
     assert getattr(half, name)("text", need="more").need == "more"
 
 
-DECLARED = Check("t.x", ("system",), "")
-
-
 @pytest.fixture
 def readers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Three topics of a made-up module in place of the real ones."""
@@ -184,26 +232,29 @@ def test_a_topic_that_was_not_read_cannot_be_used() -> None:
         _ = facts.no_such_topic
 
 
-def _silent(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
+def _silent() -> Iterator[Finding]:
     yield from ()
 
 
-def _broken(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    yield Finding("t.x", Status.PASS, "one")
+def _broken() -> Iterator[Finding]:
+    yield passed("one")
     raise KeyError("two")
 
 
-def _missing(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    yield Finding("t.x", Status.PASS, str(facts.limits))
+def _missing(limits: Any) -> Iterator[Finding]:
+    yield passed(str(limits.memlock))
 
 
-def _good(facts: Facts, needs: LaunchNeeds | None) -> Iterator[Finding]:
-    yield Finding("t.x", Status.PASS, "host")
+def _good() -> Iterator[Finding]:
+    yield passed("host")
 
 
 @pytest.mark.parametrize("judge_one", [_silent, _broken, _missing])
 def test_a_check_that_cannot_answer_is_unknown_and_never_passes(judge_one: Any) -> None:
     """Not even for the part that it had answered: half an answer hides the other half."""
-    found = judge(Facts({}), None, [(DECLARED, judge_one), (DECLARED, _good)])
+    checks = Problems()
+    checks("t.x")(judge_one)
+    checks("t.y")(_good)
+    found = judge(Facts({}), None, checks.problems)
     assert [finding.status for finding in found] == [Status.UNKNOWN, Status.PASS]
     assert found[0].text

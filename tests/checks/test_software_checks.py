@@ -469,7 +469,7 @@ def test_what_only_some_builds_have(
     needs: LaunchNeeds, parts: frozenset[str] | Unknown, driver: str, status: Status
 ) -> None:
     """A wheel without EFA takes the word and goes by whatever it finds."""
-    (check,) = (pair for pair in every_check() if pair[0].id == "software.not-built-in")
+    (check,) = (each for each in every_check() if each.id == "software.not-built-in")
     own = rdma(1)
     assert isinstance(own.nics, tuple)
     nics = tuple(nic._replace(driver=driver) for nic in own.nics)

@@ -20,7 +20,7 @@ from tests.checks.judged import judged
 from tests.checks.limit_hosts import facts, launch, limits, system
 from tests.tables import each_row
 
-DECLARED = next(pair for pair in CHECKS.checks if pair[0].id == "limits.threads")
+DECLARED = next(check for check in CHECKS.problems if check.id == "limits.threads")
 CLIENT = ProcessNeeds("client", "mooncake_client", {})
 MASTER = ProcessNeeds("master", "mooncake_master", {})
 RANKS = tuple(

@@ -13,7 +13,7 @@ from checks.framework.finding import Consequence, Status
 from preflight.cli.main import run
 from preflight.launches.source import notices
 from preflight.server_logs.patterns import read_patterns
-from preflight.verdict.catalogue import as_text, catalogue, check_page
+from preflight.verdict.catalogue import as_text, catalogue, problem_page
 from tests.paths import ROOT
 
 CALL = re.compile(r"\b(SourceNote|Note|Recommendation|note|only_note|only)\(")
@@ -25,7 +25,7 @@ def test_the_index_of_the_rules_names_each_page() -> None:
     folder = ROOT / "preflight" / "launch_problems" / "rules"
     pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
     sources = "".join(path.read_text() for path in folder.glob("*.py"))
-    assert {f"{topic}.md" for topic in re.findall(r'RuleSet\("(\w+)"\)', sources)} == pages
+    assert {f"{topic}.md" for topic in re.findall(r'Problems\("(\w+)\.md"\)', sources)} == pages
     linked = re.findall(r"\]\((\w+\.md)\)", (folder / "README.md").read_text())
     assert sorted(linked) == sorted(pages)
 
@@ -88,18 +88,17 @@ def test_a_page_says_what_comes_of_a_status_that_its_check_gives() -> None:
         Status.UNKNOWN: "when it is unknown",
     }
     seen = set()
-    for check in catalogue().checks.values():
+    every = catalogue()
+    for check in (*every.host, *every.launch, *every.fleet):
         given = {status for status, _ in check.page.outcomes}
         worst = next(status for status in headings if status in given)
         seen.add(worst)
-        page = as_text(check_page(check), 10_000)
+        page = as_text(problem_page(check), 10_000)
         assert [heading for heading in headings.values() if f"\n{heading}: " in page] == [
             headings[worst]
         ]
         told = [one for one in Consequence if re.search(rf"(: |, or ){one.value}(\n|, or )", page)]
-        assert set(told) == (
-            set() if worst is Status.UNKNOWN else {check.page.consequence, *check.page.or_else}
-        )
+        assert set(told) == (set() if worst is Status.UNKNOWN else {*check.page.consequences})
     assert seen == set(headings)
 
 

@@ -18,7 +18,7 @@ from checks.framework.finding import Status
 from preflight.cli.main import run
 from preflight.fleet.over_ssh import MeasuredPair, slow_transfers
 from preflight.fleet.reports.rows import NO_REPORT, NOT_REACHED, FleetFinding
-from preflight.verdict.catalogue import FLEET_CHECKS, catalogue
+from preflight.verdict.catalogue import catalogue, paged
 from tests.fleet import test_rails
 from tests.fleet.merge_fleets import (
     MADE,
@@ -40,9 +40,7 @@ TREES = {
 }
 ID = re.compile(r"fleet\.[a-z]+(?:-[a-z]+)*")
 DECLARED = {
-    check.id: {status.value for status, _ in check.page.outcomes}
-    for check in FLEET_CHECKS
-    if ID.fullmatch(check.id)
+    check.id: {status.value for status, _ in check.page.outcomes} for check in paged("fleet")
 }
 
 
@@ -116,8 +114,7 @@ def test_what_fleets_with_faults_are_told_is_declared() -> None:
 
 def test_no_finding_of_a_fleet_is_a_pass() -> None:
     """What is not said was not found: a pass or a skip would promise that it was looked at."""
-    of_fleets = [check for check in FLEET_CHECKS if check.id.startswith("fleet.")]
-    told = {status for check in of_fleets for status, _ in check.page.outcomes}
+    told = {status for check in paged("fleet") for status, _ in check.page.outcomes}
     assert told == {Status.FAIL, Status.UNKNOWN, Status.WARN}
 
 

@@ -60,7 +60,7 @@ def plan_here(needs: LaunchNeeds) -> Plan:
 
 def verdicts(needs: LaunchNeeds) -> set[Status]:
     facts = read_facts(Root(), needs, topics=("hugetlb",))
-    checks = [pair for pair in CHECKS.checks if pair[0].id in SHORTAGES]
+    checks = [check for check in CHECKS.problems if check.id in SHORTAGES]
     return {finding.status for finding in judge(facts, needs, checks)} - {Status.SKIP}
 
 

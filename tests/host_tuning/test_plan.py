@@ -234,7 +234,9 @@ def test_shared_memory_is_as_large_as_its_check_asks(shm_bytes: int, tmp_path: P
         for number in range(2)
     ]
     needs, facts = launch({}, *processes), plain_facts(tmp_path)
-    (judged,) = judge(facts, needs, [p for p in MAPPING_CHECKS.checks if p[0].id == "shm.space"])
+    (judged,) = judge(
+        facts, needs, [check for check in MAPPING_CHECKS.problems if check.id == "shm.space"]
+    )
     assert plan(needs, facts, []).value(Kind.SHM_SIZE, "/dev/shm") == judged.settings[0].wanted
 
 

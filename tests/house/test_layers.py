@@ -63,8 +63,6 @@ COMMAND_ROOMS = {
 }
 # Imports against the order, each with its reason. This list may only shrink.
 AGAINST_THE_ORDER = {
-    ("preflight.needs", "preflight.launch_problems"): "rules are judged while a launch is sized",
-    ("preflight.launch_problems", "preflight.verdict"): "advisories take a judged host",
     ("preflight.report", "preflight.cache_sizing"): "the page of check draws the tiers of a cache",
 }
 

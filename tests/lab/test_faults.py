@@ -12,7 +12,7 @@ import pytest
 
 from checks.run_checks.runner import every_check
 from preflight.launch_problems.rules.launch_rules import RULES
-from preflight.verdict.pages import LAUNCH_CHECKS
+from preflight.verdict.catalogue import launch_problems
 from tests.lab.core import recorded_and_live
 from tests.lab.fault_guest import HEALTHY_LAUNCHES, IN_FULL, Seen, healthy_of
 from tests.lab.fault_runner import remedy
@@ -98,8 +98,8 @@ def test_a_second_apply_changes_nothing(fault: Fault, seen: Results) -> None:
 
 
 def test_every_expected_check_exists() -> None:
-    known = {check.id for check, _ in every_check()}
-    known |= {check.id for check in LAUNCH_CHECKS} | set(RULES)
+    known = {check.id for check in every_check()}
+    known |= {check.id for check in launch_problems()} | set(RULES)
     assert {check for fault in FAULTS for check in fault.expect} <= known
 
 

@@ -23,7 +23,7 @@ from preflight.engines.sglang.admission_gate import (
 )
 from preflight.engines.sglang.host_pool_records import HostPool, PoolKind
 from preflight.verdict.judge_host import judge_host
-from preflight.verdict.pages import GATE
+from preflight.verdict.launch_checks import GATE
 
 NEWEST = sglang_release("0.5.23")
 UNSHARED = sglang_release("0.5.18")
@@ -197,4 +197,4 @@ def test_the_memory_limit_of_a_docker_run_counts(limit: str, status: Status) -> 
     limited = ("--memory", limit) if limit else ()
     words = (*("docker", "run", "--gpus", "all", *limited, "lmsysorg/sglang:v0.5.23"), *SERVER)
     seen = judge_host(LaunchWords(words), "demo:h800", 60, ())
-    assert [found.status for found in seen.of_launch if found.check == GATE.id] == [status]
+    assert [found.status for found in seen.of_launch if found.check == GATE] == [status]

@@ -16,6 +16,7 @@ from checks.framework.root import Root
 from checks.framework.unknown import Unknown
 from preflight.command_inputs.written_launch import read_launch, size_written
 from preflight.engines.programs.memory_records import MappedProcess, Protocol, StoreClient
+from preflight.launch_problems.rules.launch_rules import with_problems
 from preflight.launches.launch_files import read_source
 from preflight.needs.launch_needs import launch_needs
 from preflight.needs.launch_sizing import LaunchSizing, size_launch
@@ -79,8 +80,9 @@ def deploy(tmp_path: Path) -> Deploy:
             return Root(str(LAUNCHES)).text("/" + file)
 
         sizing = size_launch(reading, path, options, Root(str(root)), read_file)
-        found = {finding.rule.id for finding in sizing.inputs.findings}
-        return Deployed(sizing, frozenset(found | {note.id for note in reading.notes}))
+        sizing = with_problems(sizing)
+        ids = {*(each.id for each in sizing.problems), *(note.id for note in reading.notes)}
+        return Deployed(sizing, frozenset(ids))
 
     return deployed
 
@@ -240,8 +242,9 @@ def test_what_sglang_refuses(tmp_path: Path, words: str, says: str) -> None:
 def test_standalone_storage_has_no_pool_to_take(tmp_path: Path) -> None:
     alone = "MOONCAKE_CLIENT=127.0.0.1:50052 MOONCAKE_STANDALONE_STORAGE=1"
     found = sized(tmp_path, f"{alone} {SERVER} {LINKER}\n")
-    assert found.status == "fails"
-    assert "no attribute 'allocator'" in found.reason
+    judged = with_problems(found)
+    assert judged.status == "fails"
+    assert "no attribute 'allocator'" in judged.reason
 
 
 def test_no_engine_of_its_own_beside_the_store(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from checks.framework.unknown import Unknown
 from preflight.base.output import json_text
 from preflight.cli.sizing import run
 from preflight.command_inputs.written_launch import read_launch, size_written
+from preflight.launch_problems.rules.launch_rules import with_problems
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
 from preflight.needs.launch_sizing import Admission, LaunchSizing, size_launch
@@ -185,6 +186,7 @@ def test_no_launch_makes_the_sizing_raise(
     except UsageError:
         return
     assert sizing.exit_code in (0, 1, 2, 3)
+    sizing = with_problems(sizing)
     answer = json.loads(json_text(launch_object(sizing, "exact")))
     valid(answer, SCHEMA)
     launch_text(sizing, "exact", lambda text, _colour: text)

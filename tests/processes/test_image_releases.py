@@ -10,7 +10,7 @@ import pytest
 from checks.framework.root import Root
 from checks.releases.sglang import NEWEST_KNOWN, RELEASES, parse_version
 from preflight.cli.main import run
-from preflight.launch_problems.rules.launch_rules import findings
+from preflight.launch_problems.rules.launch_rules import findings, problems_of
 from preflight.launches.shell_script import read_script
 from preflight.needs.chosen_releases import with_image
 from preflight.processes.image_releases import image_releases, sglang_dates
@@ -91,8 +91,8 @@ LMCACHE = (
 def test_what_pip_installs_decides_the_release(
     tmp_path: Path, script: str, said: list[str]
 ) -> None:
-    found = sized(tmp_path, script).inputs.findings
-    texts = [one.text for one in found if one.rule.id == "consumer-release"]
+    found = problems_of(sized(tmp_path, script).inputs)
+    texts = [one.text for one in found if one.id == "consumer-release"]
     assert [text.partition(": ")[2] for text in texts] == said
 
 
@@ -199,7 +199,7 @@ def test_a_build_of_no_release_is_refused_only_what_every_release_refuses(tag: s
 
     def refused(words: str) -> set[str]:
         found = findings(understood(*read_script(f"{serve} {words}", "x", {}).commands))
-        return {each.rule.id for each in found if "argument" in each.rule.id}
+        return {each.id for each in found if "argument" in each.id}
 
     assert not refused("--cuda-graph-max-bs 64")  # ambiguous from 0.5.20 on
     assert not refused("--brand-new-flag 1")

@@ -18,8 +18,7 @@ from preflight.needs.launch_sizing import LaunchSizing
 from preflight.processes.ports import ports
 from preflight.processes.processes import LaunchOptions, ProcessKind, understand
 from preflight.processes.unread import count_of, unread
-from preflight.verdict.launch_checks import launch_findings
-from preflight.verdict.pages import NOT_READ
+from preflight.verdict.launch_checks import NOT_READ, launch_findings
 from tests.builders.launched import written
 from tests.tables import each_row
 
@@ -64,7 +63,7 @@ def test_a_word_that_is_not_known_passes_nothing(
     launch = (str(path),) if given is None else ("bash", str(path), *given)
     sizing = size_written(read_launch(launch, (), {}, host), LaunchOptions(), host)
     said = [each.what for each in reading_of(sizing, "launch.sh").unread]
-    judged = [f for f in launch_findings(sizing) if f.check == NOT_READ.id]
+    judged = [f for f in launch_findings(sizing) if f.check == NOT_READ]
     assert said == named
     assert [str(f.subject).partition(" (")[0] for f in judged] == named
     assert all(f.status is Status.UNKNOWN and f.advice for f in judged)

@@ -44,7 +44,7 @@ def test_the_master_takes_whole_slabs_alone(wheel_0_3_13: Wheel, cachelib: str, 
     )
     rule = "segment-not-slabs"
     launch = ("mooncake_master --memory_allocator=cachelib", " ".join(client))
-    refused = any(finding.rule.id == rule for finding in findings(understood(*launch)))
+    refused = any(finding.id == rule for finding in findings(understood(*launch)))
     assert refused == bool(size % SLAB_BYTES)
     process = subprocess.Popen(
         [wheel.command(client[0]), *client[1:]],

@@ -13,9 +13,8 @@ from checks.run_checks.facts import READERS, Facts, read_facts
 from checks.run_checks.runner import every_check, judge
 from preflight.command_inputs.host_source import open_host, size_and_needs
 from preflight.command_inputs.launch_words import LaunchWords
-from preflight.launch_problems.rules.launch_rules import RULES
-from preflight.verdict.catalogue import FLEET_CHECKS, as_text, catalogue, check_page, rule_page
-from preflight.verdict.pages import LAUNCH_CHECKS
+from preflight.launch_problems.rules.launch_rules import DECLARED
+from preflight.verdict.catalogue import as_text, catalogue, problem_page
 from tests.builders.synthetic import build_host, erdma_host, gpu_host, limited_container, plain_host
 from tests.paths import ROOT
 
@@ -32,29 +31,33 @@ WORDS = LaunchWords(
 
 def test_every_module_of_checks_is_run() -> None:
     """A file that nobody lists would be a check that never fails."""
-    run = {check.id for check, _ in CHECKS}
+    run = {check.id for check in CHECKS}
     files = sorted((ROOT / "checks").glob("**/*_checks.py"))
     assert len(files) > 7
     for file in files:
-        for check, _ in import_module(f"checks.{file.parent.name}.{file.stem}").CHECKS.checks:
+        for check in import_module(f"checks.{file.parent.name}.{file.stem}").CHECKS.problems:
             assert check.id in run
 
 
-def test_ids_are_unique_over_checks_and_rules() -> None:
-    declared = [*(check for check, _ in CHECKS), *LAUNCH_CHECKS, *FLEET_CHECKS]
-    ids = [*(check.id for check in declared), *RULES]
-    assert len(ids) == len(set(ids))
+def test_ids_are_unique() -> None:
+    every = catalogue()
+    declared = [*every.host, *every.launch, *every.fleet, *every.rules]
+    assert len({problem.id for problem in declared}) == len(declared)
 
 
 def test_a_declaration_is_whole() -> None:
-    for check in [*(check for check, _ in CHECKS), *LAUNCH_CHECKS, *FLEET_CHECKS]:
+    every = catalogue()
+    for check in (*every.host, *every.launch, *every.fleet):
         assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*\.[a-z0-9]+(-[a-z0-9]+)*", check.id)
-        assert check.page.asks.endswith("?"), check.id
         shortest = min(len(check.page.why), len(check.page.remedy), len(check.page.source))
         assert shortest > 3, check.id
-        assert set(check.topics) <= set(READERS), check.id
-        statuses = [status for status, _ in check.page.outcomes]
-        assert len(statuses) == len(set(statuses)) > 0, check.id
+        assert {*check.about} <= {*READERS, "needs", *check.takes}, check.id
+
+
+def test_a_rule_is_about_what_a_launch_has() -> None:
+    """A name that nothing gives would be a rule that never finds."""
+    of_launch = "processes host_pools mooncake mooncake_version process server store versions"
+    assert {name for rule in DECLARED for name in rule.about} == {*of_launch.split()}
 
 
 @pytest.fixture(scope="module", params=["this machine", *HOSTS])
@@ -77,10 +80,10 @@ def test_a_check_finds_what_it_declares(launch: bool, host: tuple[Facts, LaunchN
     """Its id, a status that its page explains, a reason where one is due, from its own topics."""
     facts, needs = host
     given = needs if launch else None
-    for check, judge_one in CHECKS:
-        found = judge(facts, given, [(check, judge_one)])
-        own = Facts({topic: facts.topic(topic) for topic in check.topics})
-        assert judge(own, given, [(check, judge_one)]) == found
+    for check in CHECKS:
+        found = judge(facts, given, [check])
+        own = Facts({topic: facts.topic(topic) for topic in check.about})
+        assert judge(own, given, [check]) == found
         for finding in found:
             assert finding.check == check.id
             assert finding.subject, finding
@@ -94,8 +97,6 @@ def test_a_check_finds_what_it_declares(launch: bool, host: tuple[Facts, LaunchN
 
 def test_explain_says_what_to_do_before_why() -> None:
     every = catalogue()
-    pages = [check_page(each) for each in every.checks.values()]
-    pages += [rule_page(each) for each in every.rules]
-    for one in pages:
+    for one in map(problem_page, every.problems.values()):
         _, _, third, *_ = as_text(one, 100).split("\n\n")
         assert third.startswith("what to do: "), one.title

@@ -24,7 +24,7 @@ from tests.checks.test_synthetic import MASTER, fitted
 pytestmark = pytest.mark.slow
 
 PREFILL = f"{LAUNCH} --disaggregation-mode prefill --disaggregation-ib-device {NICS}"
-TOPICS_OF = {check.id: check.topics for check, _ in CHECKS}
+TOPICS_OF = {check.id: check.about for check in CHECKS}
 GARBAGE = "not what stands here\n"
 
 

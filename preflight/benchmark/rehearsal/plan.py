@@ -43,7 +43,8 @@ from preflight.engines.mooncake.replay import (
     replay_stock,
 )
 from preflight.engines.programs.memory_records import HotCache, Launch, MappedProcess, StoreClient
-from preflight.needs.launch_sizing import Admission, LaunchSizing, first_failure
+from preflight.launch_problems.rules.launch_rules import first_failure, with_problems
+from preflight.needs.launch_sizing import Admission, LaunchSizing
 from preflight.processes.processes import ProcessKind
 
 _RUN = ("sglang", "store_service", "mooncake_client", "vllm", "lmcache")
@@ -304,6 +305,7 @@ def make_plan(
     least, most = written.inputs.least, written.inputs.most
     known = not isinstance(least, Unknown) and not isinstance(most, Unknown)
     notes = list(_notes(needs, not known or least != most))
+    written = with_problems(written)
     full = written.shown
     if full is not None and scale > 1:
         changed = changed_by_scale(full.inputs.launch, launch)
@@ -350,7 +352,7 @@ def _why_refused(written: LaunchSizing, scale: int) -> str:
 
     SGLang's refusals of sizes (``admissions``) are reasons only if ``scale`` is 1.
     """
-    refused = first_failure(written.inputs.findings)
+    refused = first_failure(written.problems)
     if refused is not None:
         return refused.text
     for admission in written.admissions if scale == 1 else ():

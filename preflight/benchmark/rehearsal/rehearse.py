@@ -154,8 +154,8 @@ def _check_failures(prepared: Preparation) -> tuple[str, ...]:
     from checks.run_checks.runner import every_check
     from checks.run_checks.runner import judge as judge_checks
 
-    of = [pair for pair in every_check() if pair[0].id.startswith(("memlock.", "rdma."))]
-    chosen = [pair for pair in of if {*pair[0].topics} <= {*_TOPICS}]
+    of = [check for check in every_check() if check.id.startswith(("memlock.", "rdma."))]
+    chosen = [check for check in of if {*check.about} <= {"needs", *_TOPICS}]
     findings = judge_checks(prepared.facts, prepared.needs, chosen)
     # That check's arithmetic says at which step, and the plan has it.
     foretold = {FORK_SAFE} if any(step.refused for step in prepared.plan.steps) else set()

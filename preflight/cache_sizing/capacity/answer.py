@@ -38,9 +38,10 @@ from preflight.cache_sizing.capacity.tiers import (
 )
 from preflight.cache_sizing.capacity.workload import MultiTurnWorkload, WorkloadOptions, workload_of
 from preflight.engines.programs.mooncake_flags import is_on
+from preflight.launch_problems.rules.launch_rules import first_failure, problems_of
 from preflight.launch_problems.rules.tier_use import lossy_bucket, part_that_reaches_ssd
 from preflight.needs.chosen_releases import choose_mooncake
-from preflight.needs.launch_sizing import LaunchInputs, first_failure
+from preflight.needs.launch_sizing import LaunchInputs
 from preflight.processes.processes import LaunchOptions, LaunchProcess, ProcessKind
 
 
@@ -255,7 +256,7 @@ def compute_capacity(
     workload = workload_of(request.workload, inputs.processes)
     store = _store(inputs, options, request, folders)
     servers = tuple(_server(each, inputs, store, workload, request) for each in launched)
-    refused = first_failure(inputs.findings)
+    refused = first_failure(problems_of(inputs))
     notes = () if refused is None else (f"this launch does not start as it is: {refused.text}",)
     router = router_of(inputs.processes)
     speed = request.new_tokens_per_second

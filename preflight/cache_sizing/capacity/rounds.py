@@ -252,6 +252,9 @@ def _with_rounds(
                 f"L1 may hold less than the longest prompt ({longest:,} tokens): a server refuses "
                 "what is longer, and here it is cut"
             )
+        policy = server.deployment.server.value("radix_eviction_policy")
+        if policy not in (None, "lru"):
+            notes.append(f"replayed as lru; --radix-eviction-policy {policy} evicts otherwise")
         if (fewer := fewer_clients(workload).clients) < workload.clients:
             smaller = "with tiers that are smaller by as much"
             notes.append(f"of {workload.clients:,} clients {fewer:,} are replayed, {smaller}")

@@ -61,7 +61,7 @@ from preflight.host_tuning.commands import NR_HUGEPAGES, Context, commands, cont
 from preflight.needs.launch_sizing import LaunchSizing
 from preflight.processes.processes import LaunchProcess
 from preflight.verdict.answer import selection_of
-from preflight.verdict.pages import GATE
+from preflight.verdict.launch_checks import GATE
 
 if TYPE_CHECKING:
     from preflight.cache_sizing.fit.divisions import DivisionChoice
@@ -256,7 +256,7 @@ def fit_launch(
     def left_out(check: str) -> bool:
         return check in selection.ignore or (check != KEEP and not selection.takes(check))
 
-    checks = [pair for pair in checks if not left_out(pair[0].id)]
+    checks = [check for check in checks if not left_out(check.id)]
     progress, tried = Progress(after_seconds=2), count(1)
 
     def trying() -> None:
@@ -331,7 +331,7 @@ def _for_description(answer: FitAnswer, machine: HostState, topics: frozenset[st
     Args:
         topics: Of devices that the description leaves out. Their checks become ``not_described``.
     """
-    asked = {check.id: topics.intersection(check.topics) for check, _ in machine.checks}
+    asked = {check.id: topics.intersection(check.about) for check in machine.checks}
 
     def is_kept(each: Finding) -> bool:
         missing = asked.get(each.check)
@@ -512,7 +512,7 @@ def _regular_hint(state: LaunchState, host: HostState, answer: FitAnswer) -> Ite
     Nothing unless the goal is L2 and that check limits L2.
     """
     stopped = [*answer.blocking, *(each for bound in answer.bounds for each in bound.findings)]
-    gated = answer.goal is Goal.L2 and any(finding.check == GATE.id for finding in stopped)
+    gated = answer.goal is Goal.L2 and any(finding.check == GATE for finding in stopped)
     reading = state.launch.reading
     if not gated or not any(_SWITCH in command.environment for command in reading.commands):
         return

@@ -11,10 +11,10 @@ from enum import Enum
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from checks.framework.check import Check, Judge
 from checks.framework.finding import Finding, Kind, Status
 from checks.framework.needs import LaunchNeeds
 from checks.framework.pages import MemoryKind
+from checks.framework.problem import Problem
 from checks.framework.recording import RecordingRoot
 from checks.framework.root import Root
 from checks.framework.units import KIB, format_bytes, format_need
@@ -261,7 +261,7 @@ class HostState(NamedTuple):
 
     root: Root
     facts: Facts
-    checks: Sequence[tuple[Check, Judge]]
+    checks: Sequence[Problem]
     keep_bytes: int
     left_out: Callable[[str], bool] = lambda _: False
     trying: Callable[[], None] = lambda: None
@@ -415,7 +415,7 @@ def judged_values(
     hugetlb: HugetlbFacts | Unknown = host.facts.topic("hugetlb")
     # What the plan sets each pool to, and what of the pools it cannot tell.
     targets, _, gaps = pools(needs, hugetlb)
-    before = [pair for pair in host.checks if pair[0].id == _RESERVATION]
+    before = [check for check in host.checks if check.id == _RESERVATION]
     # That memory is in pieces is no bound: it is compacted, or reserved at boot.
     findings = [
         finding._replace(status=Status.PASS) if finding.status is Status.WARN else finding
@@ -428,8 +428,8 @@ def judged_values(
         room = _judge_keep(needs, facts, host.keep_bytes)[1] - host.keep_bytes - grown
         room = min(room, _pool_room(targets, hugetlb))
         return Judgement(values, sizing, needs, targets, planned, facts, tuple(findings), room)
-    wanted = {check.id for check, _ in host.checks} if ids is None else {*ids}
-    chosen = [pair for pair in host.checks if pair[0].id in wanted - {_RESERVATION}]
+    wanted = {check.id for check in host.checks} if ids is None else {*ids}
+    chosen = [check for check in host.checks if check.id in wanted - {_RESERVATION}]
     planned = planned_root(host.root, targets, needs.default_page_bytes)
     if planned is not host.root:
         sizing = size_written(launch, state.options, planned)

@@ -24,7 +24,7 @@ from preflight.cache_sizing.fit.launch_values import SizeValues
 from preflight.command_inputs.host_source import open_host, size_within
 from preflight.command_inputs.launch_words import LaunchWords
 from preflight.engines.sglang.admission_gate import RESERVE_BYTES
-from preflight.needs.launch_sizing import first_failure
+from preflight.launch_problems.rules.launch_rules import first_failure, problems_of
 
 GPUS_A_HOST, HOSTS = 8, (1, 2, 4)
 # What a launch is sized with, large enough that whole pages and bins are no matter.
@@ -116,7 +116,7 @@ class _HostKind:
         if isinstance(sized, Unknown) or sized is None:
             raise UnknownFactError(sized or Unknown("the launch was not read"))
         inputs = sized.sizing.inputs
-        if refused := first_failure(inputs.findings):
+        if refused := first_failure(problems_of(inputs)):
             raise UnknownFactError(Unknown(refused.text))
         taken = regular_bytes(sized.needs)
         if isinstance(taken, Unknown):

@@ -124,7 +124,6 @@ def read_whole(launch_words: LaunchWords, host: Host) -> LaunchReading:
         raise NoLaunchError("give a launch: a script, a manifest, or a command after --")
     launch, options = written
     try:
-        options = options._replace(by_rules=False)
         return reading_of(size_written(launch, options, host.root), launch.name)
     except NoLaunchError:
         processes = understand(launch.reading.commands, launch.read_file)

@@ -1,13 +1,15 @@
 """What only the reports together show: masters, versions, services, machines, ages.
 
-Each check takes the rows and yields a finding with the nodes that it blames: where there is one
-right value, those that have another.
+Each function yields a finding with the nodes that it blames: where there is one right value, those
+that have another. Its parameters name what it judges: ``rows`` of nodes with a whole report, their
+``launches``, ``facts`` (name -> value -> nodes), and the ``owners`` of addresses.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
+from checks.framework.problem import Problems
 from checks.rdma.reach_checks import DEFAULT_MTU_BYTES
 from checks.releases.mooncake import work_together
 from preflight.fleet.base.node_sets import fold, in_order
@@ -20,16 +22,7 @@ DEFAULT_MASTER_PORT = 50051  # mooncake_master --rpc_port
 # A day: reports of one run are minutes apart, and what is older tells of another state.
 MOST_AGE_SECONDS = 24 * 3600
 
-# What all nodes have to name alike, by its kind: the check, its name, and what follows.
-_SERVICES = {
-    "master": ("fleet.master", "master", "what one of them stores, the others never find"),
-    "metadata": (
-        "fleet.metadata",
-        "metadata server",
-        "nodes look up each other's segments on a server that does not have them",
-    ),
-}
-
+FLEET = Problems("../../verdict/pages")
 Launches = Mapping[str, NodeLaunch]
 
 
@@ -87,35 +80,40 @@ def fleet_findings(
         rows: Of nodes with a whole report.
         facts: Name -> value -> nodes.
     """
-    owners = Owners(rows)
     launches = {name: row.launch for name, row in rows.items() if row.launch is not None}
-    for role, (check, what, follows) in _SERVICES.items():
-        addresses = {name: launch.addresses_of(role) for name, launch in launches.items()}
-        yield from _one_address(check, what, addresses, follows, owners)
-    yield from _advertised(rows, launches)
-    yield from _versions(launches, facts, owners)
-    yield from _protocols(launches)
-    yield from _same_machine(rows)
-    yield from _addresses(rows)
-    yield from _ages(rows)
-    yield from _path_mtus(rows)
+    given = {"rows": rows, "launches": launches, "facts": facts, "owners": Owners(rows)}
+    for problem in FLEET.problems:
+        for found in problem.answers(given):
+            yield found._replace(finding=found.finding._replace(check=problem.id))
     yield from rail_findings(rows)
 
 
+@FLEET("fleet.master")
+def _masters(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
+    follows = "what one of them stores, the others never find"
+    return _one_address("master", "master", launches, follows, owners)
+
+
+@FLEET("fleet.metadata")
+def _metadata(launches: Launches, owners: Owners) -> Iterator[OnNodes]:
+    follows = "nodes look up each other's segments on a server that does not have them"
+    return _one_address("metadata", "metadata server", launches, follows, owners)
+
+
 def _one_address(
-    check: str, what: str, addresses: Mapping[str, tuple[str, ...]], follows: str, owners: Owners
+    role: str, what: str, launches: Launches, follows: str, owners: Owners
 ) -> Iterator[OnNodes]:
     """Yield findings on nodes that name another address of a service than the others do.
 
     Nothing if fewer than two nodes name the service.
 
     Args:
-        check: The id.
+        role: Of the service among those of a launch.
         what: The service in words.
-        addresses: Node -> the addresses that it names.
         follows: What goes wrong then, in words.
         owners: Tells which node an address belongs to.
     """
+    addresses = {name: launch.addresses_of(role) for name, launch in launches.items()}
     named = ((name, each) for name, each in addresses.items() if each)
     processes = {name: tuple(sorted(map(owners.of, each))) for name, each in named}
     written = {name: ", ".join(each) for name, each in addresses.items()}
@@ -131,7 +129,7 @@ def _one_address(
         if len(local) == 1:
             text = f"it looks for the {what} on itself and the others elsewhere, so {follows}"
         need = f"one address of the {what}, which all nodes reach"
-        yield OnNodes(FleetFinding(check, "fail", "launch", have, need, text), in_order(local))
+        yield OnNodes(FleetFinding("", "fail", "launch", have, need, text), in_order(local))
     away = [(name, each) for name, each in processes.items() if name not in loopback]
     groups = grouped((tuple(address.process for address in each), name) for name, each in away)
     if len(groups) < 2:
@@ -154,9 +152,10 @@ def _one_address(
             text = f"other nodes name it otherwise: whether that is one {what} cannot be told here"
         blamed = nodes if right else in_order([*nodes, *most])
         need = f"{written[most[0]]}, as {fold(most)}"
-        yield OnNodes(FleetFinding(check, status, "launch", written[nodes[0]], need, text), blamed)
+        yield OnNodes(FleetFinding("", status, "launch", written[nodes[0]], need, text), blamed)
 
 
+@FLEET("fleet.advertised")
 def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
     """Judge names, other than loopback ones, under which stores of several machines register."""
     names = grouped(
@@ -170,10 +169,11 @@ def _advertised(rows: Rows, launches: Launches) -> Iterator[OnNodes]:
         if len({rows[name].boot or name for name in nodes}) > 1:
             text = "the others look for the segments of all of them on one machine"
             need = "a name or address of its own for each node"
-            finding = FleetFinding("fleet.advertised", "fail", "launch", host, need, text)
+            finding = FleetFinding("", "fail", "launch", host, need, text)
             yield OnNodes(finding, list(dict.fromkeys(nodes)))
 
 
+@FLEET("fleet.protocol")
 def _protocols(launches: Launches) -> Iterator[OnNodes]:
     """Warn of nodes whose known protocol is not the most common one; of all nodes in a tie."""
     protocols = [(launch.share.protocol, name) for name, launch in launches.items()]
@@ -184,10 +184,11 @@ def _protocols(launches: Launches) -> Iterator[OnNodes]:
     need = "one protocol" if right is None else f"{right}, as {fold(groups[right])}"
     text = "segments are reached over the protocol that their owner speaks"
     for protocol in others:
-        finding = FleetFinding("fleet.protocol", "warn", "launch", protocol, need, text)
+        finding = FleetFinding("", "warn", "launch", protocol, need, text)
         yield OnNodes(finding, groups[protocol])
 
 
+@FLEET("fleet.address")
 def _addresses(rows: Rows) -> Iterator[OnNodes]:
     """Judge addresses of RDMA ports that two machines share, but not loopback or link-local."""
     owners = grouped(
@@ -208,10 +209,11 @@ def _addresses(rows: Rows) -> Iterator[OnNodes]:
             have = f"{address} on {', '.join(sorted(set(devices.values())))} of each"
             text = "two machines have one address: transfers to either reach the one that ARP finds"
             need = "an address of its own"
-            finding = FleetFinding("fleet.address", "fail", address, have, need, text)
+            finding = FleetFinding("", "fail", address, have, need, text)
             yield OnNodes(finding, in_order(devices))
 
 
+@FLEET("fleet.mooncake-version")
 def _versions(
     launches: Launches, facts: Mapping[str, Mapping[str, Sequence[str]]], owners: Owners
 ) -> Iterator[OnNodes]:
@@ -242,8 +244,8 @@ def _versions(
             continue
         need = f"Mooncake {right}, as {who}" if right else "one version of Mooncake everywhere"
         status, text = _RELEASES[work_together(version, right)]
-        check, have = "fleet.mooncake-version", f"Mooncake {version}"
-        finding = FleetFinding(check, status, "wheel.mooncake", have, need, text)
+        have = f"Mooncake {version}"
+        finding = FleetFinding("", status, "wheel.mooncake", have, need, text)
         yield OnNodes(finding, in_order(names))
 
 
@@ -258,15 +260,17 @@ _RELEASES = {
 }
 
 
+@FLEET("fleet.same-machine")
 def _same_machine(rows: Rows) -> Iterator[OnNodes]:
     """Judge one machine, known by its boot id, that reports under several names."""
     for boot, names in grouped((row.boot, name) for name, row in rows.items() if row.boot).items():
         if len(names) > 1:
             text = "one machine under several names: its memory and its NICs are counted for each"
             have = f"boot {boot}"
-            yield OnNodes(FleetFinding("fleet.same-machine", "warn", "node", have, "", text), names)
+            yield OnNodes(FleetFinding("", "warn", "node", have, "", text), names)
 
 
+@FLEET("fleet.old-report")
 def _ages(rows: Rows) -> Iterator[OnNodes]:
     """Judge reports that are more than a day older than the newest, but none without a time."""
     made = {name: row.made_unix_seconds for name, row in rows.items() if row.made_unix_seconds > 0}
@@ -276,10 +280,11 @@ def _ages(rows: Rows) -> Iterator[OnNodes]:
         days = (newest - min(made.values())) / MOST_AGE_SECONDS
         have = f"made up to {days:.1f} days before the newest"
         text = "these reports may be out of date, or the clocks are wrong"
-        finding = FleetFinding("fleet.old-report", "warn", "report", have, "within a day", text)
+        finding = FleetFinding("", "warn", "report", have, "within a day", text)
         yield OnNodes(finding, old)
 
 
+@FLEET("fleet.path-mtu")
 def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
     """Judge path MTUs that differ between RDMA launches: QPs negotiate none (rdma_endpoint.cpp).
 
@@ -306,7 +311,7 @@ def _path_mtus(rows: Rows) -> Iterator[OnNodes]:
     need = "one path MTU on all nodes" if usual is None else f"{_sizes(usual)}, as most nodes"
     status = "unknown" if unsaid else "fail"
     for group in others:
-        finding = FleetFinding("fleet.path-mtu", status, "RDMA ports", _sizes(group), need, text)
+        finding = FleetFinding("", status, "RDMA ports", _sizes(group), need, text)
         yield OnNodes(finding, groups[group])
 
 

@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from checks.framework.finding import Evidence, Finding, Status
+from checks.framework.problem import Problems
+from checks.framework.root import Root
 from checks.framework.unknown import Unknown, UnknownFactError, UnreadTopicError, require
 from checks.rdma.facts import Nic
 from checks.rdma.use import forces_tcp
@@ -51,9 +53,9 @@ from preflight.processes.mooncake_users import (
     uses_mooncake,
 )
 from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind
-from preflight.verdict.judge_host import JudgedHost
-from preflight.verdict.pages import ADVISORIES
 
+_ID = "launch.advisories"
+ADVISORIES = Problems("../../verdict/pages")
 # What the records ask of the host; a host whose topics were not all read is unknown in those.
 TOPICS = ("system", "memory", "pci", "gpus", "rdma", "software")
 
@@ -80,18 +82,17 @@ class Verdict(NamedTuple):
         return self.unseen_settings is not None and self.holds is self.unseen_settings
 
 
-def verdicts(seen: JudgedHost) -> Iterator[Verdict]:
+def verdicts(sized: Sized, facts: Facts, root: Root) -> Iterator[Verdict]:
     """Judge every advisory for every process of the launch: one verdict a pair.
 
-    A verdict does not hold if the process does not run the product. Nothing is yielded if the
-    launch is not sized.
+    A verdict does not hold if the process does not run the product.
+
+    Args:
+        root: Of the host, where models are read.
     """
-    sized = seen.launch
-    if not isinstance(sized, Sized):
-        return
     clients = clients_by_network(sized)
     subjects = [
-        AdvisorySubject(process, sized, seen, unseen_settings(process), clients)
+        AdvisorySubject(process, sized, facts, root, unseen_settings(process), clients)
         for process in sized.sizing.inputs.processes
     ]
     for record in advisories():
@@ -134,21 +135,20 @@ def _verdict(record: Advisory, subject: AdvisorySubject) -> Verdict:
     return verdict
 
 
-def advisory_findings(seen: JudgedHost) -> list[Finding]:
-    """Judge every record for a launch on a host; [] without a launch that is sized.
+@ADVISORIES(_ID)
+def advisory_findings(sized: Sized, facts: Facts, root: Root) -> list[Finding]:
+    """Judge every record for a launch on a host.
 
     A finding is made for each process that a record affects, or may affect. The other records are
     counted: those that affect no process in one that passes; in one that is skipped, those whose
     event may arise only while the launch runs; in one more that is skipped for each unknown release
     or word, those that depend on it. Records that another check covers are left out.
     """
-    if not isinstance(seen.launch, Sized):
-        return []
     findings: list[Finding] = []
     open_: dict[tuple[str, str], set[str]] = {}
     judged: set[str] = set()
     later: set[str] = set()
-    for verdict in verdicts(seen):
+    for verdict in verdicts(sized, facts, root):
         record = verdict.advisory
         if record.covered_by:
             continue
@@ -174,22 +174,23 @@ def advisory_findings(seen: JudgedHost) -> list[Finding]:
     if later:
         text = f"{_count(later)} may arise while it runs, which nothing here decides: "
         text += "mooncake-preflight explain --advisories LAUNCH"
-        findings.append(Finding(ADVISORIES.id, Status.SKIP, "launch", text=text))
+        findings.append(Finding(_ID, Status.SKIP, "launch", text=text))
     for (reason, advice), ids in open_.items():
         text = f"what decides {_count(ids)}. {advice}".rstrip()
-        findings.append(Finding(ADVISORIES.id, Status.SKIP, reason, text=text))
+        findings.append(Finding(_ID, Status.SKIP, reason, text=text))
     if judged - named:
         have = f"{_count(judged - named)}, none of them here"
-        findings.append(Finding(ADVISORIES.id, Status.PASS, "launch", have=have))
+        findings.append(Finding(_ID, Status.PASS, "launch", have=have))
     return findings
 
 
-def may_arise(seen: JudgedHost) -> list[Verdict]:
+def may_arise(sized: Sized, facts: Facts, root: Root) -> list[Verdict]:
     """Return the verdicts that only an event while the launch runs can still decide.
 
     Covered records are left out.
     """
-    return [v for v in verdicts(seen) if not v.advisory.covered_by and _awaits_event(v)]
+    every = verdicts(sized, facts, root)
+    return [v for v in every if not v.advisory.covered_by and _awaits_event(v)]
 
 
 def _awaits_event(verdict: Verdict) -> bool:
@@ -238,7 +239,8 @@ class AdvisorySubject(NamedTuple):
 
     process: LaunchProcess
     sized: Sized
-    seen: JudgedHost
+    facts: Facts
+    root: Root
     unseen_settings: Unknown | None
     clients: Mapping[str, int | Unknown]
 
@@ -384,10 +386,10 @@ def _local_facts(subject: AdvisorySubject) -> Facts:
     Raises:
         UnknownFactError: For a process in another container.
     """
-    inside = subject.seen.facts.system.container.inside
+    inside = subject.facts.system.container.inside
     if subject.process.command.container is not None and not inside:
         raise UnknownFactError(Unknown(OTHER_CONTAINER))
-    return subject.seen.facts
+    return subject.facts
 
 
 def _nics(subject: AdvisorySubject) -> list[Nic]:
@@ -398,7 +400,7 @@ def _nics(subject: AdvisorySubject) -> list[Nic]:
     """
     use = store_devices(subject.process, 0)
     names = () if use is None else require(use.devices)
-    nics = require(subject.seen.facts.rdma.nics)
+    nics = require(subject.facts.rdma.nics)
     return [nic for nic in nics if not names or nic.name in names]
 
 
@@ -448,7 +450,7 @@ def _driver(subject: AdvisorySubject) -> str | None:
     Raises:
         UnknownFactError: If the GPUs or the version are not known.
     """
-    gpus = subject.seen.facts.gpus
+    gpus = subject.facts.gpus
     if require(gpus.nvidia) is False:
         return None
     driver = None if isinstance(gpus.nvml, Unknown) else gpus.nvml.driver
@@ -459,7 +461,7 @@ def _model(subject: AdvisorySubject) -> ModelGeometry | None:
     server = subject.process.server
     if server is None:
         return None
-    models = Models(subject.seen.host.root, subject.sized.options.model_config)
+    models = Models(subject.root, subject.sized.options.model_config)
     return require(models.target(server.value("model_path")).geometry)
 
 
@@ -604,23 +606,23 @@ FACTS: Mapping[str, Read] = {
     "model.attention": lambda s: None if (m := _model(s)) is None else m.kind.value,  # mha, mla
     "model.indexer": lambda s: (m := _model(s)) is not None and bool(m.index_layers),
     "model.linear": lambda s: (m := _model(s)) is not None and m.count(LayerKind.LINEAR) > 0,
-    "kernel": lambda s: s.seen.facts.system.kernel_release,
-    "kernel.arguments": lambda s: s.seen.facts.pci.command_line,
+    "kernel": lambda s: s.facts.system.kernel_release,
+    "kernel.arguments": lambda s: s.facts.pci.command_line,
     "glibc": lambda s: _local_facts(s).system.glibc,
-    "architecture": lambda s: s.seen.facts.system.architecture,  # x86_64, aarch64
+    "architecture": lambda s: s.facts.system.architecture,  # x86_64, aarch64
     # Bytes that the kernel keeps for contiguous allocations.
-    "memory.cma-total": lambda s: require(s.seen.facts.memory.meminfo).values.get("CmaTotal"),
+    "memory.cma-total": lambda s: require(s.facts.memory.meminfo).values.get("CmaTotal"),
     "rdma-core": lambda s: str(require(_local_facts(s).rdma.libraries.version)),
     "nic.driver": lambda s: frozenset(
-        str(require(nic.driven_by)) for nic in require(s.seen.facts.rdma.nics)
+        str(require(nic.driven_by)) for nic in require(s.facts.rdma.nics)
     ),
     # On how many NUMA nodes those sit that the process takes, and how many they are.
     "nic.nodes": lambda s: len({require(nic.node) for nic in _nics(s)} - {None}),
     "nic.taken": lambda s: len(_nics(s)),
     "gpu.name": lambda s: frozenset(
         ()
-        if require(s.seen.facts.gpus.nvidia) is False
-        else (gpu.name for gpu in require(s.seen.facts.gpus.nvml).gpus if gpu.name is not None)
+        if require(s.facts.gpus.nvidia) is False
+        else (gpu.name for gpu in require(s.facts.gpus.nvml).gpus if gpu.name is not None)
     ),
     "nvidia-driver": _driver,
 }

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from checks.framework.problem import Match, Problems
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown
 from preflight.engines.programs.store_config import Source
 from preflight.engines.sglang.launch import configured_segment
-from preflight.launch_problems.rules.rules import Match, RuleSet
 from preflight.processes.mooncake_users import place
 from preflight.processes.processes import LaunchProcess
 from preflight.processes.services import master_address
 
-RULES = RuleSet("consumers")
+RULES = Problems("consumers.md")
 
 
-@RULES.process("consumer-misread")
+@RULES("consumer-misread")
 def consumer_misread(process: LaunchProcess) -> Iterator[Match]:
     return map(Match, process.consumer.misread if process.consumer else ())
 
 
-@RULES.process("consumer-ignored")
+@RULES("consumer-ignored")
 def consumer_ignored(process: LaunchProcess) -> Iterator[Match]:
     return map(Match, process.consumer.ignored if process.consumer else ())
 
 
-@RULES.process("consumer-refused")
+@RULES("consumer-refused")
 def consumer_refused(process: LaunchProcess) -> Iterator[Match]:
     if (consumer := process.consumer) is not None:
         by = (refusal.says for refusal in consumer.refused_by if consumer.doubt_of(refusal) == "")
@@ -34,7 +34,7 @@ def consumer_refused(process: LaunchProcess) -> Iterator[Match]:
             yield Match(f"{process.kind.value}: {text}")
 
 
-@RULES.process("consumer-refused-by-assumed")
+@RULES("consumer-refused-by-assumed")
 def consumer_refused_by_assumed(process: LaunchProcess) -> Iterator[Match]:
     if (consumer := process.consumer) is not None:
         for refusal in consumer.refused_by:
@@ -42,13 +42,13 @@ def consumer_refused_by_assumed(process: LaunchProcess) -> Iterator[Match]:
                 yield Match(f"{process.kind.value}: {refusal.says} ({doubt})")
 
 
-@RULES.process("consumer-release")
+@RULES("consumer-release")
 def consumer_release(process: LaunchProcess) -> Iterator[Match]:
     for named, release in process.consumer.other_releases() if process.consumer else ():
         yield Match(f"{process.kind.value}: {named}: read as {release}")
 
 
-@RULES.launch("lookup-socket-shared")
+@RULES("lookup-socket-shared")
 def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each engine whose key look-up socket an earlier engine at the same place
     has too.
@@ -65,7 +65,7 @@ def lookup_socket_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Match
                 yield Match(text, process.command.origin)
 
 
-@RULES.launch("metadata-mixed")
+@RULES("metadata-mixed")
 def metadata_mixed(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each store client whose metadata server differs from that of the first
     client of the same master.
@@ -94,7 +94,7 @@ def _store_addresses(process: LaunchProcess) -> Iterator[tuple[str, str]]:
             yield master_address(master), metadata
 
 
-@RULES.launch("store-file-read-differently")
+@RULES("store-file-read-differently")
 def store_file_read_differently(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each store settings file from which processes get different sizes."""
     readers: dict[tuple[str, object], dict[str, LaunchProcess]] = {}

@@ -6,6 +6,7 @@ from math import prod
 from typing import NamedTuple
 
 from checks.framework.needs import running_with_last
+from checks.framework.problem import Match, Problems
 from checks.framework.unknown import Unknown, require
 from checks.host_snapshot.secrets import clean_words
 from preflight.engines.programs.sglang_argument_tables import (
@@ -19,14 +20,7 @@ from preflight.engines.programs.sglang_refusals import every_release_refuses, re
 from preflight.engines.programs.store_config import StoreConfig
 from preflight.engines.sglang.launch import l2_gigabytes
 from preflight.engines.sglang.server import SglangServer
-from preflight.launch_problems.rules.rules import (
-    Match,
-    RuleSet,
-    Spelling,
-    at,
-    is_misspelt,
-    replaced,
-)
+from preflight.launch_problems.rules.rules import Spelling, at, is_misspelt, replaced
 from preflight.launches.source import Word, open_names, open_variables
 from preflight.processes.containers import network_of
 from preflight.processes.image_releases import is_unreleased
@@ -38,7 +32,7 @@ from preflight.processes.services import (
     router_targets,
 )
 
-RULES = RuleSet("hicache")
+RULES = Problems("hicache.md")
 # What stands in an example for words that its writer left out.
 LEFT_OUT = ("...", "\N{HORIZONTAL ELLIPSIS}")
 # The arguments that a script itself was given.
@@ -51,7 +45,7 @@ MOST_EDITS = 6
 _READ = (ProcessKind.SGLANG, ProcessKind.STORE_SERVICE, ProcessKind.CLIENT)
 
 
-@RULES.launch("arguments-not-set")
+@RULES("arguments-not-set")
 def arguments_not_set(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for process, word in _open_words(processes):
         # What a command writes, or a program computes, nobody sets.
@@ -60,14 +54,14 @@ def arguments_not_set(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
             yield Match(text, word.origin)
 
 
-@RULES.launch("script-arguments")
+@RULES("script-arguments")
 def script_arguments(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for process, word in _open_words(processes):
         if _is_script_argument(word):
             yield Match(f"{process.kind.value}: {word.text} passes them on", word.origin)
 
 
-@RULES.server("arguments-refused")
+@RULES("arguments-refused")
 def arguments_refused(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for the parser's error, and one for the words that the parser does not
     recognize.
@@ -95,7 +89,7 @@ def arguments_refused(server: SglangServer) -> Iterator[Match]:
         yield _unrecognized_match(certain, arguments)
 
 
-@RULES.server("values-refused")
+@RULES("values-refused")
 def values_refused(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for each value that the parser takes and the server surely refuses."""
     arguments = server.arguments
@@ -107,7 +101,7 @@ def values_refused(server: SglangServer) -> Iterator[Match]:
         yield from map(Match, refusals(arguments, arguments.version))
 
 
-@RULES.server("argument-unknown")
+@RULES("argument-unknown")
 def argument_unknown(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for the parser's error, for each refused value, and for all unknown flags, if
     only the assumed release surely refuses them.
@@ -131,7 +125,7 @@ def argument_unknown(server: SglangServer) -> Iterator[Match]:
         yield _unrecognized_match(unsure, arguments)
 
 
-@RULES.server("hicache-not-enabled")
+@RULES("hicache-not-enabled")
 def hicache_not_enabled(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if --hicache-* flags are given to a server that does not read them."""
     if server.arguments.unread is not None:  # a file that was not read may enable it
@@ -145,14 +139,14 @@ def hicache_not_enabled(server: SglangServer) -> Iterator[Match]:
         yield Match(f"{flags}: without --enable-hierarchical-cache nothing reads them")
 
 
-@RULES.server("hicache-size-per-rank")
+@RULES("hicache-size-per-rank")
 def hicache_size_per_rank(server: SglangServer) -> Iterator[Match]:
     size, ranks = l2_gigabytes(server), _ranks(server)
     if server.hicache and size and ranks > 1:
         yield Match(f"--hicache-size {size} is {size} x 10^9 bytes for each of {ranks} ranks")
 
 
-@RULES.server("hicache-size-unset")
+@RULES("hicache-size-unset")
 def hicache_size_unset(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for a negative --hicache-size, and for a --hicache-ratio of 0 or less without
     a --hicache-size.
@@ -166,7 +160,7 @@ def hicache_size_unset(server: SglangServer) -> Iterator[Match]:
         yield Match(f"--hicache-ratio {ratio:g}: {what}", None, "write a positive --hicache-ratio")
 
 
-@RULES.store("page-size-one")
+@RULES("page-size-one")
 def page_size_one(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     if server.value("page_size") == 1:
         yield Match("--page-size 1 with the Mooncake store")
@@ -174,7 +168,7 @@ def page_size_one(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
         yield Match("no --page-size: 1 on CUDA, unless the model or attention backend sets its own")
 
 
-@RULES.server("layout-rewritten")
+@RULES("layout-rewritten")
 def layout_rewritten(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if HiCache is on and SGLang changes the host memory layout or the I/O backend
     that the arguments, or their defaults, name.
@@ -192,7 +186,7 @@ def layout_rewritten(server: SglangServer) -> Iterator[Match]:
         yield Match("layer_first with the Mooncake store: page_first or page_first_direct is used")
 
 
-@RULES.server("attach-at-runtime")
+@RULES("attach-at-runtime")
 def attach_at_runtime(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for each setting that will be wrong once a storage backend is attached to the
     running server, as --admin-api-key allows.
@@ -210,34 +204,34 @@ def attach_at_runtime(server: SglangServer) -> Iterator[Match]:
         yield Match(f"MOONCAKE_STANDALONE_STORAGE={word.text}: {text}", word.origin, edit)
 
 
-@RULES.server("storage-needs-other-kv-type")
+@RULES("storage-needs-other-kv-type")
 def storage_needs_other_kv_type(server: SglangServer) -> Iterator[Match]:
     stores = server.hicache and server.value("hicache_storage_backend") is not None
     if stores and server.value("kv_cache_dtype") == "mxfp8":
         yield Match("--kv-cache-dtype mxfp8 with --hicache-storage-backend")
 
 
-@RULES.store("prefetch-best-effort")
+@RULES("prefetch-best-effort")
 def prefetch_best_effort(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     if server.value("hicache_storage_prefetch_policy") == "best_effort":
         yield Match("--hicache-storage-prefetch-policy best_effort")
 
 
-@RULES.server("max-total-tokens-bounds")
+@RULES("max-total-tokens-bounds")
 def max_total_tokens_bounds(server: SglangServer) -> Iterator[Match]:
     tokens = server.value("max_total_tokens")
     if server.hicache and isinstance(tokens, int) and not l2_gigabytes(server):
         yield Match(f"--max-total-tokens {tokens} is an upper bound of the host pool")
 
 
-@RULES.server("sglang-hugepages-ignored")
+@RULES("sglang-hugepages-ignored")
 def sglang_hugepages_ignored(server: SglangServer) -> Iterator[Match]:
     word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
     if word and server.store:
         yield Match(f"SGLANG_HUGEPAGE_SIZE={word.text} has no effect", word.origin)
 
 
-@RULES.server("sglang-hugepage-size-refused")
+@RULES("sglang-hugepage-size-refused")
 def sglang_hugepage_size_refused(server: SglangServer) -> Iterator[Match]:
     word = server.environment.get("SGLANG_HUGEPAGE_SIZE")
     read = word is not None and not word.unresolved and not server.store
@@ -245,7 +239,7 @@ def sglang_hugepage_size_refused(server: SglangServer) -> Iterator[Match]:
         yield Match(f"SGLANG_HUGEPAGE_SIZE={word.text}", word.origin)
 
 
-@RULES.server("register-chunk-ignored")
+@RULES("register-chunk-ignored")
 def register_chunk_ignored(server: SglangServer) -> Iterator[Match]:
     word = server.environment.get("SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB")
     layout = server.value("hicache_mem_layout")
@@ -253,7 +247,7 @@ def register_chunk_ignored(server: SglangServer) -> Iterator[Match]:
         yield Match(f"SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB with the layout {layout}", word.origin)
 
 
-@RULES.launch("gate-assumes-one-engine")
+@RULES("gate-assumes-one-engine")
 def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for servers with HiCache that run at one time, and for each server with
     HiCache and data-parallel replicas.
@@ -273,7 +267,7 @@ def gate_assumes_one_engine(processes: tuple[LaunchProcess, ...]) -> Iterator[Ma
             yield Match(f"{replicas} data-parallel replicas with HiCache", server.command.origin)
 
 
-@RULES.server("hicache-with-radix-disabled")
+@RULES("hicache-with-radix-disabled")
 def hicache_with_radix_disabled(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if HiCache is on and the server's radix cache is off."""
     if not server.hicache:
@@ -292,7 +286,7 @@ def hicache_with_radix_disabled(server: SglangServer) -> Iterator[Match]:
     yield Match(f"{text} {flag}", None, edit)
 
 
-@RULES.server("decode-offload-misplaced")
+@RULES("decode-offload-misplaced")
 def decode_offload_misplaced(server: SglangServer) -> Iterator[Match]:
     """Yield a finding for each reason why SGLang refuses decode offload on this server."""
     if server.value("disaggregation_decode_enable_offload_kvcache") is not True:
@@ -310,21 +304,21 @@ def decode_offload_misplaced(server: SglangServer) -> Iterator[Match]:
         yield Match(text, None, f"{place} write the JSON of {extra[1:]} itself")
 
 
-@RULES.server("decode-host-pool")
+@RULES("decode-host-pool")
 def decode_host_pool(server: SglangServer) -> Iterator[Match]:
     offloads = server.value("disaggregation_decode_enable_offload_kvcache") is True
     if server.mode == "decode" and not server.hicache and not offloads:
         yield Match("--disaggregation-mode decode keeps a retraction pool in host memory")
 
 
-@RULES.server("pd-registration-silent")
+@RULES("pd-registration-silent")
 def pd_registration_silent(server: SglangServer) -> Iterator[Match]:
     backend = server.value("disaggregation_transfer_backend")
     if server.mode in ("prefill", "decode") and backend == "mooncake":
         yield Match(f"--disaggregation-mode {server.mode} with the transfer backend mooncake")
 
 
-@RULES.server("embedding-store-per-process")
+@RULES("embedding-store-per-process")
 def embedding_store_per_process(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if each encoder process adds the whole global segment to the store."""
     cached = server.value("enable_mm_global_cache") is True
@@ -338,7 +332,7 @@ def embedding_store_per_process(server: SglangServer) -> Iterator[Match]:
         yield Match(f"global_segment_size {size} for each of {count} encoder processes")
 
 
-@RULES.server("transfer-threads-too-few")
+@RULES("transfer-threads-too-few")
 def transfer_threads_too_few(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if a variable gives a prefill server fewer transfer threads than queues."""
     if server.mode != "prefill" or server.value("disaggregation_transfer_backend") != "mooncake":
@@ -358,7 +352,7 @@ def transfer_threads_too_few(server: SglangServer) -> Iterator[Match]:
 _ALIKE = {"ascend": "mooncake"}
 
 
-@RULES.launch("pd-backends-differ")
+@RULES("pd-backends-differ")
 def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding if prefill and decode servers have no transfer backend in common.
 
@@ -380,7 +374,7 @@ def pd_backends_differ(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
         yield Match(", ".join(both), next(iter(decode.values())).command.origin)
 
 
-@RULES.launch("pd-bootstrap-differs")
+@RULES("pd-bootstrap-differs")
 def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each prefill target whose server has another bootstrap port than the one
     that the router names.
@@ -404,7 +398,7 @@ def pd_bootstrap_differs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match
         yield Match(text, target.word.origin)
 
 
-@RULES.launch("pd-router-misdirected")
+@RULES("pd-router-misdirected")
 def pd_router_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each router target whose server runs in another mode, or whose host is a
     Compose service that listens on other ports.

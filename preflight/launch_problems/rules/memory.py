@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
+from checks.framework.problem import Match, Problems
 from checks.framework.units import GIB, format_bytes
 from checks.framework.unknown import Unknown, require
 from checks.framework.written_numbers import leading_integer
@@ -19,10 +20,11 @@ from preflight.engines.sglang.launch import (
 from preflight.engines.sglang.model_geometry import AttentionKind
 from preflight.engines.sglang.pools import ServerMemory
 from preflight.engines.sglang.server import SglangServer
-from preflight.launch_problems.rules.rules import Match, RuleFinding, RuleSet, Versions
+from preflight.launch_problems.rules.rules import Versions
 from preflight.processes.processes import LaunchProcess
 
-RULES = RuleSet("memory")
+RULES = Problems("memory.md")
+REFUSED = Problems("memory.md")  # told before all others
 _REFUSES = "RuntimeError: Failed to register buffer to Mooncake Store, error code: "
 _RELAXED = "MC_IB_PCI_RELAXED_ORDERING"
 _CHUNK_VARIABLE, _CHUNK_GIB = "SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB", 256
@@ -34,7 +36,7 @@ _POPULATE_BYTES_PER_SECOND = 3.1e9
 _LONG_SECONDS = 60
 
 
-@RULES.memory("indexer-on-top")
+@RULES("indexer-on-top")
 def indexer_on_top(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if the indexer's pool needs memory beyond --hicache-size."""
     geometry = require(versions.geometry)
@@ -44,7 +46,7 @@ def indexer_on_top(server: SglangServer, versions: Versions) -> Iterator[Match]:
         yield Match(f"{geometry.name}: index keys of {layers} layers come on top")
 
 
-@RULES.memory("draft-on-top")
+@RULES("draft-on-top")
 def draft_on_top(server: SglangServer, versions: Versions) -> Iterator[Match]:
     algorithm, size = server.value("speculative_algorithm"), l2_gigabytes(server)
     sidecar = versions.sglang.draft is not DraftPool.NONE
@@ -53,7 +55,7 @@ def draft_on_top(server: SglangServer, versions: Versions) -> Iterator[Match]:
         yield Match(f"--speculative-algorithm {algorithm} with --hicache-size {size}")
 
 
-@RULES.memory("mla-copies")
+@RULES("mla-copies")
 def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if several ranks of an MLA model keep copies of the same L2 pool."""
     geometry, size = require(versions.geometry), l2_gigabytes(server) * 10**9
@@ -63,7 +65,7 @@ def mla_copies(server: SglangServer, versions: Versions) -> Iterator[Match]:
         yield Match(f"{geometry.name}: {copies} ranks keep the same rows{paid * (size > 0)}")
 
 
-@RULES.memory("offload-folder-shared")
+@RULES("offload-folder-shared")
 def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if ranks offload to one folder: those of a server before SGLang 0.5.21, and
     in any release those of replicas, and of a linker's attention groups.
@@ -88,7 +90,7 @@ def offload_folder_shared(server: SglangServer, versions: Versions) -> Iterator[
         yield Match(f"{ranks.here} ranks offload to {number}", None, edit)
 
 
-@RULES.memory("gate-blind-to-hugepages")
+@RULES("gate-blind-to-hugepages")
 def gate_blind_to_hugepages(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if the L2 pool is on huge pages: SGLang's memory check ignores those."""
     allocator = own_allocator(server, versions.sglang, versions.mooncake)
@@ -99,7 +101,7 @@ def gate_blind_to_hugepages(server: SglangServer, versions: Versions) -> Iterato
         yield Match(f"{name} puts the L2 pool on huge pages")
 
 
-@RULES.memory("storage-needs-equal-heads")
+@RULES("storage-needs-equal-heads")
 def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if K and V differ in width, which the storage backend cannot take."""
     geometry, backend = require(versions.geometry), server.value("hicache_storage_backend")
@@ -110,7 +112,7 @@ def storage_needs_equal_heads(server: SglangServer, versions: Versions) -> Itera
         yield Match(f"{geometry.name}: {widths}, {backend}")
 
 
-@RULES.memory("heads-not-shared")
+@RULES("heads-not-shared")
 def heads_not_shared(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if the ranks cannot share the key/value heads of an MHA model evenly."""
     geometry = require(versions.geometry)
@@ -123,13 +125,13 @@ def heads_not_shared(server: SglangServer, versions: Versions) -> Iterator[Match
         yield Match(f"{geometry.name}: {heads} key/value heads, {ranks} ranks to share them")
 
 
-@RULES.memory("mooncake-too-old")
+@RULES("mooncake-too-old")
 def mooncake_too_old(server: SglangServer, versions: Versions) -> Iterator[Match]:
     if server.store is not None and not versions.mooncake.hugepages:
         yield Match("Mooncake is older than 0.3.8.post1")
 
 
-@RULES.memory("tenant-unsupported")
+@RULES("tenant-unsupported")
 def tenant_unsupported(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if this Mooncake does not support tenants and tenant_id is not default."""
     if server.store is None or server.store.error or versions.mooncake.tenants:
@@ -183,10 +185,10 @@ for _id, _about in {
     "standalone-breaks-mha": (True, True),
     "standalone-may-break-mha": (True, False),
 }.items():
-    RULES.memory(_id)(partial(_halves, *_about))
+    RULES(_id)(partial(_halves, *_about))
 
 
-@RULES.memory("relaxed-ordering-off")
+@RULES("relaxed-ordering-off")
 def relaxed_ordering_off(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if RDMA memory is registered without PCIe relaxed ordering.
 
@@ -207,7 +209,7 @@ def relaxed_ordering_off(server: SglangServer, versions: Versions) -> Iterator[M
         yield Match(f"{_RELAXED}={text!r} leaves it off", server.environment[_RELAXED].origin)
 
 
-@RULES.memory("pin-result-ignored")
+@RULES("pin-result-ignored")
 def pin_result_ignored(server: SglangServer, versions: Versions) -> Iterator[Match]:
     sglang = versions.sglang
     blind = sglang.pins_itself and not sglang.looks_at_pinning
@@ -215,7 +217,7 @@ def pin_result_ignored(server: SglangServer, versions: Versions) -> Iterator[Mat
         yield Match("the L2 pools are pinned by a call whose result nobody reads")
 
 
-@RULES.memory("pinned-in-one-call")
+@RULES("pinned-in-one-call")
 def pinned_in_one_call(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if one call pins 512 GiB or more of the L2 pool."""
     size, chunk_bytes = l2_gigabytes(server), _chunk_bytes(server, versions)
@@ -227,7 +229,7 @@ def pinned_in_one_call(server: SglangServer, versions: Versions) -> Iterator[Mat
         yield Match(f"--hicache-size {size}: {format_bytes(call_bytes)} in one call", None, edit)
 
 
-@RULES.memory("populate-takes-long")
+@RULES("populate-takes-long")
 def populate_takes_long(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if the L2 pool takes an estimated minute or more to fill with 4 KiB pages."""
     size = l2_gigabytes(server)
@@ -239,24 +241,15 @@ def populate_takes_long(server: SglangServer, versions: Versions) -> Iterator[Ma
         yield Match(f"--hicache-size {size}: about {seconds:.0f} s, at an estimated 3.1 GB/s")
 
 
-def with_refusals(
-    findings: tuple[RuleFinding, ...],
-    processes: Iterable[LaunchProcess],
-    memory: Mapping[int, ServerMemory],
-) -> tuple[RuleFinding, ...]:
-    """Return ``findings``, and before them a finding for each server whose host pools SGLang
-    refuses to build.
-
-    Args:
-        memory: Each server's, by process number.
-    """
-    rule, refused = RULES.page["host-pools-refused"], []
+@REFUSED("host-pools-refused")
+def host_pools_refused(
+    processes: tuple[LaunchProcess, ...], host_pools: Mapping[int, ServerMemory]
+) -> Iterator[Match]:
+    """Yield a finding for each server whose host pools SGLang refuses to build."""
     for process in processes:
-        pools = memory.get(process.number)
+        pools = host_pools.get(process.number)
         if pools is not None and (why := pools.refused) is not None:
-            text = f"{process.command.origin}: {why.reason}"
-            refused.append(RuleFinding(rule, text, remedy=why.advice))
-    return (*refused, *findings)
+            yield Match(f"{process.command.origin}: {why.reason}", remedy=why.advice)
 
 
 def _uses_rdma(server: SglangServer) -> bool:

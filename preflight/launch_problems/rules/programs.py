@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from checks.framework.problem import Match, Problems
 from checks.framework.units import GIB, MIB, format_bytes, round_up
 from checks.framework.unknown import Unknown
 from checks.releases.mooncake import mooncake_release, parse_version
@@ -22,18 +23,12 @@ from preflight.engines.programs.store_environment import byte_size
 from preflight.engines.programs.store_service_config import KEYS
 from preflight.engines.sglang.launch import configured_segment
 from preflight.engines.sglang.server import SglangServer
-from preflight.launch_problems.rules.rules import (
-    Match,
-    RuleFinding,
-    RuleSet,
-    Spelling,
-    is_misspelt,
-    replaced,
-)
+from preflight.launch_problems.rules.rules import Spelling, is_misspelt, replaced
 from preflight.launches.source import Origin
 from preflight.processes.processes import GFLAGS_PROGRAMS, LaunchProcess, ProcessKind
 
-RULES = RuleSet("programs")
+RULES = Problems("programs.md")
+REFUSED = Problems("programs.md")  # by a release that is known: told before all others
 # store-service-refused reports the switches of mooncake_client.
 _SEEN_ELSEWHERE = frozenset(("enable_offload", "protocol", "start_offload_rpc_server"))
 # In most of the releases in use: that one of these is newer than the oldest is no news.
@@ -55,7 +50,7 @@ SLAB_BYTES = 16 * MIB  # cachelib_memory_allocator Slab.h, Slab::kSize
 CERTAIN_BYTES = 20 * GIB
 
 
-@RULES.process("store-service-refused")
+@RULES("store-service-refused")
 def store_service_refused(process: LaunchProcess) -> Iterator[Match]:
     for message in process.store.refused if process.store else ():
         yield Match(f"{process.kind.value}: {message}")
@@ -66,11 +61,11 @@ def _misread(process_kind: ProcessKind, process: LaunchProcess) -> Iterator[Matc
         yield from map(Match, process.store.misread)
 
 
-RULES.process("service-setting-misread")(partial(_misread, ProcessKind.STORE_SERVICE))
-RULES.process("client-size-misread")(partial(_misread, ProcessKind.CLIENT))
+RULES("service-setting-misread")(partial(_misread, ProcessKind.STORE_SERVICE))
+RULES("client-size-misread")(partial(_misread, ProcessKind.CLIENT))
 
 
-@RULES.process("service-key-unknown")
+@RULES("service-key-unknown")
 def service_key_unknown(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each setting of a store service that Mooncake does not know."""
     spelling = Spelling()
@@ -80,7 +75,7 @@ def service_key_unknown(process: LaunchProcess) -> Iterator[Match]:
         yield Match(f"{key!r}{where} is not a setting of the store service{hint}")
 
 
-@RULES.process("mooncake-flags-refused")
+@RULES("mooncake-flags-refused")
 def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each flag or value that a master or mooncake_client surely refuses."""
     flags = _flags(process)[1]
@@ -101,7 +96,7 @@ def mooncake_flags_refused(process: LaunchProcess) -> Iterator[Match]:
             yield _flag_match(process, text, values[name])
 
 
-@RULES.process("mooncake-flag-unknown")
+@RULES("mooncake-flag-unknown")
 def mooncake_flag_unknown(process: LaunchProcess) -> Iterator[Match]:
     for each, near in _unknown_flags(process):
         if not (near and is_misspelt(each.name, near)):
@@ -137,33 +132,34 @@ def _unknown_flag_match(process: LaunchProcess, each: FlagRead, near: str | None
     return match._replace(remedy=remedy)
 
 
-def refused_by_release(processes: tuple[LaunchProcess, ...], version: str) -> Iterator[RuleFinding]:
-    """Yield a finding for each flag that Mooncake ``version`` does not have, and for each size that
-    its store service cannot read.
+@REFUSED("mooncake-flags-refused")
+def flags_of_other_releases(process: LaunchProcess, mooncake_version: str) -> Iterator[Match]:
+    """Yield a finding for each flag that this Mooncake does not have; nothing with --undefok.
 
-    Both end the process (0.3.8.post1 to 0.3.11.post1). With --undefok, flags yield nothing.
+    The process ends (0.3.8.post1 to 0.3.11.post1).
     """
-    at, release = parse_version(version), mooncake_release(version)
-    for process in processes:
-        flags = _flags(process)[1]
-        forgiven = any(each.name == "undefok" for each in flags)
-        for each in flags:
-            since, until = (each.flag.since, each.flag.until) if each.flag else ("", "")
-            early = since and at < parse_version(since)
-            if not forgiven and (early or (until and at > parse_version(until))):
-                there = f"is there from {since} on" if early else f"was there up to {until}"
-                text = f"--{each.name} {there}, and Mooncake is {version}"
-                match = _flag_match(process, text, each)
-                yield RuleFinding(RULES.page["mooncake-flags-refused"], *match)
-        store = process.store
-        if store is not None and not release.service_reads_units:
-            for message in store.refused_by_older:
-                text = f"{process.kind.value}: {message}, and Mooncake is {version}"
-                origin = process.command.origin
-                yield RuleFinding(RULES.page["store-service-refused"], text, origin)
+    release, flags = parse_version(mooncake_version), _flags(process)[1]
+    if any(each.name == "undefok" for each in flags):
+        return
+    for each in flags:
+        since, until = (each.flag.since, each.flag.until) if each.flag else ("", "")
+        early = since and release < parse_version(since)
+        if early or (until and release > parse_version(until)):
+            there = f"is there from {since} on" if early else f"was there up to {until}"
+            text = f"--{each.name} {there}, and Mooncake is {mooncake_version}"
+            yield _flag_match(process, text, each)
 
 
-@RULES.process("mooncake-switch-is-on")
+@REFUSED("store-service-refused")
+def sizes_of_other_releases(process: LaunchProcess, mooncake_version: str) -> Iterator[Match]:
+    """Yield a finding for each size that the store service of this Mooncake cannot read."""
+    store = process.store
+    if store is not None and not mooncake_release(mooncake_version).service_reads_units:
+        for message in store.refused_by_older:
+            yield Match(f"{process.kind.value}: {message}, and Mooncake is {mooncake_version}")
+
+
+@RULES("mooncake-switch-is-on")
 def mooncake_switch_is_on(process: LaunchProcess) -> Iterator[Match]:
     for each in _flags(process)[1]:
         if each.passed_over and each.passed_over.lower() not in TRUE:
@@ -171,7 +167,7 @@ def mooncake_switch_is_on(process: LaunchProcess) -> Iterator[Match]:
             yield _flag_match(process, text, each)
 
 
-@RULES.process("flag-without-dashes")
+@RULES("flag-without-dashes")
 def flag_without_dashes(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each ``flag=value`` argument without dashes in front."""
     known = _flags(process)[0]
@@ -182,7 +178,7 @@ def flag_without_dashes(process: LaunchProcess) -> Iterator[Match]:
             yield Match(f"{process.kind.value}: {word.text} has no dashes", word.origin, edit)
 
 
-@RULES.process("mooncake-flag-of-some-releases")
+@RULES("mooncake-flag-of-some-releases")
 def mooncake_flag_of_some_releases(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each flag that only some of the releases of Mooncake in use have."""
     for each in _flags(process)[1]:
@@ -194,7 +190,7 @@ def mooncake_flag_of_some_releases(process: LaunchProcess) -> Iterator[Match]:
             yield _flag_match(process, f"--{each.name} is there from {flag.since} {until}", each)
 
 
-@RULES.launch("segment-not-slabs")
+@RULES("segment-not-slabs")
 def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each client segment that is no multiple of cachelib's slab (16 MiB).
 
@@ -211,7 +207,7 @@ def segment_not_slabs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
             yield Match(f"{process.kind.value}: {text}, not a multiple of {SLAB_BYTES}", origin)
 
 
-@RULES.launch("segment-base-unaligned")
+@RULES("segment-base-unaligned")
 def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each segment on 2 MiB pages, if a master of the launch takes cachelib,
     which needs an alignment of 16 MiB.
@@ -225,7 +221,7 @@ def segment_base_unaligned(processes: tuple[LaunchProcess, ...]) -> Iterator[Mat
             yield Match(text, origin)
 
 
-@RULES.process("ascend-host-memory")
+@RULES("ascend-host-memory")
 def ascend_host_memory(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding if a segment on an NPU is larger than 20 GiB, the most that surely works."""
     store = process.server.store if process.server is not None else None

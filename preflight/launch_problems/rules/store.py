@@ -9,6 +9,7 @@ from shlex import quote
 from typing import Any
 
 from checks.framework.pages import Default
+from checks.framework.problem import Match, Problems
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown, require
 from checks.releases.sglang import sglang_release
@@ -28,14 +29,14 @@ from preflight.engines.programs.store_config import (
 from preflight.engines.programs.store_service_config import PROTOCOLS, sglang_segment_bytes
 from preflight.engines.sglang.launch import configured_segment
 from preflight.engines.sglang.server import SglangServer
-from preflight.launch_problems.rules.rules import Match, RuleSet, Spelling, at, replaced
+from preflight.launch_problems.rules.rules import Spelling, at, replaced
 from preflight.processes.mooncake_users import variables_of_auto
 from preflight.processes.ports import split_address
 from preflight.processes.processes import LaunchProcess, ProcessKind
 from preflight.processes.services import PEER_TO_PEER, misdirected, not_dialled, unserved_calls
 
-RULES = RuleSet("store")
-DEVICES = RuleSet("devices")
+RULES = Problems("store.md")
+DEVICES = Problems("devices.md")
 # Flags whose blanks and empty items SGLang drops itself, where it looks the devices up
 # (_validate_ib_devices, from 0.5.9 on); Mooncake takes those of the store's own list as they are.
 _CLEANED = ("--disaggregation-ib-device", "--mooncake-ib-device")
@@ -43,7 +44,7 @@ _SEGMENT = "global_segment_size"
 _SWITCHES = ("standalone_storage", "check_server", "enable_ssd_offload", "enable_group_semantics")
 
 
-@RULES.store("extra-config-ignored")
+@RULES("extra-config-ignored")
 def extra_config_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     source = require(store.source)
     ignored = [key for key in store.extra if key in KEYS]
@@ -52,7 +53,7 @@ def extra_config_ignored(server: SglangServer, store: StoreConfig) -> Iterator[M
         yield Match(f"{text}: the JSON names no master_server_address")
 
 
-@RULES.store("store-environment-ignored")
+@RULES("store-environment-ignored")
 def store_environment_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding for each store variable that is set, if SGLang uses another source."""
     source = require(store.source)
@@ -65,7 +66,7 @@ def store_environment_ignored(server: SglangServer, store: StoreConfig) -> Itera
             yield Match(f"{text}{setting.value!r} ({setting.origin})")
 
 
-@RULES.store("store-config-refused")
+@RULES("store-config-refused")
 def store_config_refused(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding for SGLang's error in the store's settings; without an error, for a protocol
     and for a hostname that Mooncake's setup refuses.
@@ -103,7 +104,7 @@ def _edit_text(server: SglangServer, edit: StoreEdit | None) -> str:
     return replaced(where, edit.old, edit.new) if edit.old else f"{at(where)} add {edit.new}"
 
 
-@RULES.store("segment-size-refused")
+@RULES("segment-size-refused")
 def segment_size_refused(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding if SGLang or Mooncake refuses the value of global_segment_size."""
     value, where = require(store.value(_SEGMENT)), store.settings[_SEGMENT].origin
@@ -118,7 +119,7 @@ def segment_size_refused(server: SglangServer, store: StoreConfig) -> Iterator[M
         yield Match(f"{_SEGMENT} {value!r} ({where}): {why}", None, edit)
 
 
-@RULES.store("segment-size-plain")
+@RULES("segment-size-plain")
 def segment_size_plain(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding if global_segment_size is a boolean, a float, or between 0 and 1 MiB."""
     value, size = store.value(_SEGMENT), configured_segment(server)
@@ -128,7 +129,7 @@ def segment_size_plain(server: SglangServer, store: StoreConfig) -> Iterator[Mat
         yield Match(f"{_SEGMENT} {value!r} ({where}) is {size} bytes to SGLang")
 
 
-@RULES.store("string-is-true")
+@RULES("string-is-true")
 def string_is_true(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     for key in () if store.source is Source.ENVIRONMENT else _SWITCHES:
         value = store.settings[key].value if key in store.settings else store.extra.get(key)
@@ -137,7 +138,7 @@ def string_is_true(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
             yield Match(f"{key} is the string {value!r}, which counts as {becomes}")
 
 
-@RULES.store("store-key-unknown")
+@RULES("store-key-unknown")
 def store_key_unknown(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding for each setting that SGLang's Mooncake store does not know."""
     require(store.source)
@@ -148,7 +149,7 @@ def store_key_unknown(server: SglangServer, store: StoreConfig) -> Iterator[Matc
         yield Match(f"{key!r} is not a setting of the store{hint}")
 
 
-@RULES.store("environment-value-defaulted")
+@RULES("environment-value-defaulted")
 def environment_value_defaulted(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding for each boolean or number of the store that SGLang cannot read."""
     for entry in KEYS.values() if store.source is Source.ENVIRONMENT else ():
@@ -162,7 +163,7 @@ def environment_value_defaulted(server: SglangServer, store: StoreConfig) -> Ite
             yield Match(text, word.origin)
 
 
-@RULES.store("segment-times-dp")
+@RULES("segment-times-dp")
 def segment_times_dp(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding if each of several data-parallel groups contributes a whole segment."""
     size, groups = (
@@ -174,14 +175,14 @@ def segment_times_dp(server: SglangServer, store: StoreConfig) -> Iterator[Match
         yield Match(f"{text}data-parallel groups: {format_bytes(size * groups)} in all")
 
 
-@RULES.store("local-hostname-localhost")
+@RULES("local-hostname-localhost")
 def local_hostname_localhost(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     nodes, host = require(server.number("nnodes")), store.settings["local_hostname"]
     if nodes > 1 and host.value in ("localhost", "127.0.0.1"):
         yield Match(f"local_hostname is {host.value} ({host.origin}) with --nnodes {nodes}")
 
 
-@RULES.store("standalone-without-switch")
+@RULES("standalone-without-switch")
 def standalone_without_switch(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding if client_server_address is set without standalone storage or a master."""
     require(store.source)
@@ -207,7 +208,7 @@ def _master_addresses(process: LaunchProcess) -> list[str]:
     return [master for master in masters if isinstance(master, str) and master.strip()]
 
 
-@RULES.process("master-without-port")
+@RULES("master-without-port")
 def master_without_port(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each master address that has no port."""
     for master in _master_addresses(process):
@@ -215,7 +216,7 @@ def master_without_port(process: LaunchProcess) -> Iterator[Match]:
             yield Match(f"the master's address is {master!r}")
 
 
-@RULES.launch("ha-address-plain")
+@RULES("ha-address-plain")
 def ha_address_plain(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each client with one master's address, if all masters of the launch are
     of a group that elects its leader (--enable_ha).
@@ -236,7 +237,7 @@ def ha_address_plain(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
                 yield Match(text, process.command.origin, remedy)
 
 
-@RULES.launch("service-misdirected")
+@RULES("service-misdirected")
 def service_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for process, service, elsewhere in misdirected(processes):
         port = "" if service.port is None else f":{service.port}"
@@ -244,7 +245,7 @@ def service_misdirected(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]
         yield Match(f"{called}: {elsewhere} ({service.origin})", process.command.origin)
 
 
-@RULES.launch("service-not-started")
+@RULES("service-not-started")
 def service_not_started(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each process that asks this host's master at a port that none serves."""
     for process, service, master, served in unserved_calls(processes):
@@ -261,7 +262,7 @@ def service_not_started(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]
         yield Match(text, process.command.origin, remedy)
 
 
-@RULES.process("endpoints-not-dialled")
+@RULES("endpoints-not-dialled")
 def endpoints_not_dialled(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each master or metadata address of which a client passes over a part."""
     names = ("master_server_address", "metadata_server")
@@ -298,11 +299,11 @@ def _same_names(schemes: tuple[str, ...], processes: tuple[LaunchProcess, ...]) 
                     yield Match(text, process.command.origin)
 
 
-RULES.launch("client-name-twice")(partial(_same_names, ("http", "https")))
-RULES.launch("client-name-replaced")(partial(_same_names, ("etcd", "redis")))
+RULES("client-name-twice")(partial(_same_names, ("http", "https")))
+RULES("client-name-replaced")(partial(_same_names, ("etcd", "redis")))
 
 
-@RULES.launch("segment-nowhere")
+@RULES("segment-nowhere")
 def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding if each server gives its store a segment of 0, and the launch has neither a
     store service nor a mooncake_client.
@@ -316,7 +317,7 @@ def segment_nowhere(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
         yield Match(f"{text}is in this source: one must run elsewhere", stores[0].command.origin)
 
 
-@RULES.launch("model-name-shared")
+@RULES("model-name-shared")
 def model_name_shared(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each server with the served name and the master of an earlier server, but
     another model.
@@ -339,7 +340,7 @@ def _store_servers(processes: tuple[LaunchProcess, ...]) -> list[tuple[SglangSer
     return [(server, server.store) for server in servers if server.store is not None]
 
 
-@DEVICES.process("device-name-syntax")
+@DEVICES("device-name-syntax")
 def device_name_syntax(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each name in a device list that cannot be the name of a device."""
     server = process.server
@@ -354,14 +355,14 @@ def device_name_syntax(process: LaunchProcess) -> Iterator[Match]:
                 yield Match(f"{what}: {name!r} {wrong}")
 
 
-@DEVICES.server("device-map-unreadable")
+@DEVICES("device-map-unreadable")
 def device_map_unreadable(server: SglangServer) -> Iterator[Match]:
     text = _store_devices(server)
     if text is not None and isinstance(_device_map(text), str):
         yield Match(f"device_name {text!r}: {_device_map(text)}")
 
 
-@DEVICES.server("device-map-rank-missing")
+@DEVICES("device-map-rank-missing")
 def device_map_rank_missing(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if the store's per-rank device map leaves out some ranks."""
     text, ranks = _store_devices(server), require(server.number("tp_size"))
@@ -373,7 +374,7 @@ def device_map_rank_missing(server: SglangServer) -> Iterator[Match]:
             yield Match(f"device_name names no device for rank {', '.join(missing)}")
 
 
-@DEVICES.server("device-map-repeats")
+@DEVICES("device-map-repeats")
 def device_map_repeats(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if data-parallel groups use the same entries of a per-rank device map."""
     text, groups = _store_devices(server), require(server.number("dp_size"))
@@ -382,7 +383,7 @@ def device_map_repeats(server: SglangServer) -> Iterator[Match]:
         yield Match(f'a device map with --dp-size {groups}: the first rank of {each} takes "0"')
 
 
-@DEVICES.store("two-transfer-engines")
+@DEVICES("two-transfer-engines")
 def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding for each reason why an RDMA store does not share SGLang's transfer engine."""
     require(store.source)
@@ -415,7 +416,7 @@ def two_transfer_engines(server: SglangServer, store: StoreConfig) -> Iterator[M
         yield Match(f"the store has {both[0]}, SGLang's engine {both[1]}", None, edit)
 
 
-@DEVICES.server("tcp-takes-rdma")
+@DEVICES("tcp-takes-rdma")
 def tcp_takes_rdma(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if the protocol is tcp, but SGLang's own engine may use RDMA devices."""
     store, word = server.store, server.environment.get("MOONCAKE_PROTOCOL")
@@ -435,7 +436,7 @@ def _has_no_nic(facts: Facts) -> str:
     return "" if isinstance(rdma, Unknown) or rdma.nics != () else "no RDMA device on this host"
 
 
-@DEVICES.server("custom-mem-pool-unknown")
+@DEVICES("custom-mem-pool-unknown")
 def custom_mem_pool_unknown(server: SglangServer) -> Iterator[Match]:
     """Yield a finding if SGLang does not know the value of SGLANG_MOONCAKE_CUSTOM_MEM_POOL."""
     word = server.environment.get("SGLANG_MOONCAKE_CUSTOM_MEM_POOL")

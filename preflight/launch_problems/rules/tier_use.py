@@ -6,6 +6,7 @@ import os.path
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from checks.framework.problem import Match, Problems
 from checks.framework.units import MIB, format_bytes
 from checks.framework.unknown import Unknown, require
 from checks.releases.mooncake import MooncakeRelease
@@ -25,13 +26,14 @@ from preflight.engines.sglang.launch import (
 )
 from preflight.engines.sglang.pool_request import Hardware, SizedServer, pool_request
 from preflight.engines.sglang.server import SglangServer
-from preflight.launch_problems.rules.rules import Match, RuleSet, Versions, at
+from preflight.launch_problems.rules.rules import Versions, at
 from preflight.launches.source import Word
 from preflight.processes.mooncake_users import place, settings_of, store_clients
 from preflight.processes.processes import LaunchProcess, ProcessKind
 
-RULES = RuleSet("tier_use")
-OFFLOAD = RuleSet("offload")
+RULES = Problems("tier_use.md")
+RELEASED = Problems("tier_use.md")  # by what the release does
+OFFLOAD = Problems("offload.md")
 _SWITCHES = {
     ProcessKind.SGLANG: "MOONCAKE_ENABLE_SSD_OFFLOAD",
     ProcessKind.STORE_SERVICE: "MOONCAKE_OFFLOAD_ENABLED",
@@ -67,7 +69,7 @@ class Bucket(NamedTuple):
         return f"a bucket takes {self.keys} objects or {format_bytes(self.bytes)}"
 
 
-@RULES.released("ssd-bucket-lost")
+@RELEASED("ssd-bucket-lost")
 def ssd_bucket_lost(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Match]:
@@ -82,7 +84,7 @@ def ssd_bucket_lost(
             yield Match(f"{text} {rate} a second at most half reaches SSD: {limits}")
 
 
-@RULES.released("ssd-bucket-waits")
+@RELEASED("ssd-bucket-waits")
 def ssd_bucket_waits(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Match]:
@@ -93,7 +95,7 @@ def ssd_bucket_waits(
             yield Match(f"{process.name}: {bucket.limits}", process.command.origin)
 
 
-@RULES.released("ssd-limit-passed")
+@RELEASED("ssd-limit-passed")
 def ssd_limit_passed(
     processes: tuple[LaunchProcess, ...], mooncake: MooncakeRelease
 ) -> Iterator[Match]:
@@ -170,7 +172,7 @@ def part_that_reaches_ssd(bucket: float, heartbeat: float) -> float:
     return heartbeat / bucket / 2 if heartbeat < bucket else 1 - bucket / heartbeat / 2
 
 
-@RULES.store("l3-repeats-l2")
+@RULES("l3-repeats-l2")
 def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding if L3 holds only copies of L2: a segment smaller than a rank's L2, with
     write_through, a master on this host, and no standalone storage.
@@ -187,7 +189,7 @@ def l3_repeats_l2(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
         yield Match(f"{segment_text} behind {size} GB of L2 a rank")
 
 
-@RULES.memory("write-back-stores-nothing")
+@RULES("write-back-stores-nothing")
 def write_back_stores_nothing(server: SglangServer, versions: Versions) -> Iterator[Match]:
     wrote_back = server.value("hicache_write_policy") == "write_back"
     certain = not versions.sglang.write_back_stores and not versions.sglang_unsure
@@ -195,7 +197,7 @@ def write_back_stores_nothing(server: SglangServer, versions: Versions) -> Itera
         yield Match("--hicache-write-policy write_back with a storage backend")
 
 
-@RULES.memory("l3-gets-less")
+@RULES("l3-gets-less")
 def l3_gets_less(server: SglangServer, versions: Versions) -> Iterator[Match]:
     policy = server.value("hicache_write_policy")
     late = policy == "write_back" and versions.sglang.write_back_stores
@@ -203,7 +205,7 @@ def l3_gets_less(server: SglangServer, versions: Versions) -> Iterator[Match]:
         yield Match(f"--hicache-write-policy {policy} with a storage backend")
 
 
-@RULES.memory("l2-below-l1")
+@RULES("l2-below-l1")
 def l2_below_l1(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if --hicache-ratio makes L2 smaller than L1, with write_through.
 
@@ -217,7 +219,7 @@ def l2_below_l1(server: SglangServer, versions: Versions) -> Iterator[Match]:
         yield Match(f"--hicache-ratio {ratio:g} with write_through")
 
 
-@RULES.launch("soft-pin-unused")
+@RULES("soft-pin-unused")
 def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each soft pin lifetime of a master, if SGLang servers use the store and
     the launch has no other engine.
@@ -234,7 +236,7 @@ def soft_pin_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
             yield Match(f"--default_kv_soft_pin_ttl={word.text}", word.origin)
 
 
-@RULES.launch("ssd-evicts-nothing")
+@RULES("ssd-evicts-nothing")
 def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each segment owner without offload, if a master offloads what it evicts
     (--offload_on_evict) and never evicts otherwise (no --offload_force_evict).
@@ -252,7 +254,7 @@ def ssd_evicts_nothing(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
                 yield Match(f"{text}--offload_on_evict", owner.command.origin)
 
 
-@RULES.launch("ssd-beside-segment")
+@RULES("ssd-beside-segment")
 def ssd_beside_segment(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each server that offloads without a segment, if the launch has segment
     owners and surely no owner offloads.
@@ -267,7 +269,7 @@ def ssd_beside_segment(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
             yield Match(f"{text}not offload", process.command.origin)
 
 
-@RULES.memory("decode-offload-hashes-differ")
+@RULES("decode-offload-hashes-differ")
 def decode_offload_hashes_differ(server: SglangServer, versions: Versions) -> Iterator[Match]:
     algorithm = server.value("speculative_algorithm")
     pairs = hashes_pairs(server, versions.sglang, versions.geometry) is True
@@ -275,7 +277,7 @@ def decode_offload_hashes_differ(server: SglangServer, versions: Versions) -> It
         yield Match(f"decode offload with --speculative-algorithm {algorithm}")
 
 
-@RULES.memory("eagle-l3-unread")
+@RULES("eagle-l3-unread")
 def eagle_l3_unread(server: SglangServer, versions: Versions) -> Iterator[Match]:
     algorithm = server.value("speculative_algorithm")
     pairs = hashes_pairs(server, versions.sglang, versions.geometry) is True
@@ -284,7 +286,7 @@ def eagle_l3_unread(server: SglangServer, versions: Versions) -> Iterator[Match]
         yield Match(f"--speculative-algorithm {algorithm} with a storage backend")
 
 
-@RULES.launch("decode-offload-unread")
+@RULES("decode-offload-unread")
 def decode_offload_unread(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each prefill server that cannot read all that decode servers offload: it
     has no storage backend, or a write policy other than write_through.
@@ -301,7 +303,7 @@ def decode_offload_unread(processes: tuple[LaunchProcess, ...]) -> Iterator[Matc
             yield Match(f"the prefill server has {policy}", server.command.origin)
 
 
-@RULES.store("standalone-settings-ignored")
+@RULES("standalone-settings-ignored")
 def standalone_settings_ignored(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     """Yield a finding if store settings are given that standalone storage ignores."""
     if require(store.value("standalone_storage")) is not True:
@@ -312,7 +314,7 @@ def standalone_settings_ignored(server: SglangServer, store: StoreConfig) -> Ite
         yield Match(f"standalone storage, and {', '.join(ignored)}")
 
 
-@RULES.server("l2-ratio-ignored")
+@RULES("l2-ratio-ignored")
 def l2_ratio_ignored(server: SglangServer) -> Iterator[Match]:
     size, ratio = l2_gigabytes(server), server.value("hicache_ratio")
     written = server.arguments.given("hicache_ratio") and isinstance(ratio, float)
@@ -320,7 +322,7 @@ def l2_ratio_ignored(server: SglangServer) -> Iterator[Match]:
         yield Match(f"--hicache-ratio {ratio:g} beside --hicache-size {size}")
 
 
-@RULES.process("ssd-promotes-slowly")
+@RULES("ssd-promotes-slowly")
 def ssd_promotes_slowly(process: LaunchProcess) -> Iterator[Match]:
     if process.kind is not ProcessKind.MASTER:
         return
@@ -329,7 +331,7 @@ def ssd_promotes_slowly(process: LaunchProcess) -> Iterator[Match]:
         yield Match("--promotion_on_hit without --promotion_max_per_heartbeat")
 
 
-@RULES.store("device-map-stages")
+@RULES("device-map-stages")
 def device_map_stages(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     devices, stages = store.value("device_name"), require(server.number("pp_size"))
     if stages > 1 and isinstance(devices, str) and devices.lstrip().startswith("{"):
@@ -337,7 +339,7 @@ def device_map_stages(server: SglangServer, store: StoreConfig) -> Iterator[Matc
         yield Match(f"{stages} pipeline stages: ranks {tp} and up take the devices of 0 and up")
 
 
-@RULES.process("lease-in-milliseconds")
+@RULES("lease-in-milliseconds")
 def lease_in_milliseconds(process: LaunchProcess) -> Iterator[Match]:
     if process.kind is ProcessKind.MASTER:
         word = value_of(process.arguments, "default_kv_lease_ttl")
@@ -345,7 +347,7 @@ def lease_in_milliseconds(process: LaunchProcess) -> Iterator[Match]:
             yield Match(f"--default_kv_lease_ttl={word.text} is {word.text} ms", word.origin)
 
 
-@RULES.store("prefetch-timeout-unread")
+@RULES("prefetch-timeout-unread")
 def prefetch_timeout_unread(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     policy = server.value("hicache_storage_prefetch_policy")
     timeouts = [name for name in _TIMEOUTS if name in store.extra]
@@ -353,7 +355,7 @@ def prefetch_timeout_unread(server: SglangServer, store: StoreConfig) -> Iterato
         yield Match(f"{', '.join(timeouts)} with the prefetch policy {policy}")
 
 
-@RULES.memory("prefetch-budget-small")
+@RULES("prefetch-budget-small")
 def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if --hicache-ratio leaves prefetches less than a quarter of L1's tokens."""
     ratio = server.value("hicache_ratio")
@@ -366,7 +368,7 @@ def prefetch_budget_small(server: SglangServer, versions: Versions) -> Iterator[
             yield Match(f"{text} at a time")
 
 
-@RULES.memory("prefetch-within-l2")
+@RULES("prefetch-within-l2")
 def prefetch_within_l2(server: SglangServer, versions: Versions) -> Iterator[Match]:
     """Yield a finding if an L2 of --hicache-size is too small for two of the longest prompts."""
     context, release = server.value("context_length"), versions.sglang
@@ -381,7 +383,7 @@ def prefetch_within_l2(server: SglangServer, versions: Versions) -> Iterator[Mat
         yield Match(f"{text}{pools.pools[0].tokens:,} tokens")
 
 
-@RULES.memory("adapter-keys-change")
+@RULES("adapter-keys-change")
 def adapter_keys_change(server: SglangServer, versions: Versions) -> Iterator[Match]:
     loads = server.value("enable_lora") is True and not server.arguments.given("lora_paths")
     certain = versions.sglang.keys_have_adapter and not versions.sglang_unsure
@@ -412,7 +414,7 @@ def _offloads_decode(server: SglangServer) -> bool:
     return asks and server.mode == "decode" and server.value("hicache_storage_backend") is not None
 
 
-@OFFLOAD.launch("offload-buffer-misread")
+@OFFLOAD("offload-buffer-misread")
 def offload_buffer_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each offload buffer size (bytes) that Mooncake misreads or crashes on."""
     for _, name, word in settings_of(processes, ("MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES",)):
@@ -425,7 +427,7 @@ def offload_buffer_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Mat
             yield Match(text, word.origin)
 
 
-@OFFLOAD.process("offload-without-switch")
+@OFFLOAD("offload-without-switch")
 def offload_without_switch(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding if a process has a path for SSD offload although its offload is off."""
     store = process.server.store if process.server else None
@@ -446,7 +448,7 @@ def offload_without_switch(process: LaunchProcess) -> Iterator[Match]:
             yield Match(f"ssd_offload_path is {path}, enable_ssd_offload is off")
 
 
-@OFFLOAD.process("offload-switch-misplaced")
+@OFFLOAD("offload-switch-misplaced")
 def offload_switch_misplaced(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding for each SSD offload switch that is on for a store client without offload,
     and that only another program reads.
@@ -471,7 +473,7 @@ def _switch_on(process: LaunchProcess) -> str:
     return f"{at(process.command.origin)} {how}"
 
 
-@OFFLOAD.launch("offload-one-sided")
+@OFFLOAD("offload-one-sided")
 def offload_one_sided(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each process that offloads to SSD, if the launch has masters and surely
     no master offers offload.
@@ -484,7 +486,7 @@ def offload_one_sided(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
             yield Match(f"{process.name} offloads, the master does not", process.command.origin)
 
 
-@OFFLOAD.launch("offload-unused")
+@OFFLOAD("offload-unused")
 def offload_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each master that offers SSD offload, if the launch has clients and surely
     no client uses it.
@@ -497,7 +499,7 @@ def offload_unused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
             yield Match(f"{process.name} offers offload, no client uses it", process.command.origin)
 
 
-@OFFLOAD.launch("offload-path-refused")
+@OFFLOAD("offload-path-refused")
 def offload_path_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each SSD offload folder whose path Mooncake refuses."""
     for offload in _offloads(processes):
@@ -509,7 +511,7 @@ def offload_path_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match
             yield Match(text, offload.process.command.origin)
 
 
-@OFFLOAD.launch("offload-folder-default")
+@OFFLOAD("offload-folder-default")
 def offload_folder_default(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for offload in _offloads(processes):
         if not offload.named and len(offload.folders) > 1:
@@ -517,7 +519,7 @@ def offload_folder_default(processes: tuple[LaunchProcess, ...]) -> Iterator[Mat
             yield Match(f"{ranks} offload to {offload.folder}", offload.process.command.origin)
 
 
-@OFFLOAD.launch("offload-folder-common")
+@OFFLOAD("offload-folder-common")
 def offload_folder_common(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each process that offloads to the same folder as an earlier process that
     may run beside it.
@@ -536,7 +538,7 @@ def offload_folder_common(processes: tuple[LaunchProcess, ...]) -> Iterator[Matc
             yield Match(text, process.command.origin)
 
 
-@OFFLOAD.launch("offload-quota-unset")
+@OFFLOAD("offload-quota-unset")
 def offload_quota_unset(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding if several clients offload in buckets without a positive quota."""
     in_buckets = (item for item in _offloads(processes) if _writes_buckets(item.process))
@@ -548,7 +550,7 @@ def offload_quota_unset(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]
         yield Match(text, open_ended[0].process.command.origin)
 
 
-@OFFLOAD.launch("offload-watermarks-refused")
+@OFFLOAD("offload-watermarks-refused")
 def offload_watermarks_refused(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each process whose low SSD watermark is not below the high watermark."""
     for offload in _offloads(processes):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
+from checks.framework.problem import Match, Problems
 from checks.framework.regex import regex
 from checks.framework.units import GIB
 from checks.releases.sglang import parse_version
@@ -30,7 +31,7 @@ from preflight.engines.programs.mooncake_variables import (
     usable_ports,
 )
 from preflight.engines.sglang.server import SglangServer
-from preflight.launch_problems.rules.rules import Match, RuleSet, Spelling
+from preflight.launch_problems.rules.rules import Spelling
 from preflight.launches.source import Word
 from preflight.launches.variables import matching
 from preflight.processes.mooncake_users import (
@@ -42,7 +43,7 @@ from preflight.processes.mooncake_users import (
 )
 from preflight.processes.processes import LaunchProcess, ProcessKind, keep_last
 
-RULES = RuleSet("variables")
+RULES = Problems("variables.md")
 # Of a number's row, the text written and what Mooncake reads of it: a sentence, None for no fault.
 Says = Callable[[Number, str, NumberRead], str | None]
 _PREFIXED = regex(r"(MC|MOONCAKE|SGLANG)_")
@@ -59,14 +60,14 @@ _MEANS_OFF = ("0", "false", "f", "no", "n", "off", "disable", "disabled", "")
 _LEAST_REGION_BYTES = 4096
 
 
-@RULES.server("local-buffer-ignored")
+@RULES("local-buffer-ignored")
 def local_buffer_ignored(server: SglangServer) -> Iterator[Match]:
     word = server.environment.get("MOONCAKE_LOCAL_BUFFER_SIZE")
     if word and server.store:
         yield Match(f"MOONCAKE_LOCAL_BUFFER_SIZE={word.text} has no effect on SGLang", word.origin)
 
 
-@RULES.launch("variable-misspelt")
+@RULES("variable-misspelt")
 def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each variable MC_.., MOONCAKE_.. or SGLANG_.. that no program, or only an
     older SGLang, reads.
@@ -99,7 +100,7 @@ def variable_misspelt(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
                 yield Match(says, word.origin)
 
 
-@RULES.process("proxy-in-the-way")
+@RULES("proxy-in-the-way")
 def proxy_in_the_way(process: LaunchProcess) -> Iterator[Match]:
     """Yield a finding if a process has an HTTP proxy and no_proxy may leave out a peer."""
     environment = process.command.environment
@@ -115,7 +116,7 @@ def proxy_in_the_way(process: LaunchProcess) -> Iterator[Match]:
     yield Match(f"{start}, no_proxy is {skipped!r}{hosts}")
 
 
-@RULES.launch("force-tcp-is-presence")
+@RULES("force-tcp-is-presence")
 def force_tcp_is_presence(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for _, name, word in settings_of(processes, tuple(PRESENCE)):
         if word.text.strip().lower() in _MEANS_OFF:
@@ -173,10 +174,10 @@ _OF_ANY: dict[str, Says] = {
     "number-refused": lambda row, *read: _range_text(row, *read) if row.refused else None,
 }
 for _id, _says in _OF_ANY.items():
-    RULES.launch(_id)(partial(_number_matches, says=_says))
+    RULES(_id)(partial(_number_matches, says=_says))
 
 
-@RULES.launch("number-defaulted")
+@RULES("number-defaulted")
 def number_defaulted(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each number that Mooncake cannot read, so that it uses the default."""
 
@@ -191,7 +192,7 @@ def number_defaulted(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
             yield Match(text, word.origin)
 
 
-@RULES.launch("port-range-reset")
+@RULES("port-range-reset")
 def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each port range for which Mooncake uses its default range instead."""
     for ports in PORT_RANGES:
@@ -210,7 +211,7 @@ def port_range_reset(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
                 yield Match(f"{span} {says}", word.origin)
 
 
-@RULES.launch("region-size-hangs")
+@RULES("region-size-hangs")
 def region_size_hangs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for _, name, word in settings_of(processes, ("MC_MAX_MR_SIZE",)):
         size = read_number(_ROWS[name].reader, word.text).value or 0
@@ -219,7 +220,7 @@ def region_size_hangs(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
             yield Match(f"{name}={word.text}: regions of {size} bytes: {each}", word.origin)
 
 
-@RULES.launch("switch-misread")
+@RULES("switch-misread")
 def switch_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each switch whose value Mooncake does not know, or reads as its opposite.
 
@@ -236,7 +237,7 @@ def switch_misread(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
             yield Match(f"{name}={word.text}: {becomes}", word.origin)
 
 
-@RULES.launch("choice-unknown")
+@RULES("choice-unknown")
 def choice_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding for each setting whose value is not one of those that Mooncake knows."""
     rows = {row.name: row for row in CHOICES}
@@ -249,7 +250,7 @@ def choice_unknown(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
             yield Match(text, word.origin)
 
 
-@RULES.launch("filters-ignored")
+@RULES("filters-ignored")
 def filters_ignored(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for process, name, word in settings_of(processes, ("MC_MS_FILTERS",)):
         devices = device_names(process)
@@ -257,7 +258,7 @@ def filters_ignored(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
             yield Match(f"{name}={word.text} is not read: devices are {devices}", word.origin)
 
 
-@RULES.launch("devices-overridden")
+@RULES("devices-overridden")
 def devices_overridden(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for process, name, word in settings_of(processes, ("MC_MS_AUTO_DISC",), store_clients):
         devices = device_names(process)
@@ -265,7 +266,7 @@ def devices_overridden(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
             yield Match(f"{name}=1 overrides the devices {devices}", word.origin)
 
 
-@RULES.launch("peer-affinity-conflict")
+@RULES("peer-affinity-conflict")
 def peer_affinity_conflict(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     """Yield a finding if both affinity variables are set: Mooncake then turns both off."""
     for process, name, word in settings_of(processes, ("MC_ENABLE_HCA_PEER_AFFINITY",)):
@@ -275,7 +276,7 @@ def peer_affinity_conflict(processes: tuple[LaunchProcess, ...]) -> Iterator[Mat
             yield Match(text, word.origin)
 
 
-@RULES.launch("gpu-memory-by-dma-buf")
+@RULES("gpu-memory-by-dma-buf")
 def gpu_memory_by_dma_buf(processes: tuple[LaunchProcess, ...]) -> Iterator[Match]:
     for _, name, word in settings_of(processes, ("WITH_NVIDIA_PEERMEM",)):
         if read_switch(_SWITCHES[name], word.text) is False:

@@ -29,6 +29,7 @@ from preflight.host_tuning.plan import kept_settings, plan
 from preflight.launch_problems.advisories.judge import advisory_findings, may_arise, release_of
 from preflight.launch_problems.advisories.records import CHECK_PREFIX, advisory, version_key
 from preflight.launch_problems.rules.hicache import left_over_as_shown
+from preflight.launch_problems.rules.launch_rules import with_problems
 from preflight.needs.launch_needs import source_name
 from preflight.needs.sizing_text import BACKINGS
 from preflight.processes.processes import LaunchProcess
@@ -169,7 +170,8 @@ def full_answer(judged_host: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answ
     """
     sized, today = _sized(judged_host), date.today()
     ignored = {waiver.check for waiver in waivers if not waiver.is_over(today)}
-    findings = [*judged_host.findings, *advisory_findings(judged_host)]
+    on_host = sized, judged_host.facts, judged_host.host.root
+    findings = [*judged_host.findings, *advisory_findings(*on_host)]
     lines = [
         *_verdict(sized, [finding for finding in findings if finding.check not in ignored]),
         *_memory(sized),
@@ -182,7 +184,7 @@ def full_answer(judged_host: JudgedHost, waivers: Iterable[Waiver] = ()) -> Answ
                 AnswerKey(Section.ADVISORIES, arising.advisory.check, arising.process.name),
                 f"may arise, where {arising.advisory.arises}: {arising.advisory.summary}",
             )
-            for arising in may_arise(judged_host)
+            for arising in may_arise(*on_host)
         ),
         *_settings(judged_host, findings),
     ]
@@ -267,7 +269,7 @@ def _verdict(sized: Sized, findings: list[Finding]) -> Iterator[tuple[AnswerKey,
     statuses = {finding.status for finding in findings}
     worst = next((status for status in _JUDGED if status in statuses), Status.PASS)
     yield _CHECK_VERDICT, worst.value
-    yield AnswerKey(Section.VERDICT, "sizing", "verdict"), sized.sizing.status
+    yield AnswerKey(Section.VERDICT, "sizing", "verdict"), with_problems(sized.sizing).status
     for product in ("mooncake", "sglang"):
         release = release_of(sized, product)
         assumed = " (assumed: nothing says which)" * release.assumed

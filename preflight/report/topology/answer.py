@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
-from checks.framework.check import Check, Judge
 from checks.framework.finding import Finding, Status
 from checks.framework.fold import fold_names, join_names, ranges
 from checks.framework.needs import LaunchNeeds, ProcessNeeds
+from checks.framework.problem import Problem
 from checks.framework.root import Root
 from checks.framework.units import format_bytes
 from checks.framework.unknown import Unknown, UnreadTopicError, require
@@ -114,9 +114,9 @@ def use_roles(needs: LaunchNeeds, short: bool) -> LaunchNeeds:
     return needs._replace(processes=tuple(each._replace(name=each.role) for each in processes))
 
 
-def _checks() -> list[tuple[Check, Judge]]:
-    of_modules = [(id_, import_module(module).CHECKS.checks) for id_, module in CHECKS.items()]
-    return [pair for id_, checks in of_modules for pair in checks if pair[0].id == id_]
+def _checks() -> list[Problem]:
+    of_modules = [(id_, import_module(module).CHECKS.problems) for id_, module in CHECKS.items()]
+    return [check for id_, checks in of_modules for check in checks if check.id == id_]
 
 
 def _status(findings: Sequence[Finding], views: Sequence[MooncakeView]) -> Status:

@@ -724,6 +724,7 @@ def test_by_hand(found: Survival, costs: bool, by_hand: str) -> None:
     assert survival_text(found).startswith("WARN" if costs else "PASS")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "says"),
     [

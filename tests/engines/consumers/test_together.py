@@ -17,6 +17,7 @@ from preflight.cache_sizing.capacity.deployment import Cluster
 from preflight.cache_sizing.capacity.tiers import segments
 from preflight.command_inputs.host_source import Host, Sized, open_host, size_and_needs
 from preflight.command_inputs.launch_words import LaunchWords
+from preflight.launch_problems.rules.launch_rules import problems_of
 
 MASTER = "mooncake_master --enable_http_metadata_server=true"
 LMCACHE = "lmcache server --l1-size-gb 4 --eviction-policy LRU --l1-use-hugepages"
@@ -94,8 +95,8 @@ def test_every_store_of_an_engine_is_known_by_its_master(tmp_path: Path, host: H
 def test_a_file_counts_for_those_who_read_it(tmp_path: Path, host: Host) -> None:
     """mooncake_client has flags alone: no file of MOONCAKE_CONFIG_PATH is its own."""
     client = "MOONCAKE_CONFIG_PATH=mc.json mooncake_client --global_segment_size=4GB"
-    found = sized(tmp_path, host, MASTER, VLLM, client).sizing.inputs.findings
-    assert "store-file-read-differently" not in [one.rule.id for one in found]
+    found = problems_of(sized(tmp_path, host, MASTER, VLLM, client).sizing.inputs)
+    assert "store-file-read-differently" not in [one.id for one in found]
 
 
 def test_a_worker_of_vllm_is_rehearsed_and_a_pool_of_its_own_is_not(

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from checks.framework.problem import Severity
 from preflight.engines.programs.mooncake_flags import empty_values
 from preflight.launch_problems.rules.launch_rules import findings
-from preflight.launch_problems.rules.rules import Severity
 from preflight.launches.source import Command, Origin, Word
 from tests.builders.launch_text import SERVICE, understood
 
@@ -51,7 +51,7 @@ def test_what_an_empty_value_ends_fails_and_nothing_else(program: str) -> None:
     wrong = []
     for _, name, value, code, _ in rows:
         found = findings(understood(command(program, name, value)))
-        texts = [one.text for one in found if one.rule.severity is Severity.FAIL]
+        texts = [one.text for one in found if one.severity is Severity.FAIL]
         if bool(texts) is (code == "runs"):
             wrong.append((name, value, code))
         if (program, name, value) == ("mooncake_client", "host", ""):  # in the program's words

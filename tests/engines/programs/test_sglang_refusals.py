@@ -135,6 +135,6 @@ def test_without_a_release_all_must_refuse() -> None:
 )
 def test_the_rule_that_says_it(flags: str, rule: str) -> None:
     processes = understood(f"python3 -m sglang.launch_server --model-path m {flags}")
-    found = {each.rule.id: each.text for each in findings(tuple(processes))}
+    found = {each.id: each.text for each in findings(tuple(processes))}
     assert rule in found
     assert ("values-refused" in found) == (rule == "values-refused")

@@ -39,6 +39,7 @@ from preflight.engines.sglang.admission_gate import gate_booked
 from preflight.engines.sglang.host_pool_records import HostPool as Pool
 from preflight.engines.sglang.host_pool_records import PoolKind
 from preflight.engines.sglang.pools import ServerMemory
+from preflight.launch_problems.rules.launch_rules import problems_of, with_problems
 from preflight.needs.launch_sizing import LaunchSizing
 from preflight.needs.shown_needs import host_needs
 from preflight.processes.processes import LaunchOptions
@@ -75,7 +76,7 @@ def bounds(sizing: LaunchSizing) -> tuple[int, int]:
 
 
 def ids(sizing: LaunchSizing) -> set[str]:
-    return {finding.rule.id for finding in sizing.inputs.findings}
+    return {finding.id for finding in problems_of(sizing.inputs)}
 
 
 def mapped(sizing: LaunchSizing, rank: int = 0) -> tuple[Allocation, ...]:
@@ -443,7 +444,7 @@ def test_what_sglang_refuses_is_in_its_words(
     tmp_path: Path, gib: int, words: str, says: str
 ) -> None:
     root = Host(memory_bytes=gib * GIB).write(tmp_path / str(gib))
-    sizing = size(root, (words, MASTER))
+    sizing = with_problems(size(root, (words, MASTER)))
     assert (sizing.status, sizing.exit_code) == ("fails", 2)
     assert says in sizing.reason
     assert "host-pools-refused" in ids(sizing)

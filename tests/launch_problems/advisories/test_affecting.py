@@ -32,6 +32,7 @@ from tests.launch_problems.advisories.test_judge import (
     SSD,
     TCP,
     TOPICS,
+    on_host,
 )
 from tests.paths import ROOT
 
@@ -214,7 +215,9 @@ def test_no_record_is_said_of_what_it_is_not_about(name: str, tmp_path: Path) ->
                 seen = demo._replace(facts=change(demo.facts))
             elif host != "demo:h800":
                 seen = judge_host(words, capture_of(host), 20, [], TOPICS)
-            said = {int(one.advisory.id[-4:]) for one in verdicts(seen) if one.holds is True}
+            said = {
+                int(one.advisory.id[-4:]) for one in verdicts(*on_host(seen)) if one.holds is True
+            }
             table = by_pair[at] | {number for number, where in adds.items() if (name, at) in where}
             if said != table:
                 wrong[host, mooncake] = (sorted(said - table), sorted(table - said))

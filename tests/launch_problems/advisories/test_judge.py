@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from checks.framework.finding import Consequence, Finding, Status
+from checks.framework.root import Root
 from checks.framework.unknown import Unknown
+from checks.run_checks.facts import Facts
 from preflight.cli.main import run
-from preflight.command_inputs.host_source import Host, open_host
+from preflight.command_inputs.host_source import Host, Sized, open_host
 from preflight.command_inputs.launch_words import LaunchWords
 from preflight.launch_problems.advisories.judge import advisory_findings, verdicts
 from preflight.verdict.judge_host import JudgedHost, judge_host
@@ -69,6 +71,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> str:
 def host(root: str) -> Host:
     """The host, open: each thing is asked once."""
     return open_host(root)
+
+
+def on_host(judged_host: JudgedHost) -> tuple[Sized, Facts, Root]:
+    """What records are held against."""
+    assert isinstance(judged_host.launch, Sized)
+    return judged_host.launch, judged_host.facts, judged_host.host.root
 
 
 def seen(tmp_path: Path, host: Host, text: str, mooncake: str, sglang: str) -> JudgedHost:
@@ -206,7 +214,7 @@ def test_a_condition_by_hand(
     number: int,
     status: Status | None,
 ) -> None:
-    found = advisory_findings(seen(tmp_path, host, text, mooncake, sglang))
+    found = advisory_findings(*on_host(seen(tmp_path, host, text, mooncake, sglang)))
     assert said(found).get(number) is status
 
 
@@ -314,7 +322,7 @@ def test_what_holds_of_a_process(
     holds_not: set[int],
 ) -> None:
     """Also of records of which a check tells, or which only arise later."""
-    found = verdicts(seen(tmp_path, host, text, mooncake, sglang))
+    found = verdicts(*on_host(seen(tmp_path, host, text, mooncake, sglang)))
     held = {int(one.advisory.id[-4:]) for one in found if one.holds is True}
     assert holds <= held
     assert not holds_not & held
@@ -337,10 +345,14 @@ def test_what_words_that_are_not_known_decide_is_one_skip_and_no_pass(
     tmp_path: Path, host: Host, text: str, hangs: set[int], decided: set[int]
 ) -> None:
     at = seen(tmp_path, host, "MC_IB_PORT=0 " + text, "0.3.12", "0.5.12.post1")
-    unknown = {int(one.advisory.id[-4:]) for one in verdicts(at) if one.depends_on_unseen_settings}
+    unknown = {
+        int(one.advisory.id[-4:])
+        for one in verdicts(*on_host(at))
+        if one.depends_on_unseen_settings
+    }
     assert hangs <= unknown
     assert not decided & unknown
-    found = advisory_findings(at)
+    found = advisory_findings(*on_host(at))
     assert not said(found).keys() & hangs
     assert any(one.status is Status.SKIP and "what decides" in one.text for one in found)
 
@@ -362,7 +374,7 @@ def test_a_connector_that_is_not_known_may_be_mooncakes(
     text = f"LMCACHE_CONFIG_FILE=/nosuch.yaml vllm serve m --kv-transfer-config {config}"
     held = {
         isinstance(one.holds, Unknown)
-        for one in verdicts(seen(tmp_path, host, text, "0.3.12", "0.5.23"))
+        for one in verdicts(*on_host(seen(tmp_path, host, text, "0.3.12", "0.5.23")))
         if any(each.product == "mooncake" for each in one.advisory.affected)
     }
     assert (True in held) is unknown
@@ -372,7 +384,7 @@ def test_a_finding_says_what_is_affected_what_is_seen_and_where_it_is_told(
     tmp_path: Path, host: Host
 ) -> None:
     text = SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE
-    found = advisory_findings(seen(tmp_path, host, text, "0.3.12", "0.5.23"))
+    found = advisory_findings(*on_host(seen(tmp_path, host, text, "0.3.12", "0.5.23")))
     one = next(one for one in found if one.check == "advisory.mp-2026-0006")
     assert one.subject.startswith("SGLang server (")
     assert "(mooncake 0.3.12; affected: mooncake 0.3.10 to before 0.3.13)" in one.text
@@ -383,14 +395,15 @@ def test_a_finding_says_what_is_affected_what_is_seen_and_where_it_is_told(
 
 
 def test_a_launch_that_uses_nothing_of_it_has_one_pass(tmp_path: Path, host: Host) -> None:
-    found = advisory_findings(seen(tmp_path, host, MHA, "0.3.14", "0.5.23"))
+    found = advisory_findings(*on_host(seen(tmp_path, host, MHA, "0.3.14", "0.5.23")))
     assert [(one.check, one.status) for one in found] == [("launch.advisories", Status.PASS)]
 
 
 def test_a_release_that_nobody_named_is_one_skip_and_no_pass(tmp_path: Path, host: Host) -> None:
     path = tmp_path / "launch.sh"
     path.write_text(f"docker run image {TCP.replace(' M', ' -e M')}x\n{SSD}{TCP}{DSA}{CACHE}\n")
-    found = advisory_findings(judge_host(LaunchWords((str(path),)), host, 20, [], TOPICS))
+    judged_host = judge_host(LaunchWords((str(path),)), host, 20, [], TOPICS)
+    found = advisory_findings(*on_host(judged_host))
     assert said(found) == {}
     skipped = [one for one in found if one.status is Status.SKIP]
     assert any("--mooncake-version" in one.text for one in skipped)
@@ -404,26 +417,28 @@ def test_a_release_is_known_where_the_bytes_are_not(tmp_path: Path, host: Host) 
     held = {
         release: {
             one.holds
-            for one in verdicts(seen(tmp_path, host, text, release, "0.5.23"))
+            for one in verdicts(*on_host(seen(tmp_path, host, text, release, "0.5.23")))
             if one.advisory.id == "MP-2026-0001"
         }
         for release in ("0.3.10.post2", "0.3.11")
     }
     assert held["0.3.11"] == {False}
     assert any(isinstance(one, Unknown) for one in held["0.3.10.post2"])
-    alone = verdicts(seen(tmp_path, host, service, "0.3.10.post2", "0.5.23"))
+    alone = verdicts(*on_host(seen(tmp_path, host, service, "0.3.10.post2", "0.5.23")))
     assert {one.holds for one in alone if one.advisory.id == "MP-2026-0001"} == {False}
 
 
 def test_a_fact_that_was_not_read_never_passes(tmp_path: Path, host: Host) -> None:
     """The same launch, and the host's model of the GPU's own not read: affected where ..."""
     found = advisory_findings(
-        seen(
-            tmp_path,
-            host,
-            (TCP + DSA + CACHE).replace("deepseek-ai/DeepSeek-V3.2", "/models/own"),
-            "0.3.13",
-            "0.5.10",
+        *on_host(
+            seen(
+                tmp_path,
+                host,
+                (TCP + DSA + CACHE).replace("deepseek-ai/DeepSeek-V3.2", "/models/own"),
+                "0.3.13",
+                "0.5.10",
+            )
         )
     )
     one = next(one for one in found if one.check == "advisory.mp-2026-0036")
@@ -436,9 +451,9 @@ def test_what_a_check_judges_itself_has_no_second_finding(tmp_path: Path, host: 
     """Of overlapping halves the rule l2-halves-overlap tells."""
     text = "MC_STORE_USE_HUGEPAGE=1 " + TCP + MHA + CACHE
     at = seen(tmp_path, host, text, "0.3.14", "0.5.23")
-    held = {one.advisory.id: one.holds for one in verdicts(at)}
+    held = {one.advisory.id: one.holds for one in verdicts(*on_host(at))}
     assert held["MP-2026-0028"] is True
-    assert said(advisory_findings(at)) == {}
+    assert said(advisory_findings(*on_host(at))) == {}
 
 
 LAUNCHES = sorted((ROOT / "tests/data/launches").glob("*.sh"))
@@ -465,7 +480,7 @@ AFFECTED = {
 @pytest.mark.parametrize("pair", PAIRS)
 def test_no_record_is_said_outside_its_range(path: Path, host: Host, pair: tuple[str, str]) -> None:
     words = LaunchWords((str(path),), mooncake_version=pair[0], sglang_version=pair[1])
-    found = said(advisory_findings(judge_host(words, host, 20, [], TOPICS)))
+    found = said(advisory_findings(*on_host(judge_host(words, host, 20, [], TOPICS))))
     certain = {number for number, status in found.items() if status is not Status.UNKNOWN}
     assert certain == AFFECTED.get((path.stem, pair), set())
     # What hangs on a model that nobody has here.

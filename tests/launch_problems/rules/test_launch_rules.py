@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from checks.framework.problem import Problem, Severity
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
@@ -15,8 +16,8 @@ from checks.releases.sglang import sglang_release
 from preflight.engines.sglang.model import well_known_model
 from preflight.engines.sglang.model_geometry import ModelGeometry
 from preflight.engines.sglang.server import SglangServer
-from preflight.launch_problems.rules.launch_rules import RULE_SETS, RULES, findings
-from preflight.launch_problems.rules.rules import Rule, Severity, Versions, read_page
+from preflight.launch_problems.rules.launch_rules import DECLARED, RULES, findings, problems_of
+from preflight.launch_problems.rules.rules import Versions
 from preflight.launches.launch_files import read_source
 from preflight.needs.launch_sizing import size_launch
 from preflight.processes.processes import LaunchOptions
@@ -34,11 +35,8 @@ from tests.launch_problems.rules import (
 )
 from tests.launch_problems.rules.test_rules_consumers import TRAPS
 from tests.launch_problems.rules.test_rules_memory import UNEQUAL
-from tests.paths import ROOT
 from tests.tables import each_row
 
-RULES_FOLDER = ROOT / "preflight/launch_problems/rules"
-ITEMS = ["what follows", "what to do", "read or seen in"]
 EXAMPLES: tuple[Example, ...] = (
     *(*test_rules_store.EXAMPLES, *test_rules_hicache.EXAMPLES),
     *(*test_rules_variables.EXAMPLES, *test_rules_programs.EXAMPLES),
@@ -58,76 +56,26 @@ def test_every_rule_has_an_example() -> None:
     shown |= {example.id for example in test_rules_memory.EXAMPLES}
     shown |= set().union(*test_rules_tier_use.SILENT.values()) | test_rules_tier_use.BY_RELEASE
     shown |= {trap.id for trap in TRAPS}
-    # Its page has the words before and after: test_rule_pages.py.
-    shown |= {rule.id for rule in RULES.values() if rule.before}
+    # Its page has the words before and after.
+    shown |= {rule.id for rule in RULES.values() if rule.page.before}
     # Found when the pools are computed: tests/engines/sglang/test_source_pools.py shows it. Of a
     # Compose file: tests/launch_problems/rules/test_rules_transfer.py.
     assert shown | {"host-pools-refused", "service-misdirected"} == set(RULES)
 
 
-def test_each_section_has_its_function_and_stands_once() -> None:
-    """A section that nothing checks would promise what is never found."""
-    checked = [
-        rule.id for rules in RULE_SETS for checks in rules.checks.values() for rule, _ in checks
-    ]
-    assert len(set(checked)) == len(checked)
-    assert {*checked, "host-pools-refused"} == set(RULES)
-    assert sum(len(rules.page) for rules in RULE_SETS) == len(RULES)
-    for rule in RULES.values():
-        assert not rule.finds.endswith(".")
-
-
-SECTION = """# Topic
-
-## a-rule
-
-**warn**: a `--flag` that
-nothing reads
-
-- what follows: nothing
-- what to do: drop
-  it
-- read or seen in: a.cpp
-"""
-
-
-def test_a_page_is_read_as_it_is_written() -> None:
-    """Lines are joined, and backticks are for the reader of the page."""
-    (rule,) = read_page(SECTION).values()
-    assert rule.severity is Severity.WARN
-    assert (rule.id, rule.finds) == ("a-rule", "a --flag that nothing reads")
-    assert (rule.consequence, rule.remedy, rule.source) == ("nothing", "drop it", "a.cpp")
-    assert (rule.before, rule.after) == ("", "")
-    (shown,) = read_page(SECTION + "- before: `--flag`\n- after: leave it out\n").values()
-    assert (shown.source, shown.before, shown.after) == ("a.cpp", "--flag", "leave it out")
-
-
-@each_row("page", sorted(RULES_FOLDER.glob("*.md")))
-def test_each_section_of_a_page_has_its_items(page: Path) -> None:
-    """Each id once, what it finds, and three items, or five with the words before and after."""
-    sections = page.read_text().split("\n## ")[1:]
-    ids = [section.partition("\n")[0] for section in sections]
-    assert len(ids) == len(set(ids))
-    for section in sections:
-        head, *items = section.split("\n- ")
-        assert re.match(r".*\n\n?\*\*(fail|dies|corrupts|unused|warn|note)\*\*: \S", head), section
-        names = [item.partition(": ")[0] for item in items]
-        assert names in (ITEMS, [*ITEMS, "before", "after"]), section
-
-
 def test_findings_come_worst_first() -> None:
     found = findings(understood((f"{STORE} --hicache-size x", {"MC_GID_INDX": "1"})))
     order = list(Severity)
-    assert [order.index(finding.rule.severity) for finding in found] == sorted(
-        order.index(finding.rule.severity) for finding in found
+    assert [order.index(finding.severity) for finding in found] == sorted(
+        order.index(finding.severity) for finding in found
     )
-    assert found[0].rule.severity is Severity.FAIL
+    assert found[0].severity is Severity.FAIL
 
 
 def test_an_unresolved_value_makes_no_finding_of_its_own() -> None:
     launch = (f"{STORE} --tp $TP --hicache-size $SIZE", {"MOONCAKE_MASTER": "$MASTER"})
-    found = [f for f in findings(understood(launch)) if f.rule.severity is not Severity.NOTE]
-    assert {finding.rule.id for finding in found} <= {"two-transfer-engines"}
+    found = [f for f in findings(understood(launch)) if f.severity is not Severity.NOTE]
+    assert {finding.id for finding in found} <= {"two-transfer-engines"}
 
 
 SERVICE_NEEDS = {"MOONCAKE_LOCAL_HOSTNAME": "a", "MOONCAKE_TE_META_DATA_SERVER": "P2PHANDSHAKE"}
@@ -189,7 +137,7 @@ def geometry(server: SglangServer) -> ModelGeometry | Unknown:
     return known if isinstance(known, Unknown) else known.geometry
 
 
-def holds(rule: Rule, launch: Launch, text: str) -> bool:
+def holds(rule: Problem, launch: Launch, text: str) -> bool:
     """Whether the rule finds something once ``text`` is written into the launch."""
     words, environment = shlex.split(text), dict(launch.environment)
     while words and (given := re.match(r"([A-Za-z_]\w*)=", words[0])):
@@ -198,19 +146,11 @@ def holds(rule: Rule, launch: Launch, text: str) -> bool:
     own = bool(words) and not words[0].startswith(("-", "$"))
     line = shlex.join(words) if own else f"{launch.command} {shlex.join(words)}"
     processes = understood(*launch.beside, (line, environment))
-    for rules in RULE_SETS:
-        for one, check in rules.checks["launch"]:
-            if one is rule:
-                return any(True for _ in check(processes))
-        for one, of_release in rules.checks["released"]:
-            if one is rule:
-                releases = [mooncake_release(version) for _, version in RELEASES]
-                return any(True for release in releases for _ in of_release(processes, release))
-        for one, of_server in rules.checks["memory"]:
-            if one is rule:
-                servers = [process.server for process in processes if process.server]
-                return any(True for each in servers for run in runs(each) for _ in of_server(*run))
-    return False
+    servers = [process.server for process in processes if process.server]
+    with_models = [run for server in servers for run in runs(server)]
+    releases = [mooncake_release(version) for _, version in RELEASES]
+    rules = [each for each in DECLARED if each.id == rule.id]
+    return any(findings(processes, with_models, release, rules=rules) for release in releases)
 
 
 def runs(server: SglangServer) -> Iterator[tuple[SglangServer, Versions]]:
@@ -220,18 +160,18 @@ def runs(server: SglangServer) -> Iterator[tuple[SglangServer, Versions]]:
         yield server, versions
 
 
-@each_row("rule", [one for one in RULES.values() if one.before])
-def test_the_words_after_mend_what_the_words_before_do(rule: Rule) -> None:
+@each_row("rule", [one for one in RULES.values() if one.page.before])
+def test_the_words_after_mend_what_the_words_before_do(rule: Problem) -> None:
     """In one of the ordinary launches at least."""
-    after = "" if rule.after == LEAVE_OUT else rule.after
+    before, after = rule.page.before, rule.page.after.replace(LEAVE_OUT, "")
     assert any(
-        holds(rule, launch, rule.before) and not holds(rule, launch, after) for launch in LAUNCHES
+        holds(rule, launch, before) and not holds(rule, launch, after) for launch in LAUNCHES
     )
 
 
 def test_every_rule_that_words_can_mend_shows_them() -> None:
     """The others are named here, so that a new rule is not forgotten."""
-    assert {rule.id for rule in RULES.values() if not rule.before} == WITHOUT
+    assert {rule.id for rule in RULES.values() if not rule.page.before} == WITHOUT
 
 
 RIGHT = """\
@@ -254,4 +194,4 @@ def test_a_correct_launch_says_nothing(tmp_path: Path) -> None:
     options = LaunchOptions(mooncake_version="0.3.14", sglang_version="0.5.23", gpu_bytes=80 * GIB)
     sizing = size_launch(read_source(str(script), {}), "launch.sh", options, root, root.text)
     assert sizing.shown is not None
-    assert (sizing.inputs.findings, sizing.shown.inputs.notes) == ((), ())
+    assert (problems_of(sizing.inputs), sizing.shown.inputs.notes) == ((), ())

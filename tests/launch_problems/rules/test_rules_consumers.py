@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from checks.framework.unknown import Unknown
-from preflight.launch_problems.rules.launch_rules import findings
+from preflight.launch_problems.rules.launch_rules import findings, problems_of
 from preflight.launches.container import ContainerSettings
 from preflight.launches.source import Command, Reading
 from preflight.processes.processes import understand
@@ -224,7 +224,7 @@ def said(
     (folder / "mc.json").write_text(json.dumps(file))
     lines = (launch,) if isinstance(launch, str) else launch
     sizing = sized(folder, " &\n".join(lines) + "\n")
-    return [one.text for one in sizing.inputs.findings if one.rule.id == id_]
+    return [one.text for one in problems_of(sizing.inputs) if one.id == id_]
 
 
 @pytest.mark.parametrize("trap", TRAPS, ids=lambda trap: f"{trap.id}: {trap.says}")
@@ -292,7 +292,7 @@ def test_an_error_fails_where_the_release_that_runs_is_known_to_end_with_it(
             image = ContainerSettings("docker", f"vllm/vllm-openai:v{release}")
             command = command._replace(container=image)
         found = findings(understand([command], lambda name: Unknown(name), installed=host))
-        ids = [one.rule.id for one in found if one.rule.id.startswith("consumer-refused")]
+        ids = [one.id for one in found if one.id.startswith("consumer-refused")]
         says = {"F": ["consumer-refused"], "w": [BY_ASSUMED], "": []}[expected]
         assert ids == says, (release, [one.text for one in found])
 

@@ -29,7 +29,7 @@ RADIX = "hicache-with-radix-disabled"
 def test_servers_that_never_run_together_share_no_memory(between: str, together: str) -> None:
     reading = read_text(f"{HICACHE} {between}\n{HICACHE}\n", "launch.sh", {})
     found = findings(understand(reading.commands, lambda _: ""))
-    said = [one.text for one in found if one.rule.id == "gate-assumes-one-engine"]
+    said = [one.text for one in found if one.id == "gate-assumes-one-engine"]
     assert said == ([f"2 servers with HiCache run at one time: {together}"] if together else [])
 
 
@@ -81,9 +81,7 @@ DECODE_OFFLOAD = "--disaggregation-decode-enable-offload-kvcache"
 )
 def test_advice_is_of_the_one_case(id_: str, line: str, remedy: str) -> None:
     found = findings(understand(read_text(line, "run.sh", {}).commands, lambda _: ""))
-    assert [one.remedy.removeprefix("in run.sh:1 ") for one in found if one.rule.id == id_] == [
-        remedy
-    ]
+    assert [one.remedy.removeprefix("in run.sh:1 ") for one in found if one.id == id_] == [remedy]
 
 
 ID = "transfer-threads-too-few"
@@ -179,7 +177,7 @@ services:
       --decode http://two:30001 --decode http://elsewhere:30001
 """
     processes = understand(read_compose(text, "compose.yaml", {}).commands, Unknown)
-    said = [one.text for one in findings(processes) if one.rule.id == "pd-router-misdirected"]
+    said = [one.text for one in findings(processes) if one.id == "pd-router-misdirected"]
     assert said == [
         "router: --prefill http://two:30000: that server runs with --disaggregation-mode decode",
         "router: --decode http://one:30000: that server runs with --disaggregation-mode prefill",
@@ -214,7 +212,7 @@ services:
     environment: {{MOONCAKE_MASTER: "{address}", MOONCAKE_TE_META_DATA_SERVER: "{metadata}"}}
 """
     processes = understand(read_compose(text, "compose.yaml", {}).commands, Unknown)
-    found = [one.text for one in findings(processes) if one.rule.id == "service-misdirected"]
+    found = [one.text for one in findings(processes) if one.id == "service-misdirected"]
     name = "MOONCAKE_TE_META_DATA_SERVER" if "http" in metadata else "MOONCAKE_MASTER"
     assert found == ([f"{said} ({name} at compose.yaml:7)"] if said else [])
 
@@ -230,7 +228,7 @@ def processes(script: str, **environment: str) -> tuple[LaunchProcess, ...]:
 
 def said(script: str, **environment: str) -> list[str]:
     found = findings(processes(script, **environment))
-    return [f"{f.rule.id}: {f.text}" for f in found if f.rule.id in IDS]
+    return [f"{f.id}: {f.text}" for f in found if f.id in IDS]
 
 
 @each_row("program", [STORE, CLIENT, f"{SERVICE} --config=/c.json"])
@@ -277,7 +275,7 @@ def test_words_that_are_not_set_leave_a_server_that_is_read() -> None:
     (process,) = processes("$PYTHON -m sglang.launch_server --model-path m")
     assert process.server is not None
     found = findings(processes(f"{STORE} --no-such=$N"))
-    assert [f.rule.id for f in found if "no-such" in f.text] == ["argument-unknown"]
+    assert [f.id for f in found if "no-such" in f.text] == ["argument-unknown"]
 
 
 REFUSED, UNKNOWN = "arguments-refused", "argument-unknown"
@@ -321,8 +319,8 @@ def test_a_refused_flag_is_a_failure_where_that_is_certain_and_says_the_edit(
 ) -> None:
     commands = read_script(TWO_LINES.format(flag), "launch.sh", {}).commands
     found = findings(understand(commands, lambda _: service(), release))
-    said = [f for f in found if f.rule.id in (REFUSED, UNKNOWN)]
-    assert [(f.rule.id, f.remedy) for f in said] == ([(rule, remedy)] if rule else [])
+    said = [f for f in found if f.id in (REFUSED, UNKNOWN)]
+    assert [(f.id, f.remedy) for f in said] == ([(rule, remedy)] if rule else [])
     assert all(str(f.origin) == "launch.sh:2" for f in said)
 
 
@@ -331,7 +329,7 @@ def test_a_missing_model_and_a_command_line_are_told_as_one_types_them() -> None
     words = ("python3", "-m", "sglang.launch_server", "--hicache-sise", "9")
     command = Command(tuple(Word(text, origin) for text in words), {}, (), origin)
     found = findings(understand([command], lambda _: service()))
-    assert [one.remedy for one in found if one.rule.id == REFUSED] == [
+    assert [one.remedy for one in found if one.id == REFUSED] == [
         "on the command line add --model-path and the model's name or folder",
         "on the command line write --hicache-size instead of --hicache-sise",
     ]

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checks.framework.problem import Match, Severity
 from checks.framework.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
 from preflight.engines.sglang.model import well_known_model
 from preflight.engines.sglang.model_geometry import geometry_from_config
 from preflight.launch_problems.rules.launch_rules import findings
-from preflight.launch_problems.rules.rules import RuleFinding, Severity, Versions
+from preflight.launch_problems.rules.rules import Versions
 from tests.builders.launch_text import HICACHE, SERVER, STORE, understood
 from tests.builders.rule_examples import GOOD, Line, env, extra
 from tests.tables import each_row
@@ -188,7 +189,7 @@ def test_a_memory_rule_finds_what_it_declares(example: MemoryExample) -> None:
         versions = Versions(
             geometry, sglang_release(example.sglang[turn]), mooncake_release(example.mooncake[turn])
         )
-        return {f.rule.id: f.text for f in findings(processes, [(server, versions)])}
+        return {f.id: f.text for f in findings(processes, [(server, versions)])}
 
     assert example.says in found(example.wrong, 0).get(example.id, "")
     assert example.id not in found(example.right, 1)
@@ -226,7 +227,7 @@ def test_what_is_assumed_may_fail_and_what_is_named_does(
     versions = Versions(
         known.geometry, sglang_release("0.5.23"), mooncake_release("0.3.14"), *doubts
     )
-    found = {f.rule.id: f.text for f in findings(processes, [(server, versions)])}
+    found = {f.id: f.text for f in findings(processes, [(server, versions)])}
     halves = [id_ for id_ in found if id_.startswith(("l2-halves-", "standalone-"))]
     assert halves == [expected]
     if "may" in expected:
@@ -242,13 +243,13 @@ def test_ranks_that_share_one_offload_folder_are_told_what_their_release_can_do(
     known = well_known_model(MHA)
     assert not isinstance(known, Unknown)
 
-    def said(release: str) -> list[RuleFinding]:
+    def said(release: str) -> list[Match]:
         versions = Versions(known.geometry, sglang_release(release), mooncake_release("0.3.12"))
         found = findings(processes, [(server, versions)])
-        return [one for one in found if one.rule.id.startswith("offload-folder")]
+        return [one for one in found if one.id.startswith("offload-folder")]
 
     (found,) = said("0.5.17")
-    assert (found.rule.id, found.rule.severity) == ("offload-folder-shared", Severity.CORRUPTS)
+    assert (found.id, found.severity) == ("offload-folder-shared", Severity.CORRUPTS)
     for word in ("0.5.21", "mooncake_client --enable_offload=true", "at launch.sh:1"):
         assert word in found.remedy
     assert said("0.5.21") == []
@@ -290,9 +291,9 @@ def test_two_ranks_of_one_folder_are_a_failure_in_each_release(
     found = findings((process,), [(process.server, versions)], versions.mooncake)
     numbered = release != "0.5.20"
     folders = folders_of_sglang(tp, pp, dp, attention, links, numbered)
-    shared = [each for each in found if each.rule.id.startswith("offload-folder")]
+    shared = [each for each in found if each.id.startswith("offload-folder")]
     assert bool(shared) == (len(set(folders)) < len(folders))
-    assert all(each.rule.severity is Severity.CORRUPTS for each in shared)
+    assert all(each.severity is Severity.CORRUPTS for each in shared)
     for each in shared:
         assert f"{len(folders)} ranks" in each.text
         # What is named is what can be set: that release would do, or a server for each replica.
@@ -301,7 +302,7 @@ def test_two_ranks_of_one_folder_are_a_failure_in_each_release(
         alone = folders_of_sglang(tp, pp, 1, False, links, numbered)
         apart = dp > 1 and not attention and len(set(alone)) == len(alone)
         assert ("start as many servers" in each.remedy) == apart
-    quota = [each.text for each in found if each.rule.id == "offload-quota-unset"]
+    quota = [each.text for each in found if each.id == "offload-quota-unset"]
     assert [text.partition(" offload")[0] for text in quota] == (
         [f"{len(folders)} clients"] if len(folders) > 1 else []
     )

@@ -137,12 +137,12 @@ def test_a_refused_configuration_says_the_edit_where_one_mends_it(
 ) -> None:
     every = findings(understood(launch, files={"store.json": "{}"}, sglang_version=release))
     ids = ("store-config-refused", "segment-size-refused")
-    assert [found.remedy for found in every if found.rule.id in ids] == [remedy]
+    assert [found.remedy for found in every if found.id in ids] == [remedy]
 
 
 def _rules_of(script: str) -> set[str]:
     commands = read_script(script, "launch.sh", {}, beside=lambda name: None).commands
-    return {finding.rule.id for finding in findings(understood(*commands))}
+    return {finding.id for finding in findings(understood(*commands))}
 
 
 @pytest.mark.parametrize("line", ["source /opt/site.env", "export $(site-settings)"])
@@ -198,7 +198,7 @@ HTTP = "http://10.0.0.1:8080/metadata"
 )
 def test_two_engines_hear_what_differs(line: Line, texts: list[str], remedies: list[str]) -> None:
     """All three conditions were named, whichever of them was not met."""
-    found = [one for one in findings(understood(line)) if one.rule.id == "two-transfer-engines"]
+    found = [one for one in findings(understood(line)) if one.id == "two-transfer-engines"]
     assert [one.text for one in found] == texts
     assert all(said in one.remedy for one, said in zip(found, remedies, strict=True))
 
@@ -213,7 +213,7 @@ def test_one_of_several_masters_is_no_address_of_them_all() -> None:
 
     def said(script: str) -> list[str]:
         seen = findings(understood(*read_script(script, "launch.sh", {}).commands))
-        return [each.remedy for each in seen if each.rule.id == "ha-address-plain"]
+        return [each.remedy for each in seen if each.id == "ha-address-plain"]
 
     for dials in (client, server):
         plain, by_etcd = dials.format("10.0.0.1:50051"), dials.format(etcd)

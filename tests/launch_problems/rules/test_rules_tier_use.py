@@ -16,9 +16,14 @@ from checks.framework.unknown import Unknown
 from checks.releases.mooncake import mooncake_release
 from checks.releases.sglang import sglang_release
 from preflight.engines.sglang.model import well_known_model
-from preflight.launch_problems.rules.launch_rules import findings
+from preflight.launch_problems.rules.launch_rules import findings, problems_of
 from preflight.launch_problems.rules.rules import Versions
-from preflight.launch_problems.rules.tier_use import RULES, lossy_bucket, part_that_reaches_ssd
+from preflight.launch_problems.rules.tier_use import (
+    RELEASED,
+    RULES,
+    lossy_bucket,
+    part_that_reaches_ssd,
+)
 from preflight.launches.launch_files import read_source
 from preflight.needs.launch_sizing import size_launch
 from preflight.processes.processes import LaunchOptions
@@ -27,6 +32,7 @@ from tests.builders.rule_examples import GOOD, Example, Line, env
 from tests.paths import ROOT
 from tests.tables import each_row
 
+IDS = {rule.id for rules in (RULES, RELEASED) for rule in rules.problems}
 SILENT_LAUNCHES = ROOT / "tests" / "data" / "silent"
 KEYS = "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT"
 BYTES = "MOONCAKE_OFFLOAD_BUCKET_SIZE_LIMIT_BYTES"
@@ -63,9 +69,9 @@ def said(
     versions = Versions(known.geometry, sglang_release(sglang), release)
     servers = [(process.server, versions) for process in processes if process.server]
     return [
-        (finding.rule.id, finding.text)
+        (finding.id, finding.text)
         for finding in findings(processes, servers, release)
-        if finding.rule.id in RULES.page
+        if finding.id in IDS
     ]
 
 
@@ -201,14 +207,14 @@ def test_a_launch_that_leaves_a_tier_unused(name: str) -> None:
     options = LaunchOptions(gpu_bytes=80 * GIB)
     root = Root("/nowhere")
     sizing = size_launch(source, name, options, root, root.text)
-    every = {finding.rule.id for finding in sizing.inputs.findings}
-    assert every & RULES.page.keys() == SILENT[name]
+    every = {finding.id for finding in problems_of(sizing.inputs)}
+    assert every & IDS == SILENT[name]
 
 
 def test_the_page_of_symptoms_has_every_rule() -> None:
     text = (ROOT / "docs/is-it-used.md").read_text()
     names = set(re.findall(r"`([a-z0-9-]+)`", text))
-    assert RULES.page.keys() <= names
+    assert names >= IDS
 
 
 def written_of(counts: Iterable[int], bucket: int) -> int:
@@ -326,7 +332,7 @@ EXAMPLES = [
 )
 def test_the_switch_of_this_program_alone_is_named(line: Line, switch: str) -> None:
     ids = ("offload-without-switch", "offload-switch-misplaced")
-    (found,) = (one for one in findings(understood(line)) if one.rule.id in ids)
+    (found,) = (one for one in findings(understood(line)) if one.id in ids)
     assert found.remedy == f"in launch.sh:1 {switch}"
 
 
@@ -339,7 +345,7 @@ def test_an_engine_without_a_switch_is_told_of_the_program_that_has_one(engine: 
     variables["MOONCAKE_CONFIG_PATH"] = "mc.json"
     line = f"{engine} --kv-transfer-config '{config}'"
     found = findings(understood((line, variables), files=files))
-    remedies = {each.rule.id: each.remedy for each in found if each.rule.id.startswith("offload-")}
+    remedies = {each.id: each.remedy for each in found if each.id.startswith("offload-")}
     assert remedies.keys() == {"offload-without-switch", "offload-switch-misplaced"}
     for remedy in remedies.values():
         assert "launch.sh" not in remedy

@@ -50,7 +50,7 @@ LAST = f"{SPEC}: SGLang 0.5.20 is the last that reads it"
 
 def said(line: str, release: str | None, **environment: str) -> list[str]:
     processes = understood((line, environment), sglang_version=release)
-    return [f.text for f in findings(processes) if f.rule.id == "variable-misspelt"]
+    return [f.text for f in findings(processes) if f.id == "variable-misspelt"]
 
 
 @pytest.mark.parametrize(

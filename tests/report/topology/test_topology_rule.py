@@ -53,7 +53,7 @@ from tests.checks.ranks import GIB, launch, rank
 Patch = pytest.MonkeyPatch
 TOPICS = ("gpus", "numa", "pci", "rdma")
 OLD = mooncake_release("0.3.7.post2")
-CHECK = next(pair for pair in CHECKS.checks if pair[0].id == "topology.mooncake-view")
+CHECK = next(check for check in CHECKS.problems if check.id == "topology.mooncake-view")
 
 
 def read(folder: Path, host: SyntheticHost) -> Facts:
