@@ -253,7 +253,7 @@ def _with_rounds(
                 "what is longer, and here it is cut"
             )
         policy = server.deployment.server.value("radix_eviction_policy")
-        if policy not in (None, "lru"):
+        if isinstance(policy, str) and policy != "lru":
             notes.append(f"replayed as lru; --radix-eviction-policy {policy} evicts otherwise")
         if (fewer := fewer_clients(workload).clients) < workload.clients:
             smaller = "with tiers that are smaller by as much"
