@@ -256,13 +256,16 @@ class Drafts(NamedTuple):
         packed: The number of one-layer pools within the target's.
         separate: The model with its pool; Unknown, with the draft's name, if the draft may have
             one; None without.
-        model: As read, for weights and hidden states.
+        model: As read, for hidden states.
+        weights_bytes: What its weights take beside the target's whole checkpoint, of all ranks
+            together: 0 if they are part of it; None if not known.
     """
 
     algorithm: str = ""
     packed: int = 0
     separate: ModelGeometry | Unknown | None = None
     model: Model | None = None
+    weights_bytes: int | Unknown | None = None
 
     @property
     def sends_hidden_states(self) -> bool:
@@ -288,24 +291,31 @@ def server_drafts(
     name = "EAGLE" if named == "NEXTN" else named
     if name in _WITHOUT_POOL:
         return Drafts(name)
-    path = server.value("speculative_draft_model_path")
+    path, target_path = (
+        path.rstrip("/") if isinstance(path := server.value(each), str) else path
+        for each in ("speculative_draft_model_path", "model_path")
+    )
     # Multi-token prediction: the head is in the target's own checkpoint.
-    own_head = name == "EAGLE" and path in (None, server.value("model_path"))
+    own_head = name == "EAGLE" and path in (None, target_path)
     if name not in ("EAGLE", *_SIDECARS):
         drafts = Drafts(name, separate=Unknown(f"the pool of a {name} draft is not computed here"))
         return drafts if release.draft is not DraftPool.NONE else Drafts(name)
     missing = f"{name} without --speculative-draft-model-path"
     model = target if own_head else models.at_path(path, missing)
     geometry = model.geometry
+    weights = 0 if own_head else model.weights_bytes
     if release.draft is DraftPool.NONE:
         return Drafts(name, model=model)
     of_draft = f"draft model, the head of {model.name}" if own_head else f"draft model {model.name}"
     if isinstance(geometry, Unknown):
-        return Drafts(name, separate=geometry.of(f"{of_draft}: "), model=model)
+        unread = geometry.of(f"{of_draft}: ")
+        return Drafts(name, separate=unread, model=model, weights_bytes=weights)
     if name == "EAGLE" and geometry.nextn_layers:
-        return _head_drafts(server, name, model, geometry, release)
+        # The head alone is loaded (the NextN class of model_config.py), of whatever checkpoint.
+        drafts = _head_drafts(server, name, model, geometry, release)
+        return drafts._replace(weights_bytes=0 if own_head else None)
     own_model = Unknown(f"{of_draft}: its config.json names none") if own_head else geometry
-    return Drafts(name, separate=own_model, model=model)
+    return Drafts(name, separate=own_model, model=model, weights_bytes=weights)
 
 
 def _head_drafts(

@@ -473,9 +473,8 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
     weights = None if changed else hardware.weights_bytes
     if drafts.separate is not None:
         # The draft's weights take their share of the same GPU.
-        drafted = None if drafts.model is None else drafts.model.weights_bytes
-        if isinstance(weights, int) and isinstance(drafted, int):
-            weights += drafted
+        if isinstance(weights, int) and isinstance(drafts.weights_bytes, int):
+            weights += drafts.weights_bytes
         else:
             weights = None
     return DeviceRequest(
