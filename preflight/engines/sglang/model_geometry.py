@@ -130,6 +130,8 @@ def geometry_from_config(config: Mapping[str, object], name: str) -> ModelGeomet
     """
     try:
         return _geometry(config, name)
+    except OwnPoolsError as refusal:
+        return OwnPools(f"{name}: config.json: {refusal}", refusal.architecture)
     except ConfigError as refusal:
         return Unknown(f"{name}: config.json: {refusal}")
 
@@ -306,6 +308,25 @@ class ConfigError(Exception):
     """A config that lacks a field, or has another than is understood; the text says which."""
 
 
+class OwnPoolsError(ConfigError):
+    """An architecture whose pools follow rules that nothing here computes."""
+
+    def __init__(self, architecture: str) -> None:
+        why = "its pools have rules of their own, which are not computed here"
+        super().__init__(f"{architecture}: {why} (--model-config does not help)")
+        self.architecture = architecture
+
+
+class OwnPools(Unknown):
+    """Why there is no geometry: a model whose pools follow rules that nothing here computes."""
+
+    __slots__ = ("architecture",)
+
+    def __init__(self, reason: str, architecture: str) -> None:
+        super().__init__(reason)
+        self.architecture = architecture
+
+
 def layer_kinds(
     text: Mapping[str, object], architectures: tuple[str, ...]
 ) -> tuple[LayerKind, ...]:
@@ -320,8 +341,7 @@ def layer_kinds(
     table = _architectures()
     for architecture in architectures:
         if architecture.startswith(table.other_pools):
-            why = "its pools have rules of their own, which are not computed here"
-            raise ConfigError(f"{architecture}: {why} (--model-config does not help)")
+            raise OwnPoolsError(architecture)
     count = positive(text, "num_hidden_layers", MOST_LAYERS)
     for key in table.other_hybrids:
         if text.get(key) not in (None, False):

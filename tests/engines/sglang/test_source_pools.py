@@ -707,3 +707,23 @@ def test_an_installed_sglang_that_nobody_knows_is_said(host: Path, version: str)
     said = [one for one in launch_findings(sizing) if one.check == "launch.assumed"]
     assert [one.subject for one in said] == ["sglang-version-unread"]
     assert f"SGLang {version} is no release that is known here: taken as 0.5.23" in said[0].text
+
+
+@pytest.mark.parametrize(
+    ("version", "size_words", "refused"),
+    [
+        ("0.5.11", "--hicache-size 32", False),  # no host pools of DeepSeek-V4 yet
+        ("0.5.12", "--hicache-size 32", True),
+        ("0.5.23", "--hicache-size 32", True),
+        ("0.5.23", "--hicache-ratio 2", False),
+    ],
+)
+def test_deepseek_v4_takes_a_ratio_alone(
+    host: Path, version: str, size_words: str, refused: bool
+) -> None:
+    """_deepseek_v4_num_host_pages of hybrid_pool_assembler.py, in every release since 0.5.12."""
+    server = QWEN.replace("Qwen/Qwen3-14B", "deepseek-ai/DeepSeek-V4-Flash")
+    options = LaunchOptions(mooncake_version=MOONCAKE, sglang_version=version)
+    found = memory(size(host, f"{server} {size_words}", options=options)).refused
+    assert (found is not None) == refused
+    assert found is None or "--hicache-ratio" in found.advice
