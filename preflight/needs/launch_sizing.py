@@ -30,6 +30,7 @@ from preflight.engines.sglang.admission_gate import (
     gate_booked,
     in_container,
 )
+from preflight.engines.sglang.forced_page import with_forced_page
 from preflight.engines.sglang.launch import Ranks, configured_segment, l2_gigabytes, server_ranks
 from preflight.engines.sglang.model import Models
 from preflight.engines.sglang.model_geometry import ModelGeometry
@@ -124,6 +125,8 @@ def gather_launch(
         if server.command.container is not None and not isinstance(on_host, Unknown):
             free[number] = in_container(on_host, server.command.container.memory_bytes)
     hardware = {n: hardware_of(server, host, free[n]) for n, server in servers.items()}
+    servers = {n: with_forced_page(each, hardware[n], sglang) for n, each in servers.items()}
+    processes = tuple(process._replace(server=servers.get(process.number)) for process in processes)
     geometry = {number: server.geometry for number, server in hardware.items()} | {
         process.number: models.target(process.consumer.model).geometry
         for process in processes

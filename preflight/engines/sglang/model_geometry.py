@@ -100,6 +100,7 @@ class ModelGeometry(NamedTuple):
         layers: The kind of each layer, in order.
         index_layers: The layers that keep index keys of their own (sparse attention), in order;
             empty without an indexer.
+        index_pool: Tokens that one index key stands for.
         sliding: The heads of the sliding-window layers; None without such layers.
         linear: The state of a linear-attention layer, Unknown if its shape is not derivable.
         dtype_bytes: One element of the KV cache under ``--kv-cache-dtype auto``.
@@ -116,6 +117,7 @@ class ModelGeometry(NamedTuple):
     qk_rope_head_dim: int = 0
     index_layers: tuple[int, ...] = ()
     index_head_dim: int = 0
+    index_pool: int = 1
     linear: LinearState | Unknown | None = None
     nextn_layers: int = 0
 
@@ -168,6 +170,7 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
             qk_rope_head_dim=positive(text, "qk_rope_head_dim"),
             index_layers=index_layers,
             index_head_dim=positive(text, "index_head_dim") if index_layers else 0,
+            index_pool=positive(text, "index_kpool") if text.get("index_kpool") else 1,
             linear=linear,
             nextn_layers=nextn,
         )
