@@ -31,6 +31,7 @@ from preflight.engines.sglang.admission_gate import (
     in_container,
 )
 from preflight.engines.sglang.forced_page import with_forced_page
+from preflight.engines.sglang.host_pool_records import HostPool, PoolKind
 from preflight.engines.sglang.launch import Ranks, configured_segment, l2_gigabytes, server_ranks
 from preflight.engines.sglang.model import Models
 from preflight.engines.sglang.model_geometry import ModelGeometry
@@ -466,11 +467,10 @@ def admit(
         require(server_ranks(server)),
         inputs.sglang,
     )
-    if not memory.pools:
-        why = Unknown(memory.why) if memory.missing is None else memory.missing
-        raise UnknownFactError(why.of("the size of each pool is not known: "))
+    if not memory.pools and memory.missing is not None:
+        raise UnknownFactError(memory.missing.of("the size of each pool is not known: "))
     host = require(inputs.free[number])
-    if memory.budget_bytes is not None:
+    if memory.budget_bytes is not None and memory.pools:
         # Sized to fit a budget, and booked against it: no rank reads the memory anew.
         booked = gate_booked(memory.pools, memory.budget_bytes, release)
         return Admission(origin, _message(booked), None, None)
@@ -478,6 +478,8 @@ def admit(
     mapped = (allocation for process in mine for allocation in process.allocations)
     pools = [allocation for allocation in mapped if allocation.what is MemoryKind.HOST_POOL]
     huge = any(host_pool.on_huge_pages for host_pool in pools)
+    if not memory.pools:
+        return _admitted_at_most(origin, memory, host, ranks, release, huge)
     # Pools that do without huge pages where there are too few may come to lie on regular ones.
     optional = any(host_pool.on_shortage is OnShortage.FALLS_BACK for host_pool in pools)
     may_grow = not huge or (optional and sizing.verdict.fit is not Fit.FITS)
@@ -490,6 +492,27 @@ def admit(
     size = next((each.page_size_bytes for each in pools if each.on_huge_pages), None)
     pages = None if size is None else _feasible(memory, ranks, host, size, release, sizing)
     return Admission(origin, _message(first), _message(last), pages)
+
+
+def _admitted_at_most(
+    origin: str,
+    memory: ServerMemory,
+    host: FreeMemory,
+    ranks: Ranks,
+    release: SglangRelease,
+    huge: bool,
+) -> Admission:
+    """Return that pools are admitted whose sizes are not known one by one, but together.
+
+    Raises:
+        UnknownFactError: If all of them as one pool, after those of the other ranks, would not be.
+    """
+    most = require(memory.most_pools_bytes)
+    together, others = sum(most), sum(most) * (ranks.here - 1)
+    every = HostPool(PoolKind.KV, 0, 0, together, most, together)
+    if huge or _message(gate((every,), host, ranks.sharing, release, others)):
+        raise UnknownFactError(Unknown(f"the size of each pool is not known: {memory.why}"))
+    return Admission(origin, None, None, None)
 
 
 def _message(answers: tuple[GateAnswer, ...]) -> str | None:

@@ -39,7 +39,7 @@ from preflight.engines.sglang.admission_gate import gate_booked
 from preflight.engines.sglang.host_pool_records import HostPool as Pool
 from preflight.engines.sglang.host_pool_records import PoolKind
 from preflight.engines.sglang.pools import ServerMemory
-from preflight.needs.launch_sizing import LaunchSizing
+from preflight.needs.launch_sizing import Admission, LaunchSizing
 from preflight.needs.shown_needs import host_needs
 from preflight.processes.processes import LaunchOptions
 from preflight.verdict.launch_checks import launch_findings
@@ -727,3 +727,17 @@ def test_deepseek_v4_takes_a_ratio_alone(
     found = memory(size(host, f"{server} {size_words}", options=options)).refused
     assert (found is not None) == refused
     assert found is None or "--hicache-ratio" in found.advice
+
+
+@pytest.mark.parametrize(("gigabytes", "admitted"), [(1, True), (100, True), (300, False)])
+def test_a_bound_that_passes_admits_pools_that_are_not_known_apart(
+    host: Path, gigabytes: int, admitted: bool
+) -> None:
+    """gpt-oss on 512 GiB: how two ranks split --hicache-size is not known, and their sum is."""
+    words = QWEN.replace("Qwen/Qwen3-14B", "openai/gpt-oss-120b")
+    sizing = size(host, f"{words} --hicache-size {gigabytes}")
+    (found,) = sizing.admissions
+    assert not memory(sizing).pools
+    assert (2 * bounds(sizing)[1] + 10 * GIB < 512 * GIB) == admitted
+    assert isinstance(found, Admission) == admitted
+    assert not isinstance(found, Admission) or (found.refused, found.late) == (None, None)
