@@ -34,7 +34,7 @@ from preflight.engines.sglang.forced_page import with_forced_page
 from preflight.engines.sglang.host_pool_records import HostPool, PoolKind
 from preflight.engines.sglang.launch import Ranks, configured_segment, l2_gigabytes, server_ranks
 from preflight.engines.sglang.model import Models
-from preflight.engines.sglang.model_geometry import ModelGeometry
+from preflight.engines.sglang.model_geometry import ModelGeometry, config_helps
 from preflight.engines.sglang.pools import ServerMemory
 from preflight.engines.sglang.server import SglangServer
 from preflight.launch_problems.rules.launch_rules import findings
@@ -431,9 +431,10 @@ def _unknown_if_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[st
         server, memory = process.server, inputs.memory.get(process.number)
         size = l2_gigabytes(server) if server is not None and server.hicache else 0
         if memory is not None and memory.missing is not None and size:
-            give = "give the model's config.json with --model-config"
+            give = ": give the model's config.json with --model-config"
             what = "whether an index or draft pool comes on top of --hicache-size is not known"
-            return "unknown", f"{what}: {memory.missing.reason}: {give}"
+            give = give if config_helps(memory.missing) else ""
+            return "unknown", f"{what}: {memory.missing.reason}{give}"
     return status, reason
 
 

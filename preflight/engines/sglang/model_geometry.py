@@ -329,6 +329,15 @@ class OwnPools(Unknown):
         super().__init__(reason)
         self.architecture = architecture
 
+    def of(self, what: str) -> "OwnPools":
+        """Return the same with ``what`` in front of the reason."""
+        return OwnPools(f"{what}{self.reason}", self.architecture)
+
+
+def config_helps(missing: Unknown) -> bool:
+    """Tell whether a config.json could tell the geometry that is missing."""
+    return not isinstance(missing, OwnPools)
+
 
 def layer_kinds(
     text: Mapping[str, object], architectures: tuple[str, ...]

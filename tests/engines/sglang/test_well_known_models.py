@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from checks.framework.units import GIB
 from checks.framework.unknown import Unknown
 from preflight.engines.sglang.model import WellKnownModel, _table, well_known_model
-from preflight.engines.sglang.model_geometry import LayerKind
+from preflight.engines.sglang.model_geometry import LayerKind, OwnPools
+from tests.builders.capacity_launches import server_of, tier_of
+from tests.builders.hosts import Host
+from tests.needs.test_source_sizing import size
 from tests.paths import ROOT
 from tests.tables import each_row
 
@@ -222,3 +229,21 @@ def test_each_key_of_a_model_is_one_that_the_code_reads() -> None:
         if key not in read
     ]
     assert wrong == []
+
+
+OWN_POOLS = sorted({t for t, _ in _table().values() if isinstance(well_known_model(t), OwnPools)})
+
+
+@pytest.mark.parametrize("name", OWN_POOLS)
+def test_no_config_is_asked_for_where_none_would_help(tmp_path: Path, name: str) -> None:
+    host = tmp_path / "host"
+    Host(memory_bytes=4096 * GIB).write(host)
+    for flag in ("--hicache-size 20", "--hicache-ratio 2"):
+        launch = "python3 -m sglang.launch_server --tp 8 --enable-hierarchical-cache "
+        launch += f"--model-path {name} {flag}"
+        sizing = size(host, launch)
+        assert sizing.status in ("unknown", "fails")
+        assert "with --model-config" not in sizing.reason
+        l2 = tier_of(server_of(tmp_path, launch), "L2").tokens
+        assert isinstance(l2, Unknown)
+        assert "give --model-config" not in l2.reason
