@@ -105,6 +105,7 @@ class ModelGeometry(NamedTuple):
         linear: The state of a linear-attention layer, Unknown if its shape is not derivable.
         dtype_bytes: One element of the KV cache under ``--kv-cache-dtype auto``.
         nextn_layers: The layers of a multi-token-prediction head that the checkpoint carries.
+        vision: Its architecture reads images too, by its name.
     """
 
     name: str
@@ -120,6 +121,7 @@ class ModelGeometry(NamedTuple):
     index_pool: int = 1
     linear: LinearState | Unknown | None = None
     nextn_layers: int = 0
+    vision: bool = False
 
     def count(self, layer_kind: LayerKind) -> int:
         return self.layers.count(layer_kind)
@@ -154,6 +156,7 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
         nextn = 0
     linear = _linear(text, architectures) if LayerKind.LINEAR in layers else None
     dtype_bytes = _dtype_bytes(config)
+    vision = architectures[0].endswith("ForConditionalGeneration")
     if text.get("kv_lora_rank") is not None:
         if LayerKind.SLIDING in layers:
             raise ConfigError("sliding-window layers of latent attention are not understood")
@@ -173,6 +176,7 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
             index_pool=positive(text, "index_kpool") if text.get("index_kpool") else 1,
             linear=linear,
             nextn_layers=nextn,
+            vision=vision,
         )
     head_dim = _head_dim(text)
     # SGLang reads a v_head_dim of 0 as unset.
@@ -186,6 +190,7 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
         sliding=_sliding_heads(text) if LayerKind.SLIDING in layers else None,
         linear=linear,
         nextn_layers=nextn,
+        vision=vision,
     )
 
 

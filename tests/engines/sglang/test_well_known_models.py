@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from checks.framework.units import GIB
+from checks.framework.units import GIB, MIB
 from checks.framework.unknown import Unknown
 from preflight.engines.sglang.model import WellKnownModel, _table, well_known_model
 from preflight.engines.sglang.model_geometry import LayerKind, OwnPools
-from tests.builders.capacity_launches import server_of, tier_of
+from tests.builders.capacity_launches import server_of, tier_of, tokens_of
 from tests.builders.hosts import Host
 from tests.needs.test_source_sizing import size
 from tests.paths import ROOT
@@ -106,12 +106,61 @@ def test_a_quantized_checkpoint_has_no_two_byte_weights() -> None:
         ("/models/fp8/GLM-4.5-AWQ", 355e9 / 4),
         ("openai/gpt-oss-120b", 120e9 / 2),
         ("Qwen/Qwen3-VL-235B-A22B-Instruct", 235e9 / 2),
-        ("MiMo-V2-Flash", 0),
+        ("MiMo-V2-Flash", 309e9 / 2),
+        ("Hy3-preview", 0),
     ],
 )
 def test_weights_that_are_not_known_have_a_lower_bound(path: str, least: float) -> None:
     """From the parameters in a name or on a model's card, and the bits that its name says."""
     assert 0.94 * least <= known(path).least_weights_bytes <= 1.001 * least
+
+
+def test_no_bound_of_weights_excludes_what_is_published() -> None:
+    """The safetensors of models in the table, and of others (rounded, from their hub pages)."""
+    every = {name: well_known_model(name) for name, _ in _table().values()}
+    bytes_ = {
+        name: model.weights_bytes
+        for name, model in every.items()
+        if isinstance(model, WellKnownModel) and model.weights_bytes
+    }
+    bytes_ |= {
+        "meta-llama/Llama-3.2-1B-Instruct": 2_470_000_000,
+        "Qwen/Qwen3-0.6B": 1_500_000_000,
+        "Qwen/Qwen3-1.7B": 4_060_000_000,
+        "moonshotai/Kimi-K2-Thinking": 594_000_000_000,
+        "openai/gpt-oss-120b": 65_200_000_000,
+        "Qwen/Qwen3-235B-A22B-FP8": 236_000_000_000,
+    }
+    for name, published in bytes_.items():
+        model = known(name)
+        assert model.most_weights_bytes is not None, name
+        assert model.least_weights_bytes <= published <= model.most_weights_bytes, name
+
+
+# Tokens of L1 that SGLang 0.5.16 has in its own CI (memory_thresholds.json of 2026-07-17, which
+# holds 0.99 of the mean): model, GPUs' MiB, tp, further flags, tokens.
+H100, H200, B200 = 81_559, 143_771, 183_359
+CI = [
+    ("meta-llama/Llama-3.1-8B-Instruct", H100, 1, "", 410_364),
+    ("neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8", H100, 1, "", 463_468),
+    ("meta-llama/Llama-3.2-1B-Instruct", H100, 1, "", 2_056_499),
+    ("neuralmagic/Mixtral-8x7B-Instruct-v0.1-FP8", H100, 2, "", 694_058),
+    ("zai-org/GLM-4.6", B200, 8, "", 934_400),
+    ("moonshotai/Kimi-K2.5", H200, 8, "", 595_007),
+    ("moonshotai/Kimi-K2.5", B200, 8, "", 965_631),
+    ("MiniMaxAI/MiniMax-M2.5", H200, 8, "--ep=8 --mem-fraction-static=0.85", 3_051_633),
+    ("openai/gpt-oss-120b", B200, 4, "", 8_598_613),
+]
+
+
+@each_row(("name", "gpu_mib", "tp", "flags", "tokens"), CI)
+def test_the_tokens_of_published_runs_lie_within_the_bounds(
+    tmp_path: Path, name: str, gpu_mib: int, tp: int, flags: str, tokens: int
+) -> None:
+    launch = f"python3 -m sglang.launch_server --model-path {name} --tp {tp} {flags}"
+    found = tokens_of(server_of(tmp_path, launch, gpu_bytes=gpu_mib * MIB, sglang="0.5.16"), "L1")
+    assert found.least <= tokens <= found.most
+    assert found.least > 0 or "Kimi" in name  # its vision tower, and how its INT4 is kept
 
 
 def test_the_weights_of_what_is_published_under_its_own_name() -> None:
