@@ -468,9 +468,12 @@ def admit(
         require(server_ranks(server)),
         inputs.sglang,
     )
-    if not memory.pools and memory.missing is not None:
-        raise UnknownFactError(memory.missing.of("the size of each pool is not known: "))
-    host = require(inputs.free[number])
+    unsized = Unknown(memory.why) if memory.missing is None else memory.missing
+    unsized = unsized.of("the size of each pool is not known: ")
+    host = inputs.free[number]
+    if not memory.pools and (memory.missing is not None or isinstance(host, Unknown)):
+        raise UnknownFactError(unsized)
+    host = require(host)
     if memory.budget_bytes is not None and memory.pools:
         # Sized to fit a budget, and booked against it: no rank reads the memory anew.
         booked = gate_booked(memory.pools, memory.budget_bytes, release)
@@ -480,7 +483,9 @@ def admit(
     pools = [allocation for allocation in mapped if allocation.what is MemoryKind.HOST_POOL]
     huge = any(host_pool.on_huge_pages for host_pool in pools)
     if not memory.pools:
-        return _admitted_at_most(origin, memory, host, ranks, release, huge)
+        if huge or not _fits_at_most(memory, host, ranks, release):
+            raise UnknownFactError(unsized)
+        return Admission(origin, None, None, None)
     # Pools that do without huge pages where there are too few may come to lie on regular ones.
     optional = any(host_pool.on_shortage is OnShortage.FALLS_BACK for host_pool in pools)
     may_grow = not huge or (optional and sizing.verdict.fit is not Fit.FITS)
@@ -495,25 +500,17 @@ def admit(
     return Admission(origin, _message(first), _message(last), pages)
 
 
-def _admitted_at_most(
-    origin: str,
-    memory: ServerMemory,
-    host: FreeMemory,
-    ranks: Ranks,
-    release: SglangRelease,
-    huge: bool,
-) -> Admission:
-    """Return that pools are admitted whose sizes are not known one by one, but together.
-
-    Raises:
-        UnknownFactError: If all of them as one pool, after those of the other ranks, would not be.
+def _fits_at_most(
+    memory: ServerMemory, host: FreeMemory, ranks: Ranks, release: SglangRelease
+) -> bool:
+    """Tell whether pools whose sizes are known together alone are admitted: even all of them as one
+    pool, after those of the other ranks.
     """
-    most = require(memory.most_pools_bytes)
-    together, others = sum(most), sum(most) * (ranks.here - 1)
-    every = HostPool(PoolKind.KV, 0, 0, together, most, together)
-    if huge or _message(gate((every,), host, ranks.sharing, release, others)):
-        raise UnknownFactError(Unknown(f"the size of each pool is not known: {memory.why}"))
-    return Admission(origin, None, None, None)
+    most = memory.most_pools_bytes
+    if isinstance(most, Unknown):
+        return False
+    every = HostPool(PoolKind.KV, 0, 0, sum(most), most, sum(most))
+    return not _message(gate((every,), host, ranks.sharing, release, sum(most) * (ranks.here - 1)))
 
 
 def _message(answers: tuple[GateAnswer, ...]) -> str | None:
