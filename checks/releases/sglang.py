@@ -8,6 +8,7 @@ that reads the store's configuration, see ``tests/real`` and
 ``tests/engines/programs/test_store_config_releases.py``.
 """
 
+from collections.abc import Mapping
 from enum import Enum
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -93,6 +94,17 @@ class StoreReader(NamedTuple):
         return tuple(key for key in both if key not in self.absent)
 
 
+_FIRST_BACKEND_PAGES = {
+    "flashmla": (64,),
+    "cutlass_mla": (128,),
+    "trtllm_mla": (32, 64),
+    "trtllm_mha": (16, 32, 64),
+}
+_TOKENSPEED_PAGES = {**_FIRST_BACKEND_PAGES, "tokenspeed_mla": (32, 64)}
+_CUTEDSL_PAGES = {**_TOKENSPEED_PAGES, "cutedsl_mla": (32, 64)}
+_HPC_PAGES = {**_CUTEDSL_PAGES, "trtllm_mha": (16, 32, 64, 128), "hpc_ops": (64,)}
+
+
 class SglangRelease(NamedTuple):
     """The facts of one release.
 
@@ -123,6 +135,16 @@ class SglangRelease(NamedTuple):
     # bfloat16 and fp8_e4m3 (_dsa_kv_cache_dtype_default); None where nothing refuses one.
     refuses_sparse_dtypes: str | None = None
     page_head: bool = False  # the layout of that name exists
+    # Tokens of a page that an attention backend takes; --page-size is changed where it names no
+    # such (_mla_backend_page_constraints; before 0.5.15 _handle_attention_backend_compatibility).
+    backend_pages: Mapping[str, tuple[int, ...]] = _FIRST_BACKEND_PAGES
+    # Tokens of a page with sparse attention (DSA), whatever --page-size says, times the tokens that
+    # one index key stands for (index_kpool); 0 where it is as written.
+    sparse_page: int = 0
+    # The same of models by the start of their architecture's name, and of those that have it as
+    # their default alone.
+    model_pages: tuple[tuple[str, int], ...] = ()
+    default_pages: tuple[tuple[str, int], ...] = ()
     # L2 comes from the storage backend's allocator; else from torch.empty, on regular pages.
     backend_allocates: bool = False
     hugepage_environment: bool = False  # SGLANG_HUGEPAGE_SIZE is read (default allocator only)
@@ -222,9 +244,20 @@ def _change(version: str, **facts: Any) -> tuple[str, dict[str, Any]]:
     return version, facts
 
 
+def _without(pages: Mapping[str, tuple[int, ...]], *names: str) -> dict[str, tuple[int, ...]]:
+    """Return ``pages`` without the backends that a release no longer has."""
+    return {name: allowed for name, allowed in pages.items() if name not in names}
+
+
 # What each release changed, the oldest first: a new one is a line here.
 _CHANGES = (
-    _change("0.5.3", segment_divisor=SegmentDivisor.TP, config_file=True, typed=_PREFETCH),
+    _change(
+        "0.5.3",
+        segment_divisor=SegmentDivisor.TP,
+        config_file=True,
+        typed=_PREFETCH,
+        sparse_page=64,
+    ),
     _change("0.5.4", gigabytes=True, device="", absent=_STANDALONE | _OFFLOAD | _TENANT),
     _change(
         "0.5.4.post2", pinned_power_of_two=False, pins_itself=True, refuses_sparse_dtypes="NSA"
@@ -262,12 +295,15 @@ _CHANGES = (
     _change(
         "0.5.12",
         sliding_pools=True,
+        backend_pages=_TOKENSPEED_PAGES,
+        model_pages=(("DeepseekV4", 256),),
         absent=_TENANT,
         typed=_PREFETCH | _PREFIX | {"prefetch_timeout_max"},
     ),
     _change(
         "0.5.13",
         hugepage_environment=True,
+        backend_pages=_CUTEDSL_PAGES,
         indexer_name="DSA",
         looks_at_pinning=True,
         protocol="rdma",
@@ -287,9 +323,18 @@ _CHANGES = (
         probes_numactl=True,
         budget_of_difference=False,
     ),
-    _change("0.5.16", mem_fraction_rules=True, linear_layer_first=False),
     _change(
-        "0.5.17", hybrid_size=HybridSize.SHARED, decode_offload_allocates=True, absent=frozenset()
+        "0.5.16",
+        mem_fraction_rules=True,
+        linear_layer_first=False,
+        default_pages=(("MiniMaxM3", 128),),
+    ),
+    _change(
+        "0.5.17",
+        hybrid_size=HybridSize.SHARED,
+        decode_offload_allocates=True,
+        absent=frozenset(),
+        backend_pages=_HPC_PAGES,
     ),
     _change(
         "0.5.18",
@@ -312,6 +357,7 @@ _CHANGES = (
     _change(
         "0.5.20",
         role_decides_row=True,
+        backend_pages=_without(_HPC_PAGES, "cutlass_mla"),
         keys_have_adapter=True,
         raw_on_amd=frozenset({"tilelang", "aiter", "triton"}),
     ),
@@ -326,7 +372,12 @@ _CHANGES = (
         typed=_PREFETCH | _PREFIX,
     ),
     _change("0.5.22", compact_index=True, raw_for_tilelang=True),
-    _change("0.5.23", draft=DraftPool.EXACT, protocol_from_environment=True),
+    _change(
+        "0.5.23",
+        draft=DraftPool.EXACT,
+        protocol_from_environment=True,
+        backend_pages=_without(_HPC_PAGES, "cutlass_mla", "tokenspeed_mla"),
+    ),
 )
 
 # Every release: the host pool of a prefix cache holds twice the device's tokens (a server with

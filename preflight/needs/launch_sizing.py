@@ -32,9 +32,11 @@ from preflight.engines.sglang.admission_gate import (
     gate_booked,
     in_container,
 )
+from preflight.engines.sglang.forced_page import with_forced_page
+from preflight.engines.sglang.host_pool_records import HostPool, PoolKind
 from preflight.engines.sglang.launch import Ranks, configured_segment, l2_gigabytes, server_ranks
 from preflight.engines.sglang.model import Models
-from preflight.engines.sglang.model_geometry import ModelGeometry
+from preflight.engines.sglang.model_geometry import ModelGeometry, config_helps
 from preflight.engines.sglang.pools import ServerMemory
 from preflight.engines.sglang.server import SglangServer
 from preflight.launches.source import ReadFile, Reading
@@ -120,6 +122,8 @@ def gather_launch(
         if server.command.container is not None and not isinstance(on_host, Unknown):
             free[number] = in_container(on_host, server.command.container.memory_bytes)
     hardware = {n: hardware_of(server, host, free[n]) for n, server in servers.items()}
+    servers = {n: with_forced_page(each, hardware[n], sglang) for n, each in servers.items()}
+    processes = tuple(process._replace(server=servers.get(process.number)) for process in processes)
     geometry = {number: server.geometry for number, server in hardware.items()} | {
         process.number: models.target(process.consumer.model).geometry
         for process in processes
@@ -409,9 +413,10 @@ def _unknown_if_more(inputs: LaunchInputs, status: str, reason: str) -> tuple[st
         server, memory = process.server, inputs.memory.get(process.number)
         size = l2_gigabytes(server) if server is not None and server.hicache else 0
         if memory is not None and memory.missing is not None and size:
-            give = "give the model's config.json with --model-config"
+            give = ": give the model's config.json with --model-config"
             what = "whether an index or draft pool comes on top of --hicache-size is not known"
-            return "unknown", f"{what}: {memory.missing.reason}: {give}"
+            give = give if config_helps(memory.missing) else ""
+            return "unknown", f"{what}: {memory.missing.reason}{give}"
     return status, reason
 
 
@@ -445,11 +450,13 @@ def admit(
         require(server_ranks(server)),
         inputs.sglang,
     )
-    if not memory.pools:
-        why = Unknown(memory.why) if memory.missing is None else memory.missing
-        raise UnknownFactError(why.of("the size of each pool is not known: "))
-    host = require(inputs.free[number])
-    if memory.budget_bytes is not None:
+    unsized = Unknown(memory.why) if memory.missing is None else memory.missing
+    unsized = unsized.of("the size of each pool is not known: ")
+    host = inputs.free[number]
+    if not memory.pools and (memory.missing is not None or isinstance(host, Unknown)):
+        raise UnknownFactError(unsized)
+    host = require(host)
+    if memory.budget_bytes is not None and memory.pools:
         # Sized to fit a budget, and booked against it: no rank reads the memory anew.
         booked = gate_booked(memory.pools, memory.budget_bytes, release)
         return Admission(origin, _message(booked), None, None)
@@ -457,6 +464,10 @@ def admit(
     mapped = (allocation for process in mine for allocation in process.allocations)
     pools = [allocation for allocation in mapped if allocation.what is MemoryKind.HOST_POOL]
     huge = any(host_pool.on_huge_pages for host_pool in pools)
+    if not memory.pools:
+        if huge or not _fits_at_most(memory, host, ranks, release):
+            raise UnknownFactError(unsized)
+        return Admission(origin, None, None, None)
     # Pools that do without huge pages where there are too few may come to lie on regular ones.
     optional = any(host_pool.on_shortage is OnShortage.FALLS_BACK for host_pool in pools)
     may_grow = not huge or (optional and sizing.verdict.fit is not Fit.FITS)
@@ -469,6 +480,19 @@ def admit(
     size = next((each.page_size_bytes for each in pools if each.on_huge_pages), None)
     pages = None if size is None else _feasible(memory, ranks, host, size, release, sizing)
     return Admission(origin, _message(first), _message(last), pages)
+
+
+def _fits_at_most(
+    memory: ServerMemory, host: FreeMemory, ranks: Ranks, release: SglangRelease
+) -> bool:
+    """Tell whether pools whose sizes are known together alone are admitted: even all of them as one
+    pool, after those of the other ranks.
+    """
+    most = memory.most_pools_bytes
+    if isinstance(most, Unknown):
+        return False
+    every = HostPool(PoolKind.KV, 0, 0, sum(most), most, sum(most))
+    return not _message(gate((every,), host, ranks.sharing, release, sum(most) * (ranks.here - 1)))
 
 
 def _message(answers: tuple[GateAnswer, ...]) -> str | None:

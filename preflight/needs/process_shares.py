@@ -133,7 +133,9 @@ def server_hardware(
     drafts = server_drafts(server, model, release, models)
     weights, least = model.weights_bytes, model.least_weights_bytes
     hardware = Hardware(geometry, gpu_bytes, weights, drafts, model.context_tokens, memory)
-    hardware = hardware._replace(least_weights_bytes=least)
+    hardware = hardware._replace(
+        least_weights_bytes=least, most_weights_bytes=model.most_weights_bytes
+    )
     if root is None or isinstance(geometry, Unknown) or not geometry.index_layers:
         return hardware
     gpu_kind = _gpu_kind(root)

@@ -56,7 +56,12 @@ from preflight.engines.sglang.host_pool_records import (
 )
 from preflight.engines.sglang.host_pools import host_pools
 from preflight.engines.sglang.launch import server_client, server_ranks
-from preflight.engines.sglang.model_geometry import AttentionKind, LayerKind, ModelGeometry
+from preflight.engines.sglang.model_geometry import (
+    AttentionKind,
+    LayerKind,
+    ModelGeometry,
+    config_helps,
+)
 from preflight.engines.sglang.pool_request import ratio_tokens
 from preflight.launch_problems.rules.tier_use import NO_QUOTA, QUOTA, bucket_quota
 from preflight.launches.source import Word
@@ -136,7 +141,9 @@ def page_objects(request: PoolRequest, links: bool = False) -> PageObjects:
 def model_of(request: PoolRequest) -> ModelGeometry:
     """Return the model; if it is not known, raise UnknownFactError that says what to give."""
     if isinstance(request.geometry, Unknown):
-        raise UnknownFactError(Unknown(f"{request.geometry.reason}: give --model-config"))
+        geometry = request.geometry
+        give = ": give --model-config" if config_helps(geometry) else ""
+        raise UnknownFactError(Unknown(f"{geometry.reason}{give}"))
     return request.geometry
 
 

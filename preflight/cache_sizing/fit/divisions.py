@@ -438,6 +438,28 @@ class Chooser:
         rates, full = self._replay(self.capacity(division.values), buffers=staging)
         return division._replace(rates=rates, full=full)
 
+    def why_nothing_kept(self) -> str:
+        """Return why no division that was tried keeps anything, with the way out; "" if one does.
+
+        Whether the server holds a token at all is open if the least L1 is 0.
+        """
+        if not self._tried or any(f"{each.kept:.0%}" != "0%" for each in self._tried):
+            return ""
+        if self._choice.trace and not self._choice.ceiling:
+            return ""  # nothing is asked twice: no cache of any size keeps something
+        for server in self._base.servers:
+            tokens = server.tiers.gpu.group_tokens
+            if isinstance(tokens, Bounds) and not tokens.least:
+                return (
+                    f"L1 of {server.subject} holds {tokens.least:,} to {tokens.most:,} tokens, so "
+                    "that no division of the memory keeps anything for certain: give "
+                    "--mem-fraction-static, or more GPUs"
+                )
+        return (
+            "no division of the memory keeps anything of what is asked again: give --goal l2 or "
+            "--goal pool for sizes alone"
+        )
+
     def _next_gib(self, values: SizeValues) -> tuple[tuple[str, int], ...]:
         """Return (size, tokens of the trace that one more GiB would save) for L2 and the segment.
 

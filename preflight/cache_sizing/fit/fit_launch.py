@@ -285,6 +285,9 @@ def fit_launch(
                 answer = solve(state, machine, wanted, chooser)
                 if answer.fits is not None:
                     choice = chooser.choice_of(answer.values)
+                    if why := chooser.why_nothing_kept():
+                        answer = answer._replace(fits=None, bounds=(), reason=why)
+                        choice = None
             except UnknownFactError as error:
                 notes += (f"not chosen by what is answered: {error.fact.reason}",)
                 answer = solve(state, machine, Goal.L2)

@@ -4,7 +4,8 @@ and the drafts of a server that drafts tokens: which host pools they bring, or j
 Well-known models are a table (``data/models.json``). An entry, under the model's published name:
 ``config``, the fields of its ``config.json`` that size the KV cache; ``source``, where they were
 read; if known, ``aliases``, and its weights: ``weights_bytes`` (with ``weights_source``), the
-number of its ``parameters``, or their ``billions`` where the name does not say them.
+number of its ``parameters``, or their ``billions`` where the name does not say them; ``bits``, of
+a parameter of most layers as published, if fewer than 16.
 """
 
 import json
@@ -52,6 +53,18 @@ _LEAST_PARAMETER_BYTES = {"8 bits": 1.0, "own": 0.5, "other": 0.25}
 # How far below the number in its name the parameters of a model are.
 _LEAST_OF_NAME = 0.95
 
+# How far above it they are: a card rounds; a name leaves out embeddings (Llama-3.2-1B has 1.24).
+_MOST_OF_CARD, _MOST_OF_NAME, _MOST_OF_SMALL_NAME = 1.03, 1.15, 1.3
+_SMALL_BILLIONS = 5
+# The most resident bytes of a parameter, by the bits of most of them: embeddings, and often
+# attention, keep 16 bits, which weighs more in a small model (gpt-oss on H100: 0.72). A name of a
+# format that is not read promises no fewer than 16.
+_LARGE_BILLIONS = 100
+_MOST_PARAMETER_BYTES = {4: (1.2, 0.75), 8: (1.35, 1.08), 16: (2.0, 2.0)}
+_FOUR_BITS = regex(r"int4|4bit|w4a|fp4|awq|gptq")
+# Names that say the size of one of several experts, or of the part that works (17B-16E, 8x7B, E4B).
+_OF_A_PART = regex(r"\d+x\d|-\d+e\b|\be\d", re.IGNORECASE)
+
 # Of two names: how alike a misspelt one is to the one that is meant.
 _ALIKE = 0.85
 
@@ -65,12 +78,14 @@ class WellKnownModel(NamedTuple):
     Attributes:
         weights_bytes: Of a checkpoint under the published name; None if not known.
         least_weights_bytes: A lower bound, by the number format that the name tells.
+        most_weights_bytes: An upper bound in the GPU's memory; None if none is known.
     """
 
     name: str
     geometry: ModelGeometry
     weights_bytes: int | None
     least_weights_bytes: int
+    most_weights_bytes: int | None = None
 
 
 def well_known_model(model_path: str) -> WellKnownModel | Unknown:
@@ -118,7 +133,32 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
     parameters = own_bytes / 2 or billions * 1e9 * _LEAST_OF_NAME
     least = int(parameters * _LEAST_PARAMETER_BYTES[weight_format])
     weights = None if quantized else own_bytes or None
-    return WellKnownModel(title, geometry, weights, least)
+    most_parameters = _most_parameters(title, entry, billions)
+    bits = entry.get("bits", 16)
+    if quantized:
+        bits = 8 if eight else 4 if _FOUR_BITS.search(suffix) else 16
+    each = _MOST_PARAMETER_BYTES[bits][most_parameters >= _LARGE_BILLIONS * 1e9]
+    return WellKnownModel(title, geometry, weights, least, int(most_parameters * each) or None)
+
+
+def _most_parameters(title: str, entry: Mapping[str, Any], billions: float) -> float:
+    """Return an upper bound of a model's parameters; 0 if none is known.
+
+    Args:
+        title: Its published name.
+        entry: Its entry in the table.
+        billions: Those that the entry or the name says.
+    """
+    if counted := entry.get("parameters"):
+        return float(counted)
+    if "weights_bytes" in entry:  # of two bytes each, or of one and more of them
+        return float(entry["weights_bytes"])
+    if "billions" in entry:
+        return billions * 1e9 * _MOST_OF_CARD
+    if _OF_A_PART.search(title):
+        return 0
+    small = billions < _SMALL_BILLIONS
+    return billions * 1e9 * (_MOST_OF_SMALL_NAME if small else _MOST_OF_NAME)
 
 
 def _published_name(path: str) -> str:
@@ -149,7 +189,7 @@ class Model(NamedTuple):
 
     Attributes:
         weights_bytes: None if the table does not know them; then they are no fewer than
-            ``least_weights_bytes``.
+            ``least_weights_bytes``, and no more than ``most_weights_bytes`` if that is known.
         hidden_size and context_tokens: None if the config that was read does not say.
     """
 
@@ -159,6 +199,7 @@ class Model(NamedTuple):
     hidden_size: int | None = None
     context_tokens: int | None = None
     least_weights_bytes: int = 0
+    most_weights_bytes: int | None = None
 
 
 class Models:
@@ -197,8 +238,13 @@ class Models:
         known = well_known_model(path)
         if isinstance(known, Unknown):
             return Model(path, known)
-        weights, least = known.weights_bytes, known.least_weights_bytes
-        return Model(path, known.geometry, weights, least_weights_bytes=least)
+        return Model(
+            path,
+            known.geometry,
+            known.weights_bytes,
+            least_weights_bytes=known.least_weights_bytes,
+            most_weights_bytes=known.most_weights_bytes,
+        )
 
 
 def checkpoint_bytes(folder: str) -> int | Unknown:
@@ -256,13 +302,16 @@ class Drafts(NamedTuple):
         packed: The number of one-layer pools within the target's.
         separate: The model with its pool; Unknown, with the draft's name, if the draft may have
             one; None without.
-        model: As read, for weights and hidden states.
+        model: As read, for hidden states.
+        weights_bytes: What its weights take beside the target's whole checkpoint, of all ranks
+            together: 0 if they are part of it; None if not known.
     """
 
     algorithm: str = ""
     packed: int = 0
     separate: ModelGeometry | Unknown | None = None
     model: Model | None = None
+    weights_bytes: int | Unknown | None = None
 
     @property
     def sends_hidden_states(self) -> bool:
@@ -288,24 +337,31 @@ def server_drafts(
     name = "EAGLE" if named == "NEXTN" else named
     if name in _WITHOUT_POOL:
         return Drafts(name)
-    path = server.value("speculative_draft_model_path")
+    path, target_path = (
+        path.rstrip("/") if isinstance(path := server.value(each), str) else path
+        for each in ("speculative_draft_model_path", "model_path")
+    )
     # Multi-token prediction: the head is in the target's own checkpoint.
-    own_head = name == "EAGLE" and path in (None, server.value("model_path"))
+    own_head = name == "EAGLE" and path in (None, target_path)
     if name not in ("EAGLE", *_SIDECARS):
         drafts = Drafts(name, separate=Unknown(f"the pool of a {name} draft is not computed here"))
         return drafts if release.draft is not DraftPool.NONE else Drafts(name)
     missing = f"{name} without --speculative-draft-model-path"
     model = target if own_head else models.at_path(path, missing)
     geometry = model.geometry
+    weights = 0 if own_head else model.weights_bytes
     if release.draft is DraftPool.NONE:
         return Drafts(name, model=model)
     of_draft = f"draft model, the head of {model.name}" if own_head else f"draft model {model.name}"
     if isinstance(geometry, Unknown):
-        return Drafts(name, separate=geometry.of(f"{of_draft}: "), model=model)
+        unread = geometry.of(f"{of_draft}: ")
+        return Drafts(name, separate=unread, model=model, weights_bytes=weights)
     if name == "EAGLE" and geometry.nextn_layers:
-        return _head_drafts(server, name, model, geometry, release)
+        # The head alone is loaded (the NextN class of model_config.py), of whatever checkpoint.
+        drafts = _head_drafts(server, name, model, geometry, release)
+        return drafts._replace(weights_bytes=0 if own_head else None)
     own_model = Unknown(f"{of_draft}: its config.json names none") if own_head else geometry
-    return Drafts(name, separate=own_model, model=model)
+    return Drafts(name, separate=own_model, model=model, weights_bytes=weights)
 
 
 def _head_drafts(

@@ -100,10 +100,12 @@ class ModelGeometry(NamedTuple):
         layers: The kind of each layer, in order.
         index_layers: The layers that keep index keys of their own (sparse attention), in order;
             empty without an indexer.
+        index_pool: Tokens that one index key stands for.
         sliding: The heads of the sliding-window layers; None without such layers.
         linear: The state of a linear-attention layer, Unknown if its shape is not derivable.
         dtype_bytes: One element of the KV cache under ``--kv-cache-dtype auto``.
         nextn_layers: The layers of a multi-token-prediction head that the checkpoint carries.
+        vision: Its architecture reads images too, by its name.
     """
 
     name: str
@@ -116,8 +118,10 @@ class ModelGeometry(NamedTuple):
     qk_rope_head_dim: int = 0
     index_layers: tuple[int, ...] = ()
     index_head_dim: int = 0
+    index_pool: int = 1
     linear: LinearState | Unknown | None = None
     nextn_layers: int = 0
+    vision: bool = False
 
     def count(self, layer_kind: LayerKind) -> int:
         return self.layers.count(layer_kind)
@@ -130,6 +134,8 @@ def geometry_from_config(config: Mapping[str, object], name: str) -> ModelGeomet
     """
     try:
         return _geometry(config, name)
+    except OwnPoolsError as refusal:
+        return OwnPools(f"{name}: config.json: {refusal}", refusal.architecture)
     except ConfigError as refusal:
         return Unknown(f"{name}: config.json: {refusal}")
 
@@ -150,6 +156,7 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
         nextn = 0
     linear = _linear(text, architectures) if LayerKind.LINEAR in layers else None
     dtype_bytes = _dtype_bytes(config)
+    vision = architectures[0].endswith("ForConditionalGeneration")
     if text.get("kv_lora_rank") is not None:
         if LayerKind.SLIDING in layers:
             raise ConfigError("sliding-window layers of latent attention are not understood")
@@ -166,8 +173,10 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
             qk_rope_head_dim=positive(text, "qk_rope_head_dim"),
             index_layers=index_layers,
             index_head_dim=positive(text, "index_head_dim") if index_layers else 0,
+            index_pool=positive(text, "index_kpool") if text.get("index_kpool") else 1,
             linear=linear,
             nextn_layers=nextn,
+            vision=vision,
         )
     head_dim = _head_dim(text)
     # SGLang reads a v_head_dim of 0 as unset.
@@ -181,6 +190,7 @@ def _geometry(config: Mapping[str, object], name: str) -> ModelGeometry:
         sliding=_sliding_heads(text) if LayerKind.SLIDING in layers else None,
         linear=linear,
         nextn_layers=nextn,
+        vision=vision,
     )
 
 
@@ -306,6 +316,34 @@ class ConfigError(Exception):
     """A config that lacks a field, or has another than is understood; the text says which."""
 
 
+class OwnPoolsError(ConfigError):
+    """An architecture whose pools follow rules that nothing here computes."""
+
+    def __init__(self, architecture: str) -> None:
+        why = "its pools have rules of their own, which are not computed here"
+        super().__init__(f"{architecture}: {why} (--model-config does not help)")
+        self.architecture = architecture
+
+
+class OwnPools(Unknown):
+    """Why there is no geometry: a model whose pools follow rules that nothing here computes."""
+
+    __slots__ = ("architecture",)
+
+    def __init__(self, reason: str, architecture: str) -> None:
+        super().__init__(reason)
+        self.architecture = architecture
+
+    def of(self, what: str) -> "OwnPools":
+        """Return the same with ``what`` in front of the reason."""
+        return OwnPools(f"{what}{self.reason}", self.architecture)
+
+
+def config_helps(missing: Unknown) -> bool:
+    """Tell whether a config.json could tell the geometry that is missing."""
+    return not isinstance(missing, OwnPools)
+
+
 def layer_kinds(
     text: Mapping[str, object], architectures: tuple[str, ...]
 ) -> tuple[LayerKind, ...]:
@@ -320,8 +358,7 @@ def layer_kinds(
     table = _architectures()
     for architecture in architectures:
         if architecture.startswith(table.other_pools):
-            why = "its pools have rules of their own, which are not computed here"
-            raise ConfigError(f"{architecture}: {why} (--model-config does not help)")
+            raise OwnPoolsError(architecture)
     count = positive(text, "num_hidden_layers", MOST_LAYERS)
     for key in table.other_hybrids:
         if text.get(key) not in (None, False):

@@ -34,6 +34,13 @@ _MOST_CONTEXT_BYTES = 2 * GIB
 _LEAST_WEIGHTS = 0.98
 _MOST_WEIGHTS = 1.05
 
+# On B200 the kernels of experts keep more than the weights: of what their files hold, GLM-4.6 takes
+# 1.33 and Mistral-Large-3 1.58 (tokens in SGLang's memory_thresholds.json of July 2026).
+_LARGE_GPU_BYTES = 160 * GIB
+_MOST_LARGE_GPU_WEIGHTS = 1.65
+# How far a vision tower lowers the default fraction at most (memory_hook.py 440 to 462).
+_LEAST_OF_VISION = 0.76
+
 # (below this many MiB, --chunked-prefill-size, decode graph batch at tp below 4, at tp from 4)
 _GPU_CLASSES = (
     (20 * 1024, 2048, 8, 8),
@@ -79,6 +86,7 @@ class DeviceRequest(NamedTuple):
         speculative: Speculative decoding, which lowers the default fraction by what is not
             computed.
         least_weights_bytes: A lower bound, if weights_bytes is not known.
+        most_weights_bytes: An upper bound; None if none is known.
     """
 
     pools: PoolRequest
@@ -91,6 +99,7 @@ class DeviceRequest(NamedTuple):
     role: str = ""
     speculative: bool = False
     least_weights_bytes: int = 0
+    most_weights_bytes: int | None = None
 
 
 @or_unknown
@@ -175,14 +184,26 @@ def _budget(
     if isinstance(fraction, Unknown):
         return 0, gpu_bytes, f"at most the whole GPU, for {fraction.reason}"
     weights, ranks = request.weights_bytes, request.pools.tp * request.pools.pp
+    geometry = request.pools.geometry
+    sees = isinstance(geometry, ModelGeometry) and geometry.vision and request.mem_fraction is None
+    vision = _LEAST_OF_VISION if sees else 1.0
     if weights is None or isinstance(weights, Unknown):
         left = int(gpu_bytes * fraction - request.least_weights_bytes / ranks)
-        return 0, left, f"at most {fraction:g} of the GPU, weights not known"
+        # What attention that each group repeats adds is not computed, nor by how much speculative
+        # decoding lowers the default fraction.
+        lowered = request.speculative and request.mem_fraction is None
+        if request.most_weights_bytes is None or request.pools.attention_dp or lowered:
+            return 0, left, f"at most {fraction:g} of the GPU, weights not known"
+        copies = _MOST_WEIGHTS if gpu_bytes <= _LARGE_GPU_BYTES else _MOST_LARGE_GPU_WEIGHTS
+        resident = request.most_weights_bytes / ranks * copies
+        room = (gpu_bytes - _MOST_CONTEXT_BYTES) * fraction * vision - resident
+        why = f"{fraction:g} of the GPU less its share of the weights, by the model's name"
+        return int(room), left, why
     per_rank = weights / ranks
     if request.speculative and request.mem_fraction is None:
         why = f"at most {fraction:g} of the GPU, which speculative decoding lowers"
         return 0, int((gpu_bytes - _LEAST_CONTEXT_BYTES) * fraction), why
-    least = (gpu_bytes - _MOST_CONTEXT_BYTES) * fraction - per_rank * _MOST_WEIGHTS
+    least = (gpu_bytes - _MOST_CONTEXT_BYTES) * fraction * vision - per_rank * _MOST_WEIGHTS
     most = (gpu_bytes - _LEAST_CONTEXT_BYTES) * fraction - per_rank * _LEAST_WEIGHTS
     return int(least), int(most), f"{fraction:g} of the GPU less its share of the weights"
 
@@ -295,6 +316,7 @@ class Hardware(NamedTuple):
         context_tokens: Of the model's config, or None.
         gpu: Read only for models of sparse attention.
         least_weights_bytes: A lower bound, if weights_bytes is not known.
+        most_weights_bytes: An upper bound; None if none is known.
     """
 
     geometry: ModelGeometry | Unknown
@@ -305,6 +327,7 @@ class Hardware(NamedTuple):
     host: FreeMemory | Unknown = Unknown("the host's memory is not read")
     gpu: GpuKind | Unknown = _NO_GPU
     least_weights_bytes: int = 0
+    most_weights_bytes: int | None = None
 
 
 class Purpose(Enum):
@@ -471,11 +494,11 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
     other = ("quantization", "torchao_config", "cpu_offload_gb", "moe_dense_tp_size")
     changed = any(sized.value(name) not in (None, 0, "") for name in other)
     weights = None if changed else hardware.weights_bytes
+    beside = drafts.separate is not None and drafts.weights_bytes != 0
     if drafts.separate is not None:
         # The draft's weights take their share of the same GPU.
-        drafted = None if drafts.model is None else drafts.model.weights_bytes
-        if isinstance(weights, int) and isinstance(drafted, int):
-            weights += drafted
+        if isinstance(weights, int) and isinstance(drafts.weights_bytes, int):
+            weights += drafts.weights_bytes
         else:
             weights = None
     return DeviceRequest(
@@ -489,6 +512,7 @@ def _device_request(sized: SizedServer, request: PoolRequest) -> DeviceRequest:
         "" if sized.server.mode == "null" else sized.server.mode,
         bool(drafts.algorithm),
         0 if changed else hardware.least_weights_bytes,
+        None if changed or beside else hardware.most_weights_bytes,
     )
 
 

@@ -23,7 +23,12 @@ from preflight.engines.sglang.host_pool_records import (
 )
 from preflight.engines.sglang.host_pools import MOST_TOKEN_BYTES, host_pools
 from preflight.engines.sglang.launch import Ranks
-from preflight.engines.sglang.model_geometry import AttentionKind, LayerKind, ModelGeometry
+from preflight.engines.sglang.model_geometry import (
+    AttentionKind,
+    LayerKind,
+    ModelGeometry,
+    OwnPools,
+)
 from preflight.engines.sglang.pool_request import (
     BY_GPU_WITH_DCP,
     GpuKind,
@@ -149,7 +154,7 @@ def _pools_for_purpose(sized: SizedServer) -> ServerMemory:
     If the pools depend on a GPU kind that is not known, the bounds cover every kind of GPU.
     """
     geometry, gpu = sized.hardware.geometry, sized.hardware.gpu
-    unfit = None if isinstance(geometry, Unknown) else _refused_model(sized, geometry)
+    unfit = _refused_model(sized, geometry)
     memory = _pools_by_size(sized) if unfit is None else _unsized(unfit)
     if memory.missing is not None and memory.missing is gpu:
         memory = _over_all_gpus(sized, gpu)
@@ -178,8 +183,13 @@ def _over_all_gpus(sized: SizedServer, why: Unknown) -> ServerMemory:
     return memory
 
 
-def _refused_model(sized: SizedServer, geometry: ModelGeometry) -> Refusal | None:
-    """Return SGLang's refusal of a decode server's pool for this model; None without one."""
+def _refused_model(sized: SizedServer, geometry: ModelGeometry | Unknown) -> Refusal | None:
+    """Return SGLang's refusal of this pool for this model; None without one."""
+    if isinstance(geometry, Unknown):
+        size = sized.value("hicache_size")
+        by_size = isinstance(size, int) and size > 0 and sized.release.sliding_pools
+        dsv4 = isinstance(geometry, OwnPools) and geometry.architecture.startswith("DeepseekV4")
+        return _NO_V4_SIZE if by_size and dsv4 and sized.purpose is Purpose.PREFIX_CACHE else None
     linear = LayerKind.LINEAR in geometry.layers
     if sized.purpose is Purpose.OFFLOAD and (linear or LayerKind.SLIDING in geometry.layers):
         if sized.value("enable_unified_memory") is True and geometry.sliding is not None:
@@ -313,6 +323,12 @@ _NO_MEMORY_LEFT = Refusal(
 )
 _NO_OFFLOAD_POOL = Unknown("this release's offload pool of sparse attention is not computed")
 _NO_GPU_MEMORY = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static"
+# _deepseek_v4_num_host_pages (hybrid_pool_assembler.py), since 0.5.12 has such host pools.
+_NO_V4_SIZE = Refusal(
+    "ValueError: DeepSeek V4 HiCache currently does not support --hicache-size; use "
+    "--hicache-ratio instead.",
+    advice="give --hicache-ratio in place of --hicache-size",
+)
 _NO_CGROUP = Refusal(
     "RuntimeError: Cannot automatically size HiCache host memory; set --hicache-size explicitly "
     "(GB per rank), leaving room for other memory use within the container limit.",

@@ -164,7 +164,7 @@ def hicache_size_unset(server: SglangServer) -> Iterator[Match]:
 def page_size_one(server: SglangServer, store: StoreConfig) -> Iterator[Match]:
     if server.value("page_size") == 1:
         yield Match("--page-size 1 with the Mooncake store")
-    elif not server.arguments.given("page_size") and server.arguments.unread is None:
+    elif server.value("page_size") is None and server.arguments.unread is None:
         yield Match("no --page-size: 1 on CUDA, unless the model or attention backend sets its own")
 
 

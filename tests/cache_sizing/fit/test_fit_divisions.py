@@ -165,3 +165,30 @@ def test_a_launch_without_nics_says_that_it_speaks_tcp(capsys: pytest.CaptureFix
     assert "(--nics): this launch speaks TCP" in capsys.readouterr().out
     run([*words, *HOST[4:]])
     assert "(--nics): this launch speaks TCP" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "memory", "gpus", "code", "says"),
+    [
+        # The weights leave L1 no token, or a few thousand: SGLang may not even start.
+        ("deepseek-ai/DeepSeek-V3", "1tb", "8xH20", 3, "--mem-fraction-static"),
+        # SGLang takes no --hicache-size for this model.
+        ("deepseek-ai/DeepSeek-V4-Flash", "4tb", "8xB200", 2, "--hicache-ratio"),
+        ("Qwen/Qwen3-8B", "64gb", "1xH100", 0, ""),
+    ],
+)
+def test_what_keeps_nothing_or_is_refused_does_not_fit(
+    capsys: pytest.CaptureFixture[str], model: str, memory: str, gpus: str, code: int, says: str
+) -> None:
+    host = ("--memory", memory, "--gpus", gpus, "--nics", "8xmlx5", "--sglang-version", "0.5.23")
+    assert run(["fit", "--json", "--model", model, *host]) == code
+    text = capsys.readouterr().out
+    answer = json.loads(text)["answer"]
+    kept = [
+        server["most"]
+        for one in answer.get("hits", {}).get("tried", ())
+        for server in one["servers"]
+    ]
+    assert (code == 0) == (max(kept, default=0) > 0)
+    assert (code == 0) == bool(answer["command"])
+    assert says in text

@@ -40,7 +40,7 @@ from preflight.engines.sglang.host_pool_records import HostPool as Pool
 from preflight.engines.sglang.host_pool_records import PoolKind
 from preflight.engines.sglang.pools import ServerMemory
 from preflight.launch_problems.rules.launch_rules import problems_of, with_problems
-from preflight.needs.launch_sizing import LaunchSizing
+from preflight.needs.launch_sizing import Admission, LaunchSizing
 from preflight.needs.shown_needs import host_needs
 from preflight.processes.processes import LaunchOptions
 from preflight.verdict.launch_checks import launch_findings
@@ -708,3 +708,37 @@ def test_an_installed_sglang_that_nobody_knows_is_said(host: Path, version: str)
     said = [one for one in launch_findings(sizing) if one.check == "launch.assumed"]
     assert [one.subject for one in said] == ["sglang-version-unread"]
     assert f"SGLang {version} is no release that is known here: taken as 0.5.23" in said[0].text
+
+
+@pytest.mark.parametrize(
+    ("version", "size_words", "refused"),
+    [
+        ("0.5.11", "--hicache-size 32", False),  # no host pools of DeepSeek-V4 yet
+        ("0.5.12", "--hicache-size 32", True),
+        ("0.5.23", "--hicache-size 32", True),
+        ("0.5.23", "--hicache-ratio 2", False),
+    ],
+)
+def test_deepseek_v4_takes_a_ratio_alone(
+    host: Path, version: str, size_words: str, refused: bool
+) -> None:
+    """_deepseek_v4_num_host_pages of hybrid_pool_assembler.py, in every release since 0.5.12."""
+    server = QWEN.replace("Qwen/Qwen3-14B", "deepseek-ai/DeepSeek-V4-Flash")
+    options = LaunchOptions(mooncake_version=MOONCAKE, sglang_version=version)
+    found = memory(size(host, f"{server} {size_words}", options=options)).refused
+    assert (found is not None) == refused
+    assert found is None or "--hicache-ratio" in found.advice
+
+
+@pytest.mark.parametrize(("gigabytes", "admitted"), [(1, True), (100, True), (300, False)])
+def test_a_bound_that_passes_admits_pools_that_are_not_known_apart(
+    host: Path, gigabytes: int, admitted: bool
+) -> None:
+    """gpt-oss on 512 GiB: how two ranks split --hicache-size is not known, and their sum is."""
+    words = QWEN.replace("Qwen/Qwen3-14B", "openai/gpt-oss-120b")
+    sizing = size(host, f"{words} --hicache-size {gigabytes}")
+    (found,) = sizing.admissions
+    assert not memory(sizing).pools
+    assert (2 * bounds(sizing)[1] + 10 * GIB < 512 * GIB) == admitted
+    assert isinstance(found, Admission) == admitted
+    assert not isinstance(found, Admission) or (found.refused, found.late) == (None, None)

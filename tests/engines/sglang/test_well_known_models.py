@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from checks.framework.units import GIB, MIB
 from checks.framework.unknown import Unknown
 from preflight.engines.sglang.model import WellKnownModel, _table, well_known_model
-from preflight.engines.sglang.model_geometry import LayerKind
+from preflight.engines.sglang.model_geometry import LayerKind, OwnPools
+from tests.builders.capacity_launches import server_of, tier_of, tokens_of
+from tests.builders.hosts import Host
+from tests.needs.test_source_sizing import size
 from tests.paths import ROOT
 from tests.tables import each_row
 
@@ -99,12 +106,58 @@ def test_a_quantized_checkpoint_has_no_two_byte_weights() -> None:
         ("/models/fp8/GLM-4.5-AWQ", 355e9 / 4),
         ("openai/gpt-oss-120b", 120e9 / 2),
         ("Qwen/Qwen3-VL-235B-A22B-Instruct", 235e9 / 2),
-        ("MiMo-V2-Flash", 0),
+        ("MiMo-V2-Flash", 309e9 / 2),
+        ("Hy3-preview", 0),
     ],
 )
 def test_weights_that_are_not_known_have_a_lower_bound(path: str, least: float) -> None:
     """From the parameters in a name or on a model's card, and the bits that its name says."""
     assert 0.94 * least <= known(path).least_weights_bytes <= 1.001 * least
+
+
+def test_no_bound_of_weights_excludes_what_is_published() -> None:
+    """Bytes in the table, and those of others: of files, or in the memory of GPUs."""
+    every = {name: well_known_model(name) for name, _ in _table().values()}
+    bytes_ = {
+        name: model.weights_bytes
+        for name, model in every.items()
+        if isinstance(model, WellKnownModel) and model.weights_bytes
+    }
+    bytes_ |= {
+        "meta-llama/Llama-3.2-1B-Instruct": 2_471_645_608,  # its index: total_size
+        "moonshotai/Kimi-K2.6": 640_000_000_000,  # 64 files of about 10 GB
+        "openai/gpt-oss-120b": 78 * GIB,  # resident on four H100: 19.5 GiB each, a log
+    }
+    for name, published in bytes_.items():
+        model = known(name)
+        assert model.most_weights_bytes is not None, name
+        assert model.least_weights_bytes <= published <= model.most_weights_bytes, name
+
+
+# Tokens of L1 that SGLang 0.5.16 has in its own CI (memory_thresholds.json of 2026-07-17, which
+# holds 0.99 of the mean): model, GPUs' MiB, tp, further flags, tokens.
+H100, H200, B200 = 81_559, 143_771, 183_359
+CI = [
+    ("meta-llama/Llama-3.1-8B-Instruct", H100, 1, "", 410_364),
+    ("neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8", H100, 1, "", 463_468),
+    ("meta-llama/Llama-3.2-1B-Instruct", H100, 1, "", 2_056_499),
+    ("neuralmagic/Mixtral-8x7B-Instruct-v0.1-FP8", H100, 2, "", 694_058),
+    ("zai-org/GLM-4.6", B200, 8, "", 934_400),
+    ("moonshotai/Kimi-K2.5", H200, 8, "", 595_007),
+    ("moonshotai/Kimi-K2.5", B200, 8, "", 965_631),
+    ("MiniMaxAI/MiniMax-M2.5", H200, 8, "--ep=8 --mem-fraction-static=0.85", 3_051_633),
+    ("openai/gpt-oss-120b", B200, 4, "", 8_598_613),
+]
+
+
+@each_row(("name", "gpu_mib", "tp", "flags", "tokens"), CI)
+def test_the_tokens_of_published_runs_lie_within_the_bounds(
+    tmp_path: Path, name: str, gpu_mib: int, tp: int, flags: str, tokens: int
+) -> None:
+    launch = f"python3 -m sglang.launch_server --model-path {name} --tp {tp} {flags}"
+    found = tokens_of(server_of(tmp_path, launch, gpu_bytes=gpu_mib * MIB, sglang="0.5.16"), "L1")
+    assert found.least <= tokens <= found.most
+    assert found.least > 0 or "Kimi" in name  # its vision tower, and how its INT4 is kept
 
 
 def test_the_weights_of_what_is_published_under_its_own_name() -> None:
@@ -222,3 +275,21 @@ def test_each_key_of_a_model_is_one_that_the_code_reads() -> None:
         if key not in read
     ]
     assert wrong == []
+
+
+OWN_POOLS = sorted({t for t, _ in _table().values() if isinstance(well_known_model(t), OwnPools)})
+
+
+@pytest.mark.parametrize("name", OWN_POOLS)
+def test_no_config_is_asked_for_where_none_would_help(tmp_path: Path, name: str) -> None:
+    host = tmp_path / "host"
+    Host(memory_bytes=4096 * GIB).write(host)
+    for flag in ("--hicache-size 20", "--hicache-ratio 2"):
+        launch = "python3 -m sglang.launch_server --tp 8 --enable-hierarchical-cache "
+        launch += f"--model-path {name} {flag}"
+        sizing = size(host, launch)
+        assert sizing.status in ("unknown", "fails")
+        assert "with --model-config" not in sizing.reason
+        l2 = tier_of(server_of(tmp_path, launch), "L2").tokens
+        assert isinstance(l2, Unknown)
+        assert "give --model-config" not in l2.reason
