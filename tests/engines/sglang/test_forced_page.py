@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from checks.framework.unknown import Unknown
+from preflight.launch_problems.rules.launch_rules import problems_of
 from preflight.processes.processes import LaunchOptions
 from tests.builders.hosts import GIB, MIB, Host, HostPool
 from tests.builders.launch_text import MASTER
