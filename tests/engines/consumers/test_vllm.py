@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from checks.framework.needs import LaunchNeeds
-from checks.framework.pages import Spot
-from checks.framework.units import GIB, MIB
-from checks.framework.unknown import Unknown, require
+from checks.framework.units import GIB
+from checks.framework.unknown import Unknown
 from preflight.cli.main import run
-from preflight.engines.consumers.consumer import MOST_CHUNK_BYTES, Consumer
+from preflight.engines.consumers.consumer import Consumer
 from preflight.engines.consumers.vllm import (
     _CONNECTORS,
     _NO_MEMORY,
@@ -23,12 +21,8 @@ from preflight.engines.consumers.vllm import (
     store_config,
 )
 from preflight.engines.consumers.vllm_arguments import expand_numbers
-from preflight.launches.launch_files import read_text
 from preflight.launches.source import Origin, Word
-from preflight.needs.launch_needs import launch_needs
 from preflight.needs.launch_sizing import LaunchSizing
-from preflight.processes.host_groups import host_groups
-from preflight.processes.processes import understand
 from tests.processes import test_unread
 from tests.tables import each_row
 
@@ -59,80 +53,10 @@ def sized(folder: Path, words: str, config: dict[str, Any] | None, **file: Any) 
     return test_unread.sized(folder, script, {"mc.json": json.dumps({**STORE, **file})})
 
 
-def needs_of(sizing: LaunchSizing) -> LaunchNeeds:
-    assert sizing.unread == ()
-    return launch_needs(sizing)
-
-
 def read(*texts: str, environment: dict[str, str] | None = None) -> Consumer:
     words = [Word(text, ORIGIN) for text in texts]
     given = {name: Word(text, ORIGIN) for name, text in (environment or {}).items()}
     return read_vllm(words, given, lambda name: Unknown(f"{name}: not here", absent=True))
-
-
-def test_a_store_of_each_worker_is_on_huge_pages(tmp_path: Path) -> None:
-    needs = needs_of(sized(tmp_path, "-tp 4", transfer("MooncakeStoreConnector")))
-    pages = [usage.mapped[Spot(2 * MIB, None)] for usage in require(needs.usages)[:4]]
-    assert pages == [(10 + 1) * 512] * 4
-    ranks = [one for one in needs.processes if one.program == "vllm"]
-    assert [one.role for one in ranks] == ["rank 0", "rank 1", "rank 2", "rank 3"]
-    assert [(one.kind, one.port) for one in needs.services] == [("master", 50051)]
-    assert isinstance(ranks[0].gpu_registered_bytes, Unknown)
-
-
-def test_every_child_of_a_multi_connector_counts(tmp_path: Path) -> None:
-    pool = transfer("OffloadingConnector", cpu_bytes_to_use=20 * GIB)
-    store = transfer("MooncakeStoreConnector")
-    needs = needs_of(sized(tmp_path, "-tp 2 -dp 2", multi(store, pool)))
-    assert len([one for one in needs.processes if one.program == "vllm"]) == 4
-    # One pool an engine, in /dev/shm, in the engine's first worker.
-    assert [one.shm_bytes for one in needs.processes if one.program == "vllm"] == [
-        20 * GIB,
-        0,
-        20 * GIB,
-        0,
-    ]
-    assert sum(require(one.regular_bytes) for one in needs.processes) >= 40 * GIB
-
-
-def test_the_pool_is_an_interval_of_one_chunk(tmp_path: Path) -> None:
-    sizing = sized(tmp_path, "", transfer("OffloadingConnector", cpu_bytes_to_use=20 * GIB))
-    assert sizing.least is not None
-    least = [each.bytes for one in sizing.least.asked for each in one.allocations]
-    assert least == [20 * GIB - MOST_CHUNK_BYTES]
-
-
-def test_over_rdma_the_segment_is_registered_and_the_pool_is_not(tmp_path: Path) -> None:
-    pool = transfer("OffloadingConnector", cpu_bytes_to_use=GIB)
-    store = transfer("MooncakeStoreConnector")
-    needs = needs_of(
-        sized(tmp_path, "", multi(store, pool), protocol="rdma", device_name="mlx5_0,mlx5_1")
-    )
-    (rank,) = [one for one in needs.processes if one.program == "vllm"]
-    assert rank.registered_bytes == 11 * GIB
-    assert rank.rdma is not None
-    assert rank.rdma.devices == ("mlx5_0", "mlx5_1")
-    assert rank.rdma.origin == "mc.json"
-
-
-def test_a_standalone_store_contributes_no_segment(tmp_path: Path) -> None:
-    file = {"mode": "standalone-store", "global_segment_size": 0}
-    shown = sized(tmp_path, "-tp 2", transfer("MooncakeStoreConnector"), **file).shown
-    assert shown is not None
-    assert [[each.bytes for each in one.allocations] for one in shown.asked] == [[GIB], [GIB]]
-
-
-def test_an_engine_without_a_connector_takes_nothing(tmp_path: Path) -> None:
-    sizing = sized(tmp_path, "-tp 8", None)
-    assert sizing.status == "fits"
-    assert sizing.shown is not None
-    assert sizing.shown.asked == ()
-
-
-def test_a_connector_that_nobody_here_knows_is_named(tmp_path: Path) -> None:
-    sizing = sized(tmp_path, "", multi(transfer("NixlConnector"), transfer("MooncakeConnector")))
-    assert sizing.status == "unknown"
-    assert "what NixlConnector takes: not counted" in sizing.reason
 
 
 @pytest.mark.parametrize(
@@ -147,14 +71,6 @@ def test_a_connector_that_nobody_here_knows_is_named(tmp_path: Path) -> None:
 def test_a_misspelt_connector_is_given_the_nearest_name(name: str, says: str) -> None:
     config = json.dumps({"kv_connector": name, "kv_role": "kv_both"})
     assert read("m", "--kv-transfer-config", config).uncounted == (says,)
-
-
-def test_a_store_file_that_is_not_here_is_unknown_by_name(tmp_path: Path) -> None:
-    config = json.dumps(transfer("MooncakeStoreConnector"))
-    words = f"vllm serve m --kv-transfer-config '{config}'"
-    sizing = test_unread.sized(tmp_path, f"MOONCAKE_CONFIG_PATH=/far/mc.json {words}\n")
-    assert sizing.status == "unknown"
-    assert "/far/mc.json" in sizing.reason
 
 
 @each_row(
@@ -191,13 +107,6 @@ def test_workers_on_this_host(words: str, engines: int | None, workers: int | No
 def test_how_a_pools_size_is_written(words: list[str], size: int) -> None:
     (pool,) = read("serve", "m", *words).pools
     assert (pool.memory.bytes, pool.of_engine) == (size, True)
-
-
-def test_the_simple_pool_is_divided_among_the_workers() -> None:
-    simple = {"VLLM_USE_SIMPLE_KV_OFFLOAD": "1"}
-    words = ("serve", "m", "-tp", "4", "--kv-offloading-size", "8")
-    (pool,) = read(*words, environment=simple).pools
-    assert (pool.memory.bytes, pool.of_engine) == (2 * GIB, False)
 
 
 @pytest.mark.parametrize("words", ["--config c.yaml", "--kv-transfer-config.kv_role kv_both"])
@@ -251,28 +160,6 @@ def test_a_connector_of_another_type_is_refused(config: dict[str, Any], why: str
     assert said.every
 
 
-def nodes(*words: str) -> list[tuple[str, list[int]]]:
-    text = "".join(f"vllm serve m {each}\n" for each in words)
-    reading = read_text(text, "launch.sh", {})
-    found = host_groups(understand(reading.commands, lambda path: Unknown(path)))
-    return [(group.what, sorted(group.numbers)) for group in found]
-
-
-def test_one_engine_on_several_hosts_is_a_group_for_each() -> None:
-    two = "-tp 16 --nnodes 2 --master-addr 10.0.0.1 --node-rank"
-    assert nodes(f"{two} 0 &", f"{two} 1 --headless &") == [
-        ("node rank 0 of 10.0.0.1", [0]),
-        ("node rank 1 of 10.0.0.1", [1]),
-    ]
-    data = "-dp 4 -dpl 2 --data-parallel-address 10.0.0.1"
-    assert nodes(f"{data} &", f"{data} --headless --data-parallel-start-rank 2 &") == [
-        ("node rank 0 of 10.0.0.1", [0]),
-        ("node rank 2 of 10.0.0.1", [1]),
-    ]
-    assert nodes(f"{two} $RANK &", f"{two} $RANK &") == []
-    assert nodes("-dp 2 &", "-dp 2 --port 8001 &") == []
-
-
 def test_a_headless_node_has_no_http_port() -> None:
     assert read("serve", "m", "-dp", "4", "-dpl", "2", "--headless").ports == ()
 
@@ -304,12 +191,6 @@ def test_connectors_of_dynamo_are_refused_by_the_releases_that_refuse_them(
     assert len(found.uncounted) == uncounted
 
 
-def test_a_pool_that_lmcache_holds_is_named() -> None:
-    """In the engine or in a server of its own, by the release of vLLM: no launch passes over it."""
-    found = read("serve", "m", "--kv-offloading-size", "2000", "--kv-offloading-backend", "lmcache")
-    assert "CPU pool of 1.95 TiB" in found.uncounted[0]
-
-
 KINDS = sorted({*_CONNECTORS, *_WITHOUT_MOONCAKE, *_NO_MEMORY})
 KINDS += ["AscendStoreConnector", "FooConnector", "MooncakeConnectorV1"]
 
@@ -328,3 +209,13 @@ def test_each_connector_in_each_place_is_answered(tmp_path: Path) -> None:
     path = tmp_path / "launch.sh"
     path.write_text("\n".join([*lines, f"{server} --enable-hierarchical-cache\n"]))
     assert run(["check", "--root", "demo:h800", str(path)]) in (0, 1, 2, 3)
+
+
+@each_row(
+    ("utilization", "fraction"),
+    [(None, 0.9), ("1", 1.0), ("1.01", None), ("0.01", 0.01), ("0", None), ("all", None)],
+)
+def test_the_part_of_a_gpu_that_it_takes(utilization: str | None, fraction: float | None) -> None:
+    """0.9 is the least default of the releases that were read; what is no part of one is unknown."""
+    given = () if utilization is None else ("--gpu-memory-utilization", utilization)
+    assert read("serve", "m", *given).gpu_fraction == fraction
