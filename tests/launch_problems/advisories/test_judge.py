@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from checks.framework.finding import Consequence, Finding, Status
+from checks.framework.finding import Finding, Status
 from checks.framework.unknown import Unknown
 from preflight.cli.main import run
 from preflight.command_inputs.host_source import Host, open_host
@@ -346,53 +346,6 @@ def test_a_connector_that_is_not_known_may_be_mooncakes(
     assert (True in held) is unknown
 
 
-def test_a_finding_says_what_is_affected_what_is_seen_and_where_it_is_told(
-    tmp_path: Path, host: Host
-) -> None:
-    text = SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE
-    found = advisory_findings(seen(tmp_path, host, text, "0.3.12", "0.5.23"))
-    one = next(one for one in found if one.check == "advisory.mp-2026-0006")
-    assert one.subject.startswith("SGLang server (")
-    assert "(mooncake 0.3.12; affected: mooncake 0.3.10 to before 0.3.13)" in one.text
-    assert one.consequence is Consequence.CORRUPTS
-    assert "stale bytes" in one.text
-    assert one.advice.startswith("install Mooncake 0.3.13")
-    assert [each.source.rpartition("/")[2] for each in one.evidence] == ["3066", "3073"]
-
-
-def test_a_launch_that_uses_nothing_of_it_has_one_pass(tmp_path: Path, host: Host) -> None:
-    found = advisory_findings(seen(tmp_path, host, MHA, "0.3.14", "0.5.23"))
-    assert [(one.check, one.status) for one in found] == [("launch.advisories", Status.PASS)]
-
-
-def test_a_release_that_nobody_named_is_one_skip_and_no_pass(tmp_path: Path, host: Host) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text(f"docker run image {TCP.replace(' M', ' -e M')}x\n{SSD}{TCP}{DSA}{CACHE}\n")
-    found = advisory_findings(judge_host(LaunchWords((str(path),)), host, 20, [], TOPICS))
-    assert said(found) == {}
-    skipped = [one for one in found if one.status is Status.SKIP]
-    assert any("--mooncake-version" in one.text for one in skipped)
-
-
-def test_a_release_is_known_where_the_bytes_are_not(tmp_path: Path, host: Host) -> None:
-    """Two store services whose configuration is not there, with the first good release of 1; one
-    alone has no peer."""
-    service = f"{TCP}python3 -m mooncake.mooncake_store_service --config=/x.json"
-    text = f"mooncake_master &\n{service} &\n{service}"
-    held = {
-        release: {
-            one.holds
-            for one in verdicts(seen(tmp_path, host, text, release, "0.5.23"))
-            if one.advisory.id == "MP-2026-0001"
-        }
-        for release in ("0.3.10.post2", "0.3.11")
-    }
-    assert held["0.3.11"] == {False}
-    assert any(isinstance(one, Unknown) for one in held["0.3.10.post2"])
-    alone = verdicts(seen(tmp_path, host, service, "0.3.10.post2", "0.5.23"))
-    assert {one.holds for one in alone if one.advisory.id == "MP-2026-0001"} == {False}
-
-
 def test_a_fact_that_was_not_read_never_passes(tmp_path: Path, host: Host) -> None:
     """The same launch, and the host's model of the GPU's own not read: affected where ..."""
     found = advisory_findings(
@@ -408,15 +361,6 @@ def test_a_fact_that_was_not_read_never_passes(tmp_path: Path, host: Host) -> No
     assert one.status is Status.UNKNOWN
     assert "It is where uses.store" in one.text or "It is where flag." in one.text
     assert one.cause
-
-
-def test_what_a_check_judges_itself_has_no_second_finding(tmp_path: Path, host: Host) -> None:
-    """Of overlapping halves the rule l2-halves-overlap tells."""
-    text = "MC_STORE_USE_HUGEPAGE=1 " + TCP + MHA + CACHE
-    at = seen(tmp_path, host, text, "0.3.14", "0.5.23")
-    held = {one.advisory.id: one.holds for one in verdicts(at)}
-    assert held["MP-2026-0028"] is True
-    assert said(advisory_findings(at)) == {}
 
 
 LAUNCHES = sorted((ROOT / "tests/data/launches").glob("*.sh"))
@@ -493,30 +437,6 @@ def test_a_record_has_a_page_by_its_id_and_its_findings_id(capsys: Out) -> None:
     assert "affected: mooncake 0.3.10 to before 0.3.13" in page
     assert run(["explain", "advisory.mp-2026-0006"]) == 0
     assert capsys.readouterr().out == page
-
-
-def test_a_log_names_the_records_that_print_such_a_line(tmp_path: Path, capsys: Any) -> None:
-    log = tmp_path / "server.log"
-    log.write_text("E1 x.cpp:1] Expected DiskDescriptor\n")
-    assert run(["explain", "--json", "--log", str(log)]) == 2
-    found = {
-        row["pattern"]: row["checks"]
-        for row in json.loads(capsys.readouterr().out)["answer"]["explanations"]
-    }
-    assert "advisory.mp-2026-0012" in found["mooncake.disk-descriptor"]
-
-
-def test_check_takes_a_records_id_for_a_waiver(tmp_path: Path, root: str, capsys: Out) -> None:
-    path = tmp_path / "launch.sh"
-    path.write_text(SSD + "MOONCAKE_OFFLOAD_USE_URING=1 " + TCP + MHA + CACHE + "\n")
-    only = ("--only", "advisory.*", "--only", "launch.advisories", "--root", root, "--json")
-    of = ("--mooncake-version", "0.3.12", "--sglang-version", "0.5.23", str(path))
-    assert run(["check", *only, *of]) == 2
-    assert json.loads(capsys.readouterr().out)["status"] == "fail"
-    assert run(["check", *only, "--ignore", "advisory.mp-2026-0006=no SSD yet", *of]) == 0
-    found = json.loads(capsys.readouterr().out)
-    (row,) = (row for row in found["findings"] if row["ignored"])
-    assert (row["check"], row["consequence"]) == ("advisory.mp-2026-0006", "corrupts data")
 
 
 def test_the_zip_holds_what_is_true_of_a_wheel_alone(tmp_path: Path, capsys: Any) -> None:

@@ -15,7 +15,7 @@ from checks.releases.sglang import sglang_release
 from preflight.engines.sglang.model import well_known_model
 from preflight.engines.sglang.model_geometry import ModelGeometry
 from preflight.engines.sglang.server import SglangServer
-from preflight.launch_problems.rules.launch_rules import RULE_SETS, RULES, findings
+from preflight.launch_problems.rules.launch_rules import RULE_SETS, RULES
 from preflight.launch_problems.rules.rules import Rule, Severity, Versions, read_page
 from preflight.launches.launch_files import read_source
 from preflight.needs.launch_sizing import size_launch
@@ -113,21 +113,6 @@ def test_each_section_of_a_page_has_its_items(page: Path) -> None:
         assert re.match(r".*\n\n?\*\*(fail|dies|corrupts|unused|warn|note)\*\*: \S", head), section
         names = [item.partition(": ")[0] for item in items]
         assert names in (ITEMS, [*ITEMS, "before", "after"]), section
-
-
-def test_findings_come_worst_first() -> None:
-    found = findings(understood((f"{STORE} --hicache-size x", {"MC_GID_INDX": "1"})))
-    order = list(Severity)
-    assert [order.index(finding.rule.severity) for finding in found] == sorted(
-        order.index(finding.rule.severity) for finding in found
-    )
-    assert found[0].rule.severity is Severity.FAIL
-
-
-def test_an_unresolved_value_makes_no_finding_of_its_own() -> None:
-    launch = (f"{STORE} --tp $TP --hicache-size $SIZE", {"MOONCAKE_MASTER": "$MASTER"})
-    found = [f for f in findings(understood(launch)) if f.rule.severity is not Severity.NOTE]
-    assert {finding.rule.id for finding in found} <= {"two-transfer-engines"}
 
 
 SERVICE_NEEDS = {"MOONCAKE_LOCAL_HOSTNAME": "a", "MOONCAKE_TE_META_DATA_SERVER": "P2PHANDSHAKE"}

@@ -9,28 +9,12 @@ from preflight.launch_problems.rules.launch_rules import findings
 from preflight.launches.compose import read_compose
 from preflight.launches.launch_files import read_text
 from preflight.launches.shell_script import read_script
-from preflight.launches.source import Command, Origin, Word
 from preflight.processes.processes import LaunchProcess, understand
 from tests.builders.launch_text import HICACHE, SERVER, SERVICE, STORE, service
 from tests.builders.rule_examples import Example, Line
 from tests.tables import each_row
 
 RADIX = "hicache-with-radix-disabled"
-
-
-@pytest.mark.parametrize(
-    ("between", "together"),
-    [
-        ("&", "launch.sh:1, launch.sh:2"),
-        ("", ""),  # the second starts once the first has ended
-        ("& kill $!", ""),  # as here
-    ],
-)
-def test_servers_that_never_run_together_share_no_memory(between: str, together: str) -> None:
-    reading = read_text(f"{HICACHE} {between}\n{HICACHE}\n", "launch.sh", {})
-    found = findings(understand(reading.commands, lambda _: ""))
-    said = [one.text for one in found if one.rule.id == "gate-assumes-one-engine"]
-    assert said == ([f"2 servers with HiCache run at one time: {together}"] if together else [])
 
 
 DECODE_OFFLOAD = "--disaggregation-decode-enable-offload-kvcache"
@@ -268,18 +252,6 @@ def test_what_is_known_or_another_flags_value_is_not(script: str) -> None:
     assert said(script) == []
 
 
-def test_words_that_are_not_set_leave_a_server_that_is_read() -> None:
-    """The caller's environment may set them; and no release has a flag of no name."""
-    assert said(f"{STORE} $EXTRA", EXTRA="--tp 4") == []
-    (process,) = processes(f"{STORE} $EXTRA", EXTRA="--tp 4")
-    assert process.server
-    assert process.server.value("tp_size") == 4
-    (process,) = processes("$PYTHON -m sglang.launch_server --model-path m")
-    assert process.server is not None
-    found = findings(processes(f"{STORE} --no-such=$N"))
-    assert [f.rule.id for f in found if "no-such" in f.text] == ["argument-unknown"]
-
-
 REFUSED, UNKNOWN = "arguments-refused", "argument-unknown"
 WRITE = "in launch.sh:2 write {} instead of {}"
 # The beginning of two since the alias went, as the parsers of 0.5.19 and 0.5.20 say.
@@ -324,14 +296,3 @@ def test_a_refused_flag_is_a_failure_where_that_is_certain_and_says_the_edit(
     said = [f for f in found if f.rule.id in (REFUSED, UNKNOWN)]
     assert [(f.rule.id, f.remedy) for f in said] == ([(rule, remedy)] if rule else [])
     assert all(str(f.origin) == "launch.sh:2" for f in said)
-
-
-def test_a_missing_model_and_a_command_line_are_told_as_one_types_them() -> None:
-    origin = Origin("command line")
-    words = ("python3", "-m", "sglang.launch_server", "--hicache-sise", "9")
-    command = Command(tuple(Word(text, origin) for text in words), {}, (), origin)
-    found = findings(understand([command], lambda _: service()))
-    assert [one.remedy for one in found if one.rule.id == REFUSED] == [
-        "on the command line add --model-path and the model's name or folder",
-        "on the command line write --hicache-size instead of --hicache-sise",
-    ]

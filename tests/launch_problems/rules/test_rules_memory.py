@@ -10,9 +10,9 @@ from checks.releases.sglang import sglang_release
 from preflight.engines.sglang.model import well_known_model
 from preflight.engines.sglang.model_geometry import geometry_from_config
 from preflight.launch_problems.rules.launch_rules import findings
-from preflight.launch_problems.rules.rules import RuleFinding, Severity, Versions
+from preflight.launch_problems.rules.rules import Versions
 from tests.builders.launch_text import HICACHE, understood
-from tests.builders.rule_examples import GOOD, Line, env, extra
+from tests.builders.rule_examples import GOOD, Line, env
 from tests.tables import each_row
 
 
@@ -192,60 +192,3 @@ def test_a_memory_rule_finds_what_it_declares(example: MemoryExample) -> None:
 
 
 NAMED = ("", "", "")
-SOME_SGLANG = ("SGLang 0.5.23 is assumed", "", "")
-SOME_MOONCAKE = ("", "Mooncake 0.3.14 is assumed", "")
-NEWER = ("", "", "Mooncake 0.3.15 is newer than what is known here")
-
-
-@each_row(
-    ("line", "doubts", "expected"),
-    [
-        (HALVES, NAMED, "l2-halves-overlap"),
-        (HALVES, SOME_SGLANG, "l2-halves-may-overlap"),
-        (HALVES, SOME_MOONCAKE, "l2-halves-may-overlap"),
-        (HALVES, NEWER, "l2-halves-may-overlap"),
-        (ALONE, NAMED, "standalone-breaks-mha"),
-        (ALONE, SOME_SGLANG, "standalone-may-break-mha"),
-        # Every Mooncake that is known refuses it, so that which one runs is no doubt.
-        (ALONE, SOME_MOONCAKE, "standalone-breaks-mha"),
-        (ALONE, NEWER, "standalone-may-break-mha"),
-    ],
-)
-def test_what_is_assumed_may_fail_and_what_is_named_does(
-    line: Line, doubts: tuple[str, str, str], expected: str
-) -> None:
-    """Never both of a pair, and the doubt is named."""
-    processes = understood(line)
-    server = processes[0].server
-    assert server is not None
-    known = well_known_model(MHA)
-    assert not isinstance(known, Unknown)
-    versions = Versions(
-        known.geometry, sglang_release("0.5.23"), mooncake_release("0.3.14"), *doubts
-    )
-    found = {f.rule.id: f.text for f in findings(processes, [(server, versions)])}
-    halves = [id_ for id_ in found if id_.startswith(("l2-halves-", "standalone-"))]
-    assert halves == [expected]
-    if "may" in expected:
-        assert found[expected].startswith("".join(doubts))
-
-
-def test_ranks_that_share_one_offload_folder_are_told_what_their_release_can_do() -> None:
-    """One string serves all ranks before 0.5.21: a folder for each cannot be given."""
-    store = '{"master_server_address": "10.0.0.1:50051", "enable_ssd_offload": true, '
-    processes = understood(extra(f'{store}"ssd_offload_path": "/data/ssd"}}'))
-    server = processes[0].server
-    assert server is not None
-    known = well_known_model(MHA)
-    assert not isinstance(known, Unknown)
-
-    def said(release: str) -> list[RuleFinding]:
-        versions = Versions(known.geometry, sglang_release(release), mooncake_release("0.3.12"))
-        found = findings(processes, [(server, versions)])
-        return [one for one in found if one.rule.id.startswith("offload-folder")]
-
-    (found,) = said("0.5.17")
-    assert (found.rule.id, found.rule.severity) == ("offload-folder-shared", Severity.CORRUPTS)
-    for word in ("0.5.21", "mooncake_client --enable_offload=true", "at launch.sh:1"):
-        assert word in found.remedy
-    assert said("0.5.21") == []

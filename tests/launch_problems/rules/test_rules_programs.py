@@ -208,18 +208,3 @@ def test_a_misspelt_flag_ends_all_and_says_the_edit(flag: str, rule: str, remedy
     assert found.rule.id == rule
     assert found.remedy.endswith(remedy)
     assert bool(found.remedy) is bool(remedy)
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        (CACHELIB, divided("0")),
-        (CACHELIB, divided("$SIZE")),
-        ("mooncake_master --memory_allocator=$KIND", divided("1000000001")),
-        (f"{CACHELIB} --memory_allocator=offset", divided("1000000001")),
-        (CACHELIB, (f"{STORE} --pp-size 3", {**MASTER, "MOONCAKE_GLOBAL_SEGMENT_SIZE": "24gb"})),
-    ],
-)
-def test_what_is_not_certain_is_not_refused(lines: tuple[Line, ...]) -> None:
-    """No segment, a variable, another allocator, and a division in which releases differ."""
-    assert {f.rule.id for f in findings(understood(*lines))}.isdisjoint({SIZE, BASE})

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from preflight.launch_problems.rules.launch_rules import findings
-from preflight.launches.shell_script import read_script
 from tests.builders.launch_text import MASTER, SERVER, STORE, understood
 from tests.builders.rule_examples import ADDRESS, CONFIG, GOOD, Example, Line, env, extra
 from tests.tables import each_row
@@ -132,66 +129,3 @@ def test_a_refused_configuration_says_the_edit_where_one_mends_it(
     every = findings(understood(launch, files={"store.json": "{}"}, sglang_version=release))
     ids = ("store-config-refused", "segment-size-refused")
     assert [found.remedy for found in every if found.rule.id in ids] == [remedy]
-
-
-def _rules_of(script: str) -> set[str]:
-    commands = read_script(script, "launch.sh", {}, beside=lambda name: None).commands
-    return {finding.rule.id for finding in findings(understood(*commands))}
-
-
-@pytest.mark.parametrize("line", ["source /opt/site.env", "export $(site-settings)"])
-def test_no_master_is_not_said_behind_a_file_that_is_not_read(line: str) -> None:
-    """The file may name the master, or Mooncake's own file: what is not read is unknown."""
-    server = (
-        "python3 -m sglang.launch_server --model-path x --enable-hierarchical-cache "
-        "--hicache-size 4 --hicache-storage-backend mooncake\n"
-    )
-    assert "store-config-refused" in _rules_of(server)
-    assert "store-config-refused" not in _rules_of(f"{line}\n{server}")
-    vllm = (
-        "vllm serve x --kv-transfer-config "
-        """'{"kv_connector":"MooncakeStoreConnector","kv_role":"kv_both"}'\n"""
-    )
-    assert "consumer-refused" in _rules_of(vllm)
-    found = _rules_of(f"{line}\n{vllm}")
-    assert "consumer-refused" not in found
-    assert "consumer-ignored" not in found
-
-
-STORED = {**MASTER, "MOONCAKE_DEVICE": "mlx5_0"}
-HTTP = "http://10.0.0.1:8080/metadata"
-
-
-@pytest.mark.parametrize(
-    ("line", "texts", "remedies"),
-    [
-        (
-            (STORE, STORED),
-            ["the store has device 'mlx5_0', SGLang's engine no device"],
-            ["add --mooncake-ib-device mlx5_0"],
-        ),
-        (
-            (f"{STORE} --disaggregation-mode prefill", STORED),
-            ["the store has device 'mlx5_0', SGLang's engine no device"],
-            ["add --disaggregation-ib-device mlx5_0"],
-        ),
-        (
-            (f"{STORE} --mooncake-ib-device mlx5_1", STORED),
-            ["the store has device 'mlx5_0', SGLang's engine device 'mlx5_1'"],
-            ["give the store 'mlx5_1', as --mooncake-ib-device has it (MOONCAKE_DEVICE at"],
-        ),
-        (
-            (
-                f"{STORE} --mooncake-ib-device mlx5_0",
-                {**STORED, "MOONCAKE_TE_META_DATA_SERVER": HTTP},
-            ),
-            [f"the store has the metadata server {HTTP!r}, SGLang's engine P2PHANDSHAKE"],
-            ["write P2PHANDSHAKE as its metadata server (MOONCAKE_TE_META_DATA_SERVER at"],
-        ),
-    ],
-)
-def test_two_engines_hear_what_differs(line: Line, texts: list[str], remedies: list[str]) -> None:
-    """All three conditions were named, whichever of them was not met."""
-    found = [one for one in findings(understood(line)) if one.rule.id == "two-transfer-engines"]
-    assert [one.text for one in found] == texts
-    assert all(said in one.remedy for one, said in zip(found, remedies, strict=True))

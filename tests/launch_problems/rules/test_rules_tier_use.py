@@ -99,51 +99,6 @@ def test_it_holds_up_to_a_release_or_from_one_on(
     assert rule not in ids(launch, sglang=silent)
 
 
-@pytest.mark.parametrize("words", ["--hicache-size 200", "--hicache-ratio 2"])
-def test_two_prompts_that_fit_into_l2_or_may_are_no_note(words: str) -> None:
-    launch = (f"{HICACHE} {L3} write_through --context-length 131072 {words}", MASTER)
-    assert "prefetch-within-l2" not in ids(launch)
-
-
-def test_write_through_and_a_size_have_none_of_that() -> None:
-    assert "l3-gets-less" in ids((f"{HICACHE} {L3} write_through_selective", MASTER))
-    assert "l3-gets-less" not in ids((f"{HICACHE} {L3} write_through", MASTER))
-    assert "l3-gets-less" not in ids(f"{HICACHE} --hicache-write-policy write_back")
-    small = f"{HICACHE} {L3} write_through --hicache-ratio 0.5"
-    assert "l2-below-l1" not in ids((f"{small} --hicache-size 16", MASTER))
-
-
-def test_the_ssd_loses_what_fills_no_bucket_from_0_3_12_on() -> None:
-    """Ten keys a bucket were seen to be written; another storage backend has no buckets."""
-    launch = env(**SSD)
-    assert "ssd-bucket-lost" in ids(launch, mooncake="0.3.12")
-    assert "ssd-bucket-lost" not in ids(launch, mooncake="0.3.11.post1")
-    assert "ssd-bucket-lost" not in ids(env(**SSD, MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT="10"))
-    heartbeat = {"MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": "4"}
-    ((_, text),) = said(env(**SSD, **heartbeat))
-    assert "less than 125 objects and 64 MiB a second" in text
-    other = "offset_allocator_storage_backend"
-    launch = env(**SSD, MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR=other)
-    assert "ssd-bucket-lost" not in ids(launch)
-
-
-def test_a_limit_of_ssd_is_kept_up_to_0_3_11() -> None:
-    limit = {"MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES": "1000000000"}
-    quota = {"MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE": "1000000000"}
-    assert "ssd-limit-passed" in ids(env(**SSD, **limit), mooncake="0.3.12")
-    assert "ssd-limit-passed" not in ids(env(**SSD, **limit), mooncake="0.3.11.post1")
-    assert "ssd-limit-passed" not in ids(env(**SSD, **limit, **quota))
-    assert "ssd-limit-passed" not in ids(env(**limit))
-
-
-def test_a_hybrid_mamba_model_hashes_single_tokens_with_eagle_too() -> None:
-    launch = (f"{DECODE} --speculative-algorithm EAGLE", MASTER)
-    assert "decode-offload-hashes-differ" in ids(launch)
-    assert "decode-offload-hashes-differ" not in ids(launch, sglang="0.5.9")
-    mamba = "Qwen/Qwen3-Next-80B-A3B-Instruct"
-    assert "decode-offload-hashes-differ" not in ids(launch, model=mamba)
-
-
 # Small launches that start and leave a tier unused, each with what is to be said of it.
 SILENT = {
     "dec1.sh": {"decode-offload-unread"},
@@ -197,7 +152,6 @@ def test_the_part_that_reaches_ssd_is_that_of_bucket_by_bucket(bucket: int, rate
 
 CLIENT = "mooncake_client --enable_offload"
 FOLDER = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"
-HIGH = "MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO"
 OFFLOADS = env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", **{FOLDER: "/ssd"})
 ON = service(enable_ssd_offload=True, ssd_offload_path="/ssd")
 

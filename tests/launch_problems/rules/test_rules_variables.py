@@ -65,10 +65,3 @@ def said(line: str, release: str | None, **environment: str) -> list[str]:
 )
 def test_a_variable_that_newer_releases_dropped(release: str | None, texts: list[str]) -> None:
     assert said(SERVER, release, SGLANG_ENABLE_SPEC_V2="1") == texts
-
-
-def test_what_a_program_of_ones_own_reads_is_not_judged() -> None:
-    assert said("cargo run --example bench", None, MC_RUST_BENCH_WARMUP="1") == []
-    assert said(SERVER, None, MC_RUST_BENCH_WARMUP="1") == [
-        "MC_RUST_BENCH_WARMUP: neither Mooncake nor SGLang reads it"
-    ]
