@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from checks.framework.pages import Spot
-from checks.framework.units import GIB, MIB
-from checks.framework.unknown import Unknown, require
+from checks.framework.units import GIB
+from checks.framework.unknown import Unknown
 from preflight.engines.consumers.consumer import Consumer
 from preflight.engines.consumers.lmcache import (
     _unquote,
@@ -23,9 +21,6 @@ from preflight.engines.consumers.lmcache import (
 )
 from preflight.engines.programs.memory_records import StoreClient
 from preflight.launches.source import Origin, Word
-from preflight.needs.launch_needs import launch_needs
-from tests.engines.consumers.test_vllm import sized, transfer
-from tests.processes import test_unread
 
 ORIGIN = Origin("launch.sh", 1)
 RIGHT = {
@@ -99,21 +94,6 @@ def test_quotes_go_from_one_text_alone(text: str, value: str) -> None:
     assert _unquote(text) == value
 
 
-def test_a_store_of_each_worker_and_its_key_trap() -> None:
-    (client,) = read(extra()).clients
-    assert client.store.master == "10.0.0.1:50051"
-    assert isinstance(client.store.client, StoreClient)
-    assert client.store.client[:2] == (4 * GIB, GIB)
-    wrong = {**RIGHT, "master_server_address": "10.0.0.1:50051", "device_name": "mlx5_0"}
-    del wrong["mooncake_master_server_addr"]
-    found = read({**extra(), "lmcache.extra_config": wrong})
-    assert found.clients[0].store.master == "127.0.0.1:50051"
-    assert [text.split(":")[0] for text in found.misread] == [
-        "master_server_address '10.0.0.1",
-        "device_name 'mlx5_0' of extra_config",
-    ]
-
-
 def test_the_file_wins_over_the_extra_config() -> None:
     given = extra(global_segment_size="9GB")
     (client,) = read(given, MOONCAKE_CONFIG_PATH="mc.json").clients
@@ -137,33 +117,6 @@ def test_a_setup_that_fails_is_not_looked_at(wrong: dict[str, object]) -> None:
     assert "it says that setup completed" in found.misread[0]
 
 
-def test_over_rdma_the_pool_is_registered() -> None:
-    (pool,) = read(extra(protocol="rdma")).pools
-    assert pool.memory.registered
-    (pool,) = read(extra()).pools
-    assert not pool.memory.registered
-
-
-def test_its_own_huge_pages_do_not_depend_on_mooncakes(tmp_path: Path) -> None:
-    pool: dict[str, Any] = {
-        "lmcache.max_local_cpu_size": 1,
-        "lmcache.local_cpu_use_hugepages": True,
-    }
-    config = transfer("LMCacheConnectorV1", **pool)
-    sizing = sized(tmp_path, "-tp 2", config)
-    pages = [one.mapped.get(Spot(2 * MIB, None)) for one in require(launch_needs(sizing).usages)]
-    assert pages == [512, 512]
-
-
-@pytest.mark.parametrize(("model", "pools"), [("deepseek-ai/DeepSeek-R1", 1), ("Qwen/Qwen3-8B", 4)])
-def test_of_a_model_with_mla_the_first_worker_alone_has_it(
-    tmp_path: Path, model: str, pools: int
-) -> None:
-    sizing = sized(tmp_path, f"{model} -tp 4", transfer("LMCacheConnectorV1"))
-    assert sizing.shown is not None
-    assert sum(len(one.allocations) for one in sizing.shown.asked) == pools
-
-
 def test_an_extra_config_that_is_no_mapping_is_refused() -> None:
     found = read({"lmcache.extra_config": [1]})
     assert [one.says for one in found.refused_by] == [
@@ -182,29 +135,6 @@ def test_an_extra_config_that_is_no_mapping_is_refused() -> None:
 def test_memory_that_is_in_no_number_is_named(settings: dict[str, Any], what: str) -> None:
     found = read({f"lmcache.{name}": value for name, value in settings.items()})
     assert found.uncounted == (f"what LMCache's {what}",)
-
-
-def test_an_unknown_model_leaves_an_interval(tmp_path: Path) -> None:
-    sizing = sized(tmp_path, "-tp 4", transfer("LMCacheConnectorV1"))
-    assert sizing.least is not None
-    assert sizing.most is not None
-    counts = [
-        sum(len(one.allocations) for one in each.asked) for each in (sizing.least, sizing.most)
-    ]
-    assert counts == [0, 4]
-
-
-def test_the_server_holds_one_pool() -> None:
-    found = server("--l1-size-gb", "60", "--eviction-policy", "LRU")
-    assert [(pool.memory.bytes, pool.memory.least_bytes) for pool in found.pools] == [
-        (60 * GIB, 20 * GIB)
-    ]
-    ports = {what: setting.value for what, setting in found.ports}
-    assert ports == {"port": 5555, "prometheus port": 9090, "HTTP port": 8080}
-    huge = server("--l1-size-gb=1", "--eviction-policy=LRU", "--l1-use-hugepages")
-    assert huge.pools[0].memory.hugepage_bytes == 2 * MIB
-    (says,) = server("--l1-size-gb", "1").refused_by
-    assert "requires --l1-size-gb and --eviction-policy" in says.says
 
 
 def test_the_servers_store_takes_mooncakes_own_keys() -> None:
@@ -261,11 +191,3 @@ def test_an_override_that_cannot_be_read_leaves_the_value() -> None:
     override(values, "extra_config", "{bad")
     override(values, "nothing", 1)
     assert (values["chunk_size"], values["extra_config"]) == (256, None)
-
-
-def test_lmcache_inside_sglang_is_named(tmp_path: Path) -> None:
-    line = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B"
-    found = test_unread.sized(tmp_path, f"{line} --enable-lmcache\n")
-    assert found.status == "unknown"
-    assert "--enable-lmcache" in found.reason
-    assert not test_unread.sized(tmp_path, f"{line}\n").unread

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from checks.framework.pages import Spot
-from checks.framework.units import GIB, MIB
+from checks.framework.units import GIB
 from checks.framework.unknown import Unknown, require
 from preflight.benchmark.rehearsal.plan import members_of
 from preflight.benchmark.rehearsal.rehearse import prepare
@@ -19,7 +18,6 @@ from preflight.command_inputs.host_source import Host, Sized, open_host, size_an
 from preflight.command_inputs.launch_words import LaunchWords
 
 MASTER = "mooncake_master --enable_http_metadata_server=true"
-LMCACHE = "lmcache server --l1-size-gb 4 --eviction-policy LRU --l1-use-hugepages"
 SGLANG = (
     "MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_GLOBAL_SEGMENT_SIZE=2gb python3 -m "
     "sglang.launch_server --model-path Qwen/Qwen3-8B --tp 2 --page-size 64 "
@@ -47,55 +45,10 @@ def sized(folder: Path, host: Host, *lines: str) -> Sized:
     return found
 
 
-def test_pages_and_registered_bytes_are_of_all(tmp_path: Path, host: Host) -> None:
-    needs = sized(tmp_path, host, MASTER, LMCACHE, SGLANG, VLLM).needs
-    spot = Spot(2 * MIB, None)
-    pages = {usage.process: usage.mapped.get(spot, 0) for usage in require(needs.usages)}
-    of_vllm = [count for name, count in pages.items() if "vLLM" in name]
-    assert of_vllm == [11 * 512] * 2
-    assert [count for name, count in pages.items() if "LMCache" in name] == [2048]
-    registered = {one.name: one.registered_bytes for one in needs.processes if one.rdma}
-    assert [size for name, size in registered.items() if "vLLM" in name] == [11 * GIB] * 2
-    assert len(registered) == 4
-
-
-def test_a_port_that_two_programs_have_by_default(tmp_path: Path, host: Host) -> None:
-    ports = [port.port for port in sized(tmp_path, host, MASTER, LMCACHE).needs.ports]
-    assert sorted(ports, key=str).count(8080) == 2
-
-
 def test_one_stores_capacity_is_of_all_that_contribute(tmp_path: Path, host: Host) -> None:
     inputs = sized(tmp_path, host, MASTER, SGLANG, VLLM).sizing.inputs
     found = require(segments(inputs, Cluster()))
     assert sum(one.bytes * one.number for one in found) == 2 * GIB + 2 * 10 * GIB
-
-
-def test_every_store_of_an_engine_is_known_by_its_master(tmp_path: Path, host: Host) -> None:
-    extra = {
-        "local_hostname": "a",
-        "metadata_server": "P2PHANDSHAKE",
-        "mooncake_master_server_addr": "10.0.0.9:50061",
-        "global_segment_size": "2gb",
-    }
-    (tmp_path / "lm.yaml").write_text(
-        json.dumps({"extra_config": extra, "remote_url": "mooncakestore://a:1"})
-    )
-    both = [json.loads(STORE), {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}]
-    multi = {
-        "kv_connector": "MultiConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"connectors": both},
-    }
-    line = f"LMCACHE_CONFIG_FILE=lm.yaml vllm serve m --kv-transfer-config '{json.dumps(multi)}'"
-    needs = sized(tmp_path, host, line).needs
-    assert {one.port for one in needs.services if one.kind == "master"} == {50061}
-
-
-def test_a_file_counts_for_those_who_read_it(tmp_path: Path, host: Host) -> None:
-    """mooncake_client has flags alone: no file of MOONCAKE_CONFIG_PATH is its own."""
-    client = "MOONCAKE_CONFIG_PATH=mc.json mooncake_client --global_segment_size=4GB"
-    found = sized(tmp_path, host, MASTER, VLLM, client).sizing.inputs.findings
-    assert "store-file-read-differently" not in [one.rule.id for one in found]
 
 
 def test_a_worker_of_vllm_is_rehearsed_and_a_pool_of_its_own_is_not(

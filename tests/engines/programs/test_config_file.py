@@ -56,9 +56,3 @@ def test_what_sglang_refuses(tmp_path: Path, line: str, text: str, says: str) ->
     found = server(tmp_path, line, c=text)
     problem = found.arguments.error or f"error: {found.arguments.unrecognized}"
     assert says in problem
-
-
-def test_only_the_word_alone_is_looked_for(tmp_path: Path) -> None:
-    """--config=c.yaml is taken by the parser and never opened."""
-    found = server(tmp_path, "--model-path m --config=c.yaml", c=YAML)
-    assert (found.arguments.error, found.value("tp_size")) == (None, 1)

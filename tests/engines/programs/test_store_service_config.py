@@ -64,31 +64,6 @@ def test_refused_arguments(arguments: tuple[str, ...], error: str) -> None:
     assert service_arguments(words(*arguments)).error == error
 
 
-def test_an_override_is_read_by_the_library_not_by_the_service() -> None:
-    """1.5gb and 0x10000 are sizes to both; a protocol is lowered only by the service."""
-    found = config(
-        "-Dglobal_segment_size=0x10000",
-        "-Dprotocol=rdma",
-        "-Denable_ssd_offload=enable",
-        MOONCAKE_MASTER="m:1",
-        MOONCAKE_LOCAL_BUFFER_SIZE="1.5gb",
-        MOONCAKE_PROTOCOL="TCP",
-    )
-    assert found.refused == ()
-    assert found.values["global_segment_size"] == 65536
-    assert found.values["local_buffer_size"] == 1536 * 1024**2
-    assert found.values["protocol"] == "rdma"
-    assert found.values["enable_ssd_offload"] is True
-
-
-def test_an_override_does_not_rescue_a_refused_setting() -> None:
-    """The configuration is checked before -D is looked at."""
-    found = config(
-        "-Dglobal_segment_size=4gb", MOONCAKE_MASTER="m:1", MOONCAKE_GLOBAL_SEGMENT_SIZE="4GiB"
-    )
-    assert "global_segment_size '4GiB': ValueError" in found.refused[0]
-
-
 @given(
     st.lists(st.text(max_size=20) | st.sampled_from(["-D", "--config", "--port", "-Dprotocol="]))
 )
