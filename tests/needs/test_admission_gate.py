@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.framework.finding import Status
 from checks.framework.units import GIB, MIB
 from checks.framework.unknown import Unknown
 from checks.releases.sglang import RELEASES, SglangRelease, sglang_release
-from preflight.command_inputs.launch_words import LaunchWords
 from preflight.engines.sglang.admission_gate import (
     RESERVE_BYTES,
     FeasiblePages,
@@ -22,15 +20,9 @@ from preflight.engines.sglang.admission_gate import (
     in_container,
 )
 from preflight.engines.sglang.host_pool_records import HostPool, PoolKind
-from preflight.verdict.judge_host import judge_host
-from preflight.verdict.pages import GATE
 
 NEWEST = sglang_release("0.5.23")
 UNSHARED = sglang_release("0.5.18")
-SERVER = (
-    *("python3", "-m", "sglang.launch_server", "--model-path", "Qwen/Qwen3-32B", "--tp", "8"),
-    *("--page-size", "64", "--enable-hierarchical-cache", "--hicache-size", "30"),
-)
 POOL_BYTES = 30_005_002_240  # Qwen3-14B, tp 2, --hicache-size 30
 
 
@@ -188,13 +180,3 @@ def test_a_limit_of_the_launch_is_headroom() -> None:
     assert in_container(FreeMemory(100 * GIB), 64 * GIB).headroom_bytes == 64 * GIB
     assert in_container(FreeMemory(100 * GIB, 20 * GIB), 64 * GIB).headroom_bytes == 20 * GIB
     assert in_container(FreeMemory(100 * GIB), None).headroom_bytes is None
-
-
-@pytest.mark.parametrize(
-    ("limit", "status"), [("64g", Status.FAIL), ("800g", Status.PASS), ("", Status.PASS)]
-)
-def test_the_memory_limit_of_a_docker_run_counts(limit: str, status: Status) -> None:
-    limited = ("--memory", limit) if limit else ()
-    words = (*("docker", "run", "--gpus", "all", *limited, "lmsysorg/sglang:v0.5.23"), *SERVER)
-    seen = judge_host(LaunchWords(words), "demo:h800", 60, ())
-    assert [found.status for found in seen.of_launch if found.check == GATE.id] == [status]

@@ -53,14 +53,6 @@ def needs_of(tmp_path: Path, root: Root) -> NeedsOf:
     return found
 
 
-def test_the_releases_are_known_where_the_bytes_are_not(needs_of: NeedsOf) -> None:
-    """software.version-skew has them to compare with what is installed."""
-    text = "python3 -m sglang.launch_server --model-path /none --tp $N --hicache-size 1 "
-    needs = needs_of(f"{text}--enable-hierarchical-cache\n")
-    assert isinstance(needs.usages, Unknown)
-    assert (needs.mooncake_version, needs.sglang_version) == ("0.3.13.post1", "0.5.23")
-
-
 def _script(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "launch.sh"
     path.write_text(text)
@@ -234,74 +226,6 @@ def test_a_client_registers_what_is_not_known_of_its_ranks(needs_of: NeedsOf) ->
 
 
 @pytest.mark.parametrize(
-    ("shared", "offset"), [("", 4096 - 16), ("export MC_STORE_LOCAL_HOT_CACHE_USE_SHM=1\n", 0)]
-)
-def test_a_hot_cache_of_malloc_begins_inside_a_page(
-    needs_of: NeedsOf, shared: str, offset: int
-) -> None:
-    text = (
-        f"{shared}MC_STORE_LOCAL_HOT_CACHE_SIZE=67108864 {STORE} --model-path Qwen/Qwen3-14B "
-        "--hicache-size 1\n"
-    )
-    regions = needs_of(text).processes[0].regions
-    assert not isinstance(regions, Unknown)
-    cache = next(region for region in regions if region.what == "hot cache")
-    assert cache == Region("hot cache", 64 * MIB, 4096, offset)
-
-
-def test_io_uring_pins_the_offload_buffer_besides(needs_of: NeedsOf) -> None:
-    """With the switch alone, whatever the protocol."""
-    for protocol, switch, ring in (("rdma", "1", GIB), ("tcp", "1", GIB), ("rdma", "0", 0)):
-        text = (
-            "export MOONCAKE_ENABLE_SSD_OFFLOAD=1 MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/ssd\n"
-            f"export MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES={GIB} MOONCAKE_PROTOCOL={protocol}\n"
-            f"MOONCAKE_OFFLOAD_USE_URING={switch} {STORE} --model-path Qwen/Qwen3-14B "
-            "--hicache-size 1\n"
-        )
-        assert needs_of(text).processes[0].ring_bytes == ring
-
-
-def test_io_uring_by_a_variable_that_nothing_sets_is_not_known(needs_of: NeedsOf) -> None:
-    """Empty, it is as if it were not there, and the older name decides."""
-    for switch, uring in (
-        ("$U", "U is not set"),
-        ("'' MOONCAKE_USE_URING=1", True),
-        ("off", False),
-    ):
-        text = (
-            "export MOONCAKE_ENABLE_SSD_OFFLOAD=1 MOONCAKE_OFFLOAD_FILE_STORAGE_PATH=/ssd\n"
-            f"MOONCAKE_OFFLOAD_USE_URING={switch} {STORE} --model-path Qwen/Qwen3-14B "
-            "--hicache-size 1\n"
-        )
-        found = needs_of(text).processes[0].uses_uring
-        told = found.reason[:12] if isinstance(found, Unknown) else found
-        assert told == uring
-
-
-def test_a_map_gives_each_rank_its_devices(needs_of: NeedsOf) -> None:
-    text = (
-        """export MOONCAKE_DEVICE='{"0": "mlx5_0,mlx5_1", "1": "mlx5_2"}'\n"""
-        f"{STORE} --model-path Qwen/Qwen3-14B --tp 4 --hicache-size 1\n"
-    )
-    needs = needs_of(text)
-    devices = [process.rdma.devices for process in needs.processes if process.rdma]
-    # A rank that the map does not name uses auto-discovery.
-    assert devices == [("mlx5_0", "mlx5_1"), ("mlx5_2",), (), ()]
-
-
-def test_several_hosts(needs_of: NeedsOf) -> None:
-    """Two of four ranks are here; rank 0's rendezvous is this host's own."""
-    text = (
-        f"{STORE} --model-path Qwen/Qwen3-14B --tp 4 --nnodes 2 --node-rank 0 "
-        "--dist-init-addr 10.0.0.1:5000 --hicache-size 1\n"
-    )
-    needs = needs_of(text)
-    assert (needs.hosts, len(needs.processes)) == (2, 2)
-    rendezvous = next(service for service in needs.services if service.kind == "dist-init")
-    assert (rendezvous.host, rendezvous.port, rendezvous.own) == ("10.0.0.1", 5000, True)
-
-
-@pytest.mark.parametrize(
     ("written", "kind", "host", "port", "path"),
     [
         ("http://meta:8080/metadata", "metadata-http", "meta", 8080, "/metadata"),
@@ -356,44 +280,6 @@ def test_a_rank_offloads_below_a_folder_of_its_own_since_0_5_21(needs_of: NeedsO
 
 
 @pytest.mark.parametrize(
-    ("stated", "mooncake", "segment_nodes"),
-    [
-        ((0, 1), "0.3.13.post1", (0, 1)),
-        ((0, 1), "0.3.14", (0, 1)),  # a client that is bound to no node
-        ((0, 1), "0.3.9", ()),
-        ((1,), "0.3.13.post1", ()),
-        ((), "0.3.13.post1", ()),
-    ],
-)
-@pytest.mark.parametrize("huge", ["", "MC_STORE_USE_HUGEPAGE=1 "])
-def test_a_segment_in_shares_says_where_they_are_bound(
-    needs_of: NeedsOf,
-    stated: tuple[int, ...],
-    mooncake: str,
-    segment_nodes: tuple[int, ...],
-    huge: str,
-) -> None:
-    """It is one region to the NICs, and still a share to each node to mbind."""
-    text = f"{huge}mooncake_client --global_segment_size=80MB --protocol=rdma\n"
-    needs = needs_of(text, nic_nodes=stated, mooncake_version=mooncake)
-    (client,) = needs.processes
-    assert client.segment_nodes == segment_nodes
-    assert needs.nic_nodes == stated
-
-
-def test_nobody_knows_where_a_segment_lies_whose_nics_cannot_be_read(tmp_path: Path) -> None:
-    host = tmp_path / "host"
-    Host({PAGE: HostPool(300000)}, nodes=(0, 1), memory_bytes=2048 * GIB).write(host)
-    node = host / "sys/class/infiniband/mlx5_0/device/numa_node"
-    node.parent.mkdir(parents=True)
-    node.write_text("no number\n")
-    text = "mooncake_client --global_segment_size=80MB --protocol=rdma\n"
-    needs = launch_needs(sized(_script(tmp_path, text), Root(str(host))))
-    (client,) = needs.processes
-    assert isinstance(client.segment_nodes, Unknown)
-
-
-@pytest.mark.parametrize(
     ("words", "least_bytes"),
     [
         ("--tp 2", 4096),
@@ -438,22 +324,6 @@ def test_what_a_transport_without_verbs_pins_is_not_known(
     assert isinstance(rank.regions, Unknown) is not known
     assert (rank.rdma is not None) == (settings[-4:] == "rdma")
     assert isinstance(rank.regular_bytes, int)
-
-
-@pytest.mark.parametrize(
-    ("line", "gpus", "accelerator"),
-    [
-        ("python -m sglang.launch_server --model-path m --tp 2", [0, 1], ""),
-        ("python -m sglang.launch_server --model-path m --tp 2 --device npu", [None, None], "npu"),
-        ("python -m sglang.launch_server --model-path m --tp 2 --device cpu", [None, None], ""),
-    ],
-)
-def test_what_is_no_gpu_takes_none(
-    line: str, gpus: list[int | None], accelerator: str, needs_of: NeedsOf
-) -> None:
-    ranks = needs_of(f"{line}\n").processes
-    assert [one.gpu for one in ranks] == gpus
-    assert {one.accelerator for one in ranks} == {accelerator}
 
 
 @pytest.mark.parametrize("name", ["ASCEND_RT_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"])

@@ -86,13 +86,6 @@ def host(tmp_path: Path) -> Path:
 # The quick start -----------------------------------------------------------------------------
 
 
-def test_of_a_stated_pool_nothing_is_held(tmp_path: Path) -> None:
-    """It is another host's, whatever others hold here."""
-    held = Host({2 * MIB: HostPool(total=100, free=0)}).write(tmp_path)
-    out = run(QUICK_START, root=held).out
-    assert "vm.nr_hugepages=245760" in out
-
-
 def test_quick_start_as_json(host: Path) -> None:
     got = answer(QUICK_START, root=host)
     assert (got["status"], got["rule"]) == ("fits", "exact")
@@ -160,24 +153,6 @@ def test_verdict(pool: HostPool, arguments: str, status: str, tmp_path: Path) ->
     assert got["exit_code"] == {"fits": 0, "falls_back": 1, "fails": 2}[status]
 
 
-def test_a_segment_too_small_for_regular_pages_fails(host: Path) -> None:
-    got = answer(
-        "--tp-size 1 --hicache-size 1gb --global-segment-size 4mb --no-use-hugepage --protocol tcp",
-        root=host,
-    )
-    assert got["status"] == "fails"
-    assert "at least 16 MiB" in got["exact"]["reason"]
-
-
-def test_no_pool_to_read_is_no_pass(tmp_path: Path) -> None:
-    for part in ("proc", "sys/kernel", "sys/devices/system/node"):
-        (tmp_path / part).mkdir(parents=True)
-    got = answer(f"{SMALL} --protocol tcp", root=tmp_path)
-    assert (got["status"], got["exit_code"]) == ("planning_only", 3)
-    assert got["exact"]["hugetlb"][0]["available_pages"] is None
-    assert "/sys/kernel/mm/hugepages" in got["exact"]["hugetlb"][0]["available_unknown"]
-
-
 def test_an_unreadable_pool_is_unknown_and_no_pass(host: Path) -> None:
     free = host / "sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages"
     free.write_text("what?\n")
@@ -197,15 +172,6 @@ def test_reservations_on_two_nodes_leave_it_unknown(tmp_path: Path) -> None:
     got = answer(launch, root=root)
     assert (got["status"], got["exit_code"]) == ("unknown", 3)
     assert got["exact"]["hugetlb"][0]["nodes"][0]["available_unknown"] == "between 15 and 30"
-
-
-def test_a_container_limit_counts(tmp_path: Path) -> None:
-    """Kubernetes writes 0 where a Pod requests no hugepages, whatever the host has free."""
-    cgroup = {"hugetlb.2MB.max": "0", "hugetlb.2MB.current": "0"}
-    root = Host({2 * MIB: HostPool(total=900)}, cgroup=cgroup).write(tmp_path)
-    got = answer(f"{SMALL} --protocol tcp", root=root)
-    assert got["status"] == "fails"
-    assert got["exact"]["hugetlb"][0]["available_pages"] == 0
 
 
 # Inputs --------------------------------------------------------------------------------------
@@ -237,30 +203,6 @@ def test_every_input_says_where_it_came_from(tmp_path: Path) -> None:
     assert inputs["rank_numa_nodes"]["value"] == [0, 0, 1, 1]
     assert "GPUs" in inputs["rank_numa_nodes"]["origin"]
     assert {note["id"] for note in got["notes"]} == {"hugepage-switch-is-presence"}
-
-
-def test_a_device_list_narrows_the_nodes(tmp_path: Path) -> None:
-    root = Host(nics={"mlx5_0": 0, "mlx5_1": 1}).write(tmp_path)
-    got = answer(SMALL, {"MOONCAKE_DEVICE": "mlx5_1,mlx5_9"}, root)
-    assert got["inputs"]["nic_numa_nodes"]["value"] == [1]
-    assert "device-missing" in {note["id"] for note in got["notes"]}
-
-
-def test_rdma_without_a_device_is_said(host: Path) -> None:
-    got = answer(SMALL, root=host)
-    assert "rdma-without-device" in {note["id"] for note in got["notes"]}
-
-
-@pytest.mark.parametrize(
-    ("scope", "pages"), [("instance", 4 * (10 + 8 + 8)), ("process", 4 * (10 + 8 + 32))]
-)
-def test_the_segment_is_the_instances_or_the_processes(scope: str, pages: int, host: Path) -> None:
-    got = answer(
-        "--tp-size 2 --pp-size 2 --hicache-size 20mb --global-segment-size 64mb --protocol tcp "
-        f"--segment-scope {scope}",
-        root=host,
-    )
-    assert got["exact"]["hugetlb"][0]["need_pages"] == pages
 
 
 @pytest.mark.parametrize(
@@ -407,12 +349,6 @@ def advice(got: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {item["id"]: item for item in got["recommendations"]}
 
 
-def test_the_pool_to_set_counts_what_others_hold(host: Path) -> None:
-    got = advice(answer(f"{SMALL} --dp-size 2 --protocol tcp", root=host))
-    # 40 pages are held of 100; the launch needs 2 x 50.
-    assert got["reserve-hugepages"]["commands"] == ["sudo sysctl -w vm.nr_hugepages=140"]
-
-
 def test_gigantic_pages_are_for_the_kernel_command_line(host: Path) -> None:
     got = advice(answer(f"{SMALL} --hugepage-size 1gb --protocol tcp", root=host))
     commands = "\n".join(got["reserve-hugepages"]["commands"])
@@ -544,19 +480,6 @@ def test_status_and_exit_code_of_the_helper(
     got = answer(words + (f" --available-hugetlb {available}" if available else ""), root=tmp_path)
     assert (got["rule"], got["status"], got["exit_code"]) == ("documented", status, exit_code)
     assert got["documented"]["status"] == status
-
-
-@pytest.mark.parametrize("others", [0, 128])
-def test_the_helper_reads_the_size_of_the_pool_whoever_holds_it(
-    others: int, tmp_path: Path
-) -> None:
-    Host({2 * MIB: HostPool(total=128, free=128 - others)}).write(tmp_path)
-    words = "--tp-size 1 --hicache-size 200mb --global-segment-size 32mb --protocol tcp"
-    got = answer(f"{words} --rule documented", root=tmp_path)
-    assert got["documented"]["available_bytes"] == 256 * MIB
-    assert got["status"] == "clean_arena_budget_available"
-    # What the exact rule says of the same launch: held pages are not available.
-    assert got["exact"]["status"] == ("fails" if others else "fits")
 
 
 @pytest.mark.parametrize(
