@@ -14,7 +14,7 @@ from checks.run_checks.runner import every_check, judge
 from preflight.command_inputs.host_source import open_host, size_and_needs
 from preflight.command_inputs.launch_words import LaunchWords
 from preflight.launch_problems.rules.launch_rules import RULES
-from preflight.verdict.catalogue import FLEET_CHECKS, as_text, catalogue, check_page, rule_page
+from preflight.verdict.catalogue import FLEET_CHECKS
 from preflight.verdict.pages import LAUNCH_CHECKS
 from tests.builders.synthetic import build_host, erdma_host, gpu_host, limited_container, plain_host
 from tests.paths import ROOT
@@ -90,12 +90,3 @@ def test_a_check_finds_what_it_declares(launch: bool, host: tuple[Facts, LaunchN
                 assert finding.text, finding
             if finding.status in (Status.FAIL, Status.WARN):
                 assert finding.text or finding.advice, finding
-
-
-def test_explain_says_what_to_do_before_why() -> None:
-    every = catalogue()
-    pages = [check_page(each) for each in every.checks.values()]
-    pages += [rule_page(each) for each in every.rules]
-    for one in pages:
-        _, _, third, *_ = as_text(one, 100).split("\n\n")
-        assert third.startswith("what to do: "), one.title

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.framework.finding import Consequence, Evidence, Finding, Status, unknown_finding
+from checks.framework.finding import Consequence, Evidence, Finding, Status
 from preflight.base.shell import Line
-from preflight.engines.programs.sglang_arguments import why_unresolved
-from preflight.launches.source import Origin, Word
-from preflight.report.to_text import TAIL_BYTES, report_text
+from preflight.report.to_text import report_text
 from preflight.verdict.report import (
     EXIT_CODES,
     FAIL_ON,
@@ -67,32 +64,6 @@ def marked(text: str, colour: str) -> str:
 
 
 # What is unknown for one reason ----------------------------------------------------------------
-
-
-def unset(check: str, before: str = "", **fields: Any) -> Finding:
-    why = why_unresolved(Word("$MODEL_PATH", Origin("a.sh", 2), ("MODEL_PATH",))).of(before)
-    return unknown_finding("launch", why)._replace(check=check, **fields)
-
-
-def test_checks_that_are_unknown_for_one_reason_say_it_once() -> None:
-    others = "what its processes take is not known: "
-    rows = [
-        unset("a.b"),
-        unset("a.c", others, subject="node 0"),
-        unset("a.d", need="1 GiB"),
-        Finding("a.e", UNKNOWN, "host", text="/proc/meminfo: Permission denied"),
-        unset("a.f", have="2 GiB"),
-    ]
-    found = report(Findings(rows, lambda _: None, lambda _: ()), {}, None, "/")
-    text = report_text(found, plain, 100, 0)
-    lines = text.splitlines()
-    unset_line = "MODEL_PATH is not set where '$MODEL_PATH' stands (a.sh:2)"
-    assert f"unknown  a.b and 3 more: {unset_line}" in lines
-    assert "unknown  a.e: /proc/meminfo: Permission denied" in lines
-    advice = "give MODEL_PATH=... in an --env-file or, on this host, in front of this command"
-    assert advice in " ".join(text.split())
-    each = report_text(found, plain, 100, 1)
-    assert each.rpartition("\n\n")[0].count("MODEL_PATH is not set") == 4
 
 
 # Folding -------------------------------------------------------------------------------------
@@ -162,81 +133,6 @@ LONG = Finding(
     ),
     "raise the limit where the container is started, not in it",
 )
-
-
-def test_a_line_keeps_its_subject_and_takes_more_lines_for_the_reason() -> None:
-    path = f"/models/{'deep/' * 8}model"
-    absent = Finding("storage.files", FAIL, path, "absent", "model")
-    argument = Finding("launch.unread", UNKNOWN, "launch.sh:7", text=f"{'why ' * 60}end")
-    lines = report_text(reported([absent, argument]), plain, 80, 0).splitlines()
-    said = " ".join(line.strip() for line in lines)
-    assert f"storage.files: {path}: have absent, need model" in said
-    at = lines.index(next(line for line in lines if line.startswith("unknown")))
-    assert lines[at].startswith("unknown  launch.unread: launch.sh:7: why")
-    assert lines[at + 1].endswith(" ...")
-    assert lines[at + 2] == ""
-
-
-def test_findings_that_say_different_things_in_too_many_words_are_the_first_and_a_count() -> None:
-    rows = [
-        Finding(
-            "launch.not-read", UNKNOWN, f"condition (launch.sh:{n})", text=f"{'why ' * 20}{'x' * n}"
-        )
-        for n in (3, 11, 17)
-    ]
-    said = " ".join(report_text(reported(rows), plain, 80, 0).split())
-    assert f"launch.not-read: condition (launch.sh:3): {'why ' * 20}xxx; and 2 more" in said
-
-
-def test_a_page_longer_than_a_screen_ends_with_the_verdict() -> None:
-    many = [LONG._replace(check=f"a.c{n}", advice=f"do {n}") for n in range(20)]
-    text = report_text(reported(many), plain, 80, 0)
-    verdict = text.split(" (")[0]
-    tail = text.encode()[-TAIL_BYTES:].decode()
-    assert tail.endswith(f"\n\n{verdict}")
-    assert report_text(reported([LONG]), plain, 80, 0).count("FAIL") == 1
-
-
-def test_what_follows_from_another_stands_under_it() -> None:
-    short = Finding("hugetlb.shortage", FAIL, "2 MiB pages", "0 pages", "8 pages")
-    other = Finding("memlock.limit", FAIL, "rank 0", "1 MiB", "1 GiB")
-    boot = Finding("hugetlb.after-reboot", WARN, "2 MiB pages", "nothing", "8 pages")
-
-    def ids(*findings: Finding) -> list[str]:
-        lines = report_text(reported([*findings]), plain, 80, 0).splitlines()
-        return [line.split(":")[0] for line in lines if line.startswith(("fail ", "warn "))]
-
-    assert ids(short, other, boot) == [
-        "fail     hugetlb.shortage",
-        "warn       so hugetlb.after-reboot",
-        "fail     memlock.limit",
-    ]
-    assert ids(other, boot)[1] == "warn     hugetlb.after-reboot"
-    # A cause that is not as bad does not hide what is.
-    worse = boot._replace(status=FAIL)
-    assert ids(short._replace(status=WARN), worse)[0] == "fail     hugetlb.after-reboot"
-    # Sizes that others go by are a default's where the program refuses the argument.
-    refused = Finding("arguments-refused", FAIL, "run.sh:1", text="invalid int value")
-    assert ids(short, refused)[0] == "fail     arguments-refused"
-
-
-def test_what_follows_stands_under_the_cause_of_its_own_subject() -> None:
-    """Two services with one cause each: not both under the first."""
-    causes = [Finding("service.address", FAIL, of, text=f"no {of}") for of in ("master", "etcd")]
-    follow = [Finding("service.reachable", FAIL, of, text=f"no {of}") for of in ("master", "etcd")]
-    lines = report_text(reported([*causes, *follow]), plain, 80, 0).splitlines()
-    found = [line.split(maxsplit=1)[1] for line in lines if line.startswith("fail ")]
-    assert found == [
-        *("service.address: master: no master", "so service.reachable: master: no master"),
-        *("service.address: etcd: no etcd", "so service.reachable: etcd: no etcd"),
-    ]
-
-
-def test_the_verdict_is_of_the_worst_that_follows() -> None:
-    """A failure of which no page says what follows ends the start, as a refused argument does."""
-    found = [Finding("a.b", FAIL, "x"), Finding("arguments-refused", FAIL, "x")]
-    assert "dies later" in report_text(reported(found[:1]), plain, 80, 0)
-    assert "will not start" in report_text(reported(found), plain, 80, 0)
 
 
 @pytest.mark.parametrize("verbosity", [-1, 0, 1])
