@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from checks.framework.finding import Finding, Kind, Setting, Status
+from checks.framework.finding import Finding, Status
 from checks.framework.needs import BoundPort, LaunchNeeds, ProcessNeeds, RdmaUse, Service
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown
@@ -46,15 +46,6 @@ def test_a_port_that_a_server_listens_on_is_taken() -> None:
         assert found[0].have == "EADDRINUSE"
     again = findings(facts_of("/", "network", needs=needs), needs, "network.port-taken")
     assert [finding.status for finding in again] == [Status.PASS]
-
-
-def test_two_processes_of_one_launch_cannot_share_a_port(tmp_path: Path) -> None:
-    """The store service and the master's metadata server both listen on 8080 by default."""
-    calls = {"network.bind 8080": {"free": True}, "network.bind 9003": {"free": True}}
-    (tmp_path / "calls.json").write_text(json.dumps(calls))
-    needs = _ports(8080, 9003, 8080)
-    found = findings(facts_of(tmp_path, "network", needs=needs), needs, "network.port-taken")
-    assert [finding.status for finding in found] == [Status.FAIL, Status.PASS, Status.FAIL]
 
 
 @pytest.mark.parametrize(
@@ -102,12 +93,6 @@ def test_a_stock_kernels_range_is_a_note_for_whatever_port(tmp_path: Path, port:
     assert _of_range(tmp_path, "32768\t65000\n", "8000\n", port).status is Status.WARN
 
 
-def test_the_remedy_keeps_what_is_reserved_already(tmp_path: Path) -> None:
-    found = _of_range(tmp_path, "1024 65000", "8000-8002,9\n")
-    name = "net.ipv4.ip_local_reserved_ports"
-    assert found.settings == (Setting(Kind.SYSCTL, name, "8000-8002,9,30000", "8000-8002,9"),)
-
-
 def _advertising(name: str | Unknown) -> LaunchNeeds:
     service = Service("advertised", name, None, "", "server", "MOONCAKE_LOCAL_HOSTNAME", True)
     return launch()._replace(services=(service,))
@@ -145,13 +130,6 @@ def test_the_addresses_of_this_machine_hold_its_loopback() -> None:
     addresses = facts_of("/", "network").network.addresses
     assert not isinstance(addresses, Unknown)
     assert "127.0.0.1" in {entry.address for entry in addresses}
-
-
-def test_without_a_launch_nothing_is_bound_or_asked(tmp_path: Path) -> None:
-    facts = facts_of(tmp_path, "network", "services")
-    assert facts.network.ports == {}
-    found = findings(facts, None, "network.")
-    assert {finding.status for finding in found} == {Status.SKIP}
 
 
 def _store(**other: object) -> LaunchNeeds:
@@ -315,13 +293,6 @@ def test_a_master_is_asked_in_its_own_words(
     needs = _needs(kind, "m", 1)
     found = findings(_recorded(tmp_path, calls, needs), needs, "service.reachable")
     assert [finding.status for finding in found] == [expected]
-
-
-def test_what_the_launch_itself_starts_is_not_asked(tmp_path: Path) -> None:
-    """It cannot answer yet; and nothing connects to it."""
-    needs = _needs("master", "127.0.0.1", 50051, own=True)
-    facts = _recorded(tmp_path, {"services.resolve 127.0.0.1": ["127.0.0.1"]}, needs)
-    assert [f.status for f in findings(facts, needs, "service.reachable")] == [Status.PASS]
 
 
 @pytest.mark.parametrize(

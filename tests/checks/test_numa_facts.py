@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from checks.framework.root import Root, in_child
-from checks.framework.unknown import Unknown, require
+from checks.framework.unknown import Unknown
 from checks.numa.facts import MemoryPolicy, NumaFacts, memory_policy, read_numa
 from checks.numa.nodes import parse_cpu_list, parse_node_list
 from tests.builders.seccomp import KILL, REFUSE, filtered
-from tests.builders.synthetic import GIB, SyntheticHost, build_host, gpu_host, limited_container
+from tests.builders.synthetic import SyntheticHost, build_host, gpu_host
 from tests.checks.recorded import recorded
 
 # No devices: they take most of the time to write.
@@ -26,54 +26,6 @@ SMALL = replace(gpu_host(), gpus=(), nics=())
 
 def read(path: Path, host: SyntheticHost) -> NumaFacts:
     return read_numa(Root(str(build_host(path, host))), None)
-
-
-def test_a_host_with_two_nodes(tmp_path: Path) -> None:
-    """Every fact of a complete host is read."""
-    host = SMALL
-    facts = read(tmp_path, replace(host, policy=(0, errno.EPERM, errno.ENOSYS)))
-    assert [node.node for node in facts.nodes] == [0, 1]
-    second = facts.nodes[1]
-    assert (second.cpus, second.distances) == (tuple(range(48, 96)), (21, 10))
-    assert second.total_bytes == 1024 * GIB
-    assert second.available_bytes == require(second.free_bytes) + require(second.cache_bytes)
-    assert facts.memory_nodes == facts.mems_allowed == (0, 1)
-    assert facts.policy == MemoryPolicy(0, errno.EPERM, errno.ENOSYS)
-    assert facts.balancing == 0
-    assert facts.node(1) is second
-    assert facts.node(2) is None
-
-
-def test_a_container_sees_its_cpuset(tmp_path: Path) -> None:
-    """Nodes of the host and those allowed are different facts."""
-    facts = read(tmp_path, limited_container())
-    assert len(facts.nodes) == 2
-    assert facts.mems_allowed == (0,)
-    assert facts.cpuset_mems == (0,)
-    assert facts.cpus_allowed == facts.cpuset_cpus == tuple(range(8))
-    assert facts.cpuset_source == "/sys/fs/cgroup"
-
-
-def test_the_innermost_cpuset_that_says_so_counts(tmp_path: Path) -> None:
-    """Version 2 shows cpuset files only where the controller is on: an ancestor's is taken."""
-    own = "/sys/fs/cgroup/system.slice/launch.service"
-    files: dict[str, str | None] = {}
-    for name in ("cpuset.cpus.effective", "cpuset.mems.effective"):
-        files |= {f"{own}/{name}": None, f"/sys/fs/cgroup/system.slice/{name}": "1"}
-    facts = read(tmp_path, replace(SMALL, files=files))
-    assert facts.cpuset_source == "/sys/fs/cgroup/system.slice"
-    assert facts.cpuset_mems == (1,)
-
-
-def test_cgroup_version_1(tmp_path: Path) -> None:
-    folder = "/sys/fs/cgroup/cpuset/docker/x"
-    files = {
-        "/proc/self/cgroup": "5:cpu,cpuacct:/a\n3:cpuset:/docker/x\n0::/docker/x",
-        f"{folder}/cpuset.effective_cpus": "0-3",
-        f"{folder}/cpuset.effective_mems": "1",
-    }
-    facts = read(tmp_path, replace(SMALL, files=files))
-    assert (facts.cpuset_source, facts.cpuset_mems) == (folder, (1,))
 
 
 @pytest.mark.slow

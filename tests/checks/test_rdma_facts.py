@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import socket
-from dataclasses import replace
 
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown
 from checks.rdma import calls as calls_rdma
 from checks.rdma.devices import IB, LARGEST_GAP, ROCE_1, ROCE_2, Gid, Port
 from checks.rdma.facts import Nic, RdmaFacts, read_rdma
-from checks.rdma.verbs import CgroupLimit, read_cgroups
 from tests.builders.hosts import in_memory
 from tests.checks.rdma_hosts import (
     LIMITS,
     LINK_LOCAL,
     RXE0,
-    RXE1,
     V1,
     V2,
     FakeHost,
     FakeNic,
-    closed,
     facts_of,
     ipv4,
     launch,
@@ -64,24 +60,6 @@ def test_a_soft_roce_device_as_the_lab_shows_it() -> None:
     assert facts.libraries.providers == frozenset({"rxe"})
 
 
-def test_no_rdma_is_a_fact_and_nothing_is_asked() -> None:
-    """A folder without calls.json would answer every call with an Unknown that is no absence."""
-    facts = read_rdma(Root("/no such folder"), None)
-    assert facts.nics == ()
-    assert facts.cgroups == ()
-    assert isinstance(facts.kernel, Unknown)
-    assert facts.kernel.absent
-    assert facts.erdma.functions == ()
-
-
-def test_without_the_machine_itself_devices_are_there_and_their_use_unknown() -> None:
-    """Files alone, as other people's recordings are, must not look like an unusable device."""
-    nic = only(facts_of(FakeHost((RXE0,)).root("/calls.json")))
-    assert isinstance(nic.uverbs_node, Unknown)
-    assert isinstance(nic.verbs.listed, Unknown)
-    assert port_of(nic).state == "ACTIVE"
-
-
 @each_row(
     ("layer", "kind", "meant"),
     [("InfiniBand", V1, IB), ("Ethernet", V1, ROCE_1), ("Ethernet", V2, ROCE_2)],
@@ -116,33 +94,6 @@ def test_a_pci_device_has_driver_address_and_node() -> None:
     nic = FakeNic("erdma_0", driver="erdma")
     host = FakeHost((nic,), calls={"rdma.kernel": {"unknown": "Protocol not supported"}})
     assert only(facts_of(host)).provider == "erdma"
-
-
-def test_an_interface_of_another_network_namespace() -> None:
-    """/sys/class/net shows the namespace in which /sys was mounted, so netlink alone counts."""
-    facts = facts_of(FakeHost((RXE0,), interfaces={"lo": [["127.0.0.1", 8]]}))
-    assert facts.netdevs["eth0"].here is False
-    assert facts.netdevs["eth0"].mtu_bytes == 1500
-
-
-def test_a_device_that_does_not_open() -> None:
-    refused = closed(13, "Permission denied")
-    node = only(facts_of(FakeHost((FakeNic(node=refused),)))).uverbs_node
-    assert not isinstance(node, Unknown)
-    assert (node.opens, node.why_not, node.permissions) == (False, "Permission denied (13)", 0o600)
-
-
-def test_limits_of_this_cgroup_and_of_those_above_it() -> None:
-    free = "rxe1 hca_handle=max hca_object=max\n"
-    cgroup = {"rdma.max": f"rxe0 hca_handle=2 hca_object=max\n{free}"}
-    cgroup["rdma.current"] = "rxe0 hca_handle=1 hca_object=7\n"
-    host = FakeHost((RXE0, RXE1), cgroup=cgroup, files={"/sys/fs/cgroup/rdma.max": free})
-    found = read_cgroups(host.root())
-    assert isinstance(found, tuple)
-    (own,) = found  # the one above limits nothing
-    assert own.file == "/sys/fs/cgroup/a/rdma.max"
-    assert own.limits["rxe0"] == CgroupLimit(2, None)
-    assert own.used == {"rxe0": CgroupLimit(1, 7)}
 
 
 @each_row("text", ["", "garbage", "4:", ": ACTIVE", "9" * 400, "max max max"])
@@ -196,14 +147,6 @@ def test_a_device_that_libibverbs_does_not_have_is_not_listed() -> None:
     answer = calls_rdma.verbs("no-such-device")
     assert answer["listed"] is False
     assert answer["error"]
-
-
-def test_whether_a_device_pages_on_demand_is_told_or_unknown() -> None:
-    for told in (True, False, None):
-        answer = {**RXE0.verbs_answer(), "pages_on_demand": told}
-        host = FakeHost((replace(RXE0, verbs=answer),))
-        pages = only(facts_of(host)).verbs.pages_on_demand
-        assert isinstance(pages, Unknown) if told is None else pages is told
 
 
 def test_netlink_attributes_that_end_early_are_no_crash() -> None:

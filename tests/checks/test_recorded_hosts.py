@@ -18,14 +18,11 @@ from checks.framework.unknown import Unknown
 from checks.host_snapshot.capture import CaptureError, open_root
 from checks.run_checks.runner import every_check
 from preflight.cli.main import run
-from preflight.cli.sizing import run as run_sizing
 from tests import rows
-from tests.builders.hosts import MIB, Host, HostPool
 from tests.builders.synthetic import PATIENCE_SECONDS
 from tests.paths import ROOT
 
 HOSTS = ROOT / "tests/data" / "hosts"
-CLIENT = "MOONCAKE_MASTER=10.0.0.9:1 mooncake_client --global_segment_size=64MB --protocol=tcp\n"
 LAUNCH = (
     "MOONCAKE_MASTER=127.0.0.1:50051 MC_STORE_USE_HUGEPAGE=1 MOONCAKE_PROTOCOL=rdma "
     "MOONCAKE_GLOBAL_SEGMENT_SIZE=67108864 python3 -m sglang.launch_server --model-path /m --tp 2 "
@@ -62,19 +59,6 @@ def test_a_small_virtual_machine(capsys: pytest.CaptureFixture[str]) -> None:
     }
     assert found["hugetlb.cgroup-limit"] == {"pass"}
     assert found["memory.cgroup"] == {"pass"}
-
-
-def test_another_launch_on_the_same_machine(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """Over TCP and on regular pages nothing of the memory stands in the way."""
-    script = tmp_path / "client.sh"
-    script.write_text(CLIENT)
-    words = ["--root", str(HOSTS / "small-vm.tar.gz"), "--only", "memory.*", "--only", "hugetlb.*"]
-    code, found = _statuses(capsys, *words, str(script))
-    assert code == 1  # vm.max_map_count is the kernel's default there
-    assert found["memory.host"] == {"pass"}
-    assert found["hugetlb.shortage"] == {"skip"}
 
 
 def test_a_virtual_machine_with_one_gpu(capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,12 +103,6 @@ def test_the_demo_host_has_the_faults_that_the_tour_tells_of_and_nothing_unread(
     assert "unknown" not in set().union(*found.values())
 
 
-def test_sizing_takes_the_demo_host_too(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = "--tp-size 8 --hicache-size 30gb --global-segment-size 64gb --root demo:h800"
-    assert run_sizing(flags.split()) == 2
-    assert "2 MiB pages on node 1" in capsys.readouterr().out
-
-
 def test_another_name_of_a_demo_host_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(CaptureError, match=r"demo:h900: no such recorded host: .* demo:h800"):
         open_root("demo:h900")
@@ -155,19 +133,6 @@ def test_parts_that_are_not_recorded_are_unknown(
     _, found = _statuses(capsys, "--root", str(root), str(script))
     for check in {check.id for check, _ in every_check()}:
         assert found[check] <= ({"pass", "skip"} if check in NOT_ASKED else {"unknown"}), check
-
-
-def test_what_a_recorded_part_lacks_is_absent(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = Host({2 * MIB: HostPool(4096)}).write(tmp_path / "host")
-    (root / "m").mkdir()
-    script = tmp_path / "launch.sh"
-    script.write_text(LAUNCH)
-    _, found = _statuses(capsys, "--root", str(root), str(script))
-    assert found["gpu.count"] == found["rdma.no-device"] == found["storage.files"] == {"fail"}
-    assert found["gpu.driver"] == {"skip"}
-    assert found["hugetlb.cgroup-limit"] == {"pass"}
 
 
 def test_this_machine_is_never_taken_for_a_recording(monkeypatch: pytest.MonkeyPatch) -> None:
