@@ -363,7 +363,6 @@ def test_memory_that_cannot_give_the_pages_is_said(tmp_path: Path) -> None:
     assert "sglang-admission" in got
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "environment"),
     [
@@ -399,8 +398,6 @@ def test_memory_that_cannot_give_the_pages_is_said(tmp_path: Path) -> None:
 def test_the_environment_block(arguments: str, environment: list[str], host: Path) -> None:
     got = advice(answer(f"--tp-size 1 --hicache-size 20mb {arguments} --protocol tcp", root=host))
     assert got["environment"]["commands"] == environment
-    script = "\n".join(environment)
-    assert subprocess.run(["sh", "-n", "-c", script], check=False).returncode == 0
 
 
 # Manners -------------------------------------------------------------------------------------

@@ -1,0 +1,87 @@
+"""Parts of an answer that launches hardly tell apart, each by the function that makes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks.framework.installed import Installed
+from checks.framework.needs import Service
+from checks.framework.unknown import Unknown
+from preflight.engines.sglang.admission_gate import FeasiblePages
+from preflight.needs.chosen_releases import choose_mooncake
+from preflight.needs.launch_sizing import Admission
+from preflight.needs.shown_needs import _service
+from preflight.needs.sizing_json import _admission
+from tests.tables import each_row
+
+WHEEL = ("mooncake-transfer-engine", "0.3.12")
+OTHER = ("mooncake-transfer-engine-cuda13", "0.3.14")
+SAME = (OTHER[0], WHEEL[1])
+
+
+@each_row(
+    ("stated", "installed", "version", "assumed", "notes"),
+    [
+        ("0.3.13", (WHEEL,), "0.3.13", False, []),
+        (None, (WHEEL,), "0.3.12", False, []),
+        (None, (WHEEL, SAME), "0.3.12", False, []),
+        (None, (WHEEL, OTHER), "0.3.12", False, ["mooncake-installed-twice"]),
+        (None, (("x", "0"),), "0.3.13.post1", True, ["mooncake-version-unread"]),
+        (None, (), "0.3.13.post1", True, []),
+    ],
+)
+def test_which_mooncake_a_launch_is_sized_for(
+    stated: str | None,
+    installed: tuple[tuple[str, str], ...],
+    version: str,
+    assumed: bool,
+    notes: list[str],
+) -> None:
+    _, taken, said = choose_mooncake(stated, Installed(installed, None))
+    assert (taken.value, taken.assumed, [note.id for note in said]) == (version, assumed, notes)
+
+
+@each_row(
+    ("host", "port", "shown"),
+    [
+        ("10.0.0.1", 50051, "10.0.0.1:50051/m"),
+        ("10.0.0.1", None, "10.0.0.1/m"),
+        (Unknown("$HOST is not set"), 50051, "$HOST is not set"),
+    ],
+)
+def test_a_service_is_shown_by_its_address(
+    host: str | Unknown, port: int | None, shown: str
+) -> None:
+    need = _service(Service("metadata-http", host, port, "/m", "rank 0", "run.sh:1", own=False))
+    assert (need.what, need.owner, need.value) == ("metadata http", "rank 0", shown)
+
+
+@each_row(
+    ("refused", "late", "most", "admitted", "message", "feasible"),
+    [
+        (None, None, None, True, None, True),
+        (None, None, 10, True, None, True),
+        (None, "late", 9, True, "late", False),
+        ("refused", "late", -1, False, "refused", False),
+    ],
+)
+def test_an_admission_as_json(
+    refused: str | None,
+    late: str | None,
+    most: int | None,
+    admitted: bool,
+    message: str | None,
+    feasible: bool,
+) -> None:
+    pages = FeasiblePages(2 << 20, 10, most, "why")
+    told = _admission(Admission("run.sh:1", refused, late, pages))
+    assert (told["admitted"], told["message"]) == (admitted, message)
+    assert told["hugepages"]["feasible"] is feasible
+    assert told["hugepages"]["most_pages"] == (most if most is None else max(0, most))
+    assert _admission(Admission("run.sh:1", refused, late, None))["hugepages"] is None
+    assert _admission(Unknown("no size"))["admitted"] is None
+
+
+def test_a_version_that_cannot_be_read_is_refused_where_it_is_stated() -> None:
+    with pytest.raises(ValueError, match="--mooncake-version 'latest'"):
+        choose_mooncake("latest")
