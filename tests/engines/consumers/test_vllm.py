@@ -216,6 +216,6 @@ def test_each_connector_in_each_place_is_answered(tmp_path: Path) -> None:
     [(None, 0.9), ("1", 1.0), ("1.01", None), ("0.01", 0.01), ("0", None), ("all", None)],
 )
 def test_the_part_of_a_gpu_that_it_takes(utilization: str | None, fraction: float | None) -> None:
-    """0.9 is the least default of the releases that were read; what is no part of one is unknown."""
+    """0.9 is the least default of the releases that were read; what is no part is unknown."""
     given = () if utilization is None else ("--gpu-memory-utilization", utilization)
     assert read("serve", "m", *given).gpu_fraction == fraction

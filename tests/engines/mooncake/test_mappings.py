@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checks.framework.pages import Spot
+from checks.framework.pages import Spot, Usage
 from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release
 from preflight.engines.mooncake.allocations import mappings
@@ -13,6 +13,7 @@ from preflight.engines.programs.memory_records import (
     HotCache,
     Launch,
     MappedProcess,
+    OwnAllocator,
     Protocol,
     StoreClient,
     StoreSettings,
@@ -58,6 +59,14 @@ def test_a_segment_for_each_node_has_whole_slabs(
     (replay,) = replay_endless(Launch((process,), release, (0, 1)))
     assert [allocation.pages for allocation in replay.allocations] == pages
     assert len(list(mappings(replay.allocations))) == mappings_
+
+
+def test_pools_of_sglangs_own_allocator_are_a_usage_of_their_own() -> None:
+    """They may lie on regular pages, so nothing of them has to be there, arena or not."""
+    settings = StoreSettings(hugepages=True, hugepage_bytes=2 * MIB)
+    process = MappedProcess("a", settings, (3 * MIB,), own_allocator=OwnAllocator(2 * MIB))
+    _, own = hugetlb_usages(Launch((process,), mooncake_release("0.3.13")))
+    assert own == Usage("a, own allocator", {Spot(2 * MIB, None): 2}, {}, True, {})
 
 
 @pytest.mark.parametrize(

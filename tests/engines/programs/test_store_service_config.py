@@ -13,8 +13,10 @@ from preflight.engines.programs.store_service_config import (
     ServiceConfig,
     read_service_config,
     service_arguments,
+    store_bool,
 )
 from preflight.launches.source import Origin, Word
+from tests.tables import each_row
 
 HERE = Origin("launch.sh", 1)
 
@@ -89,3 +91,20 @@ def test_no_file_stops_the_reader(given_values: dict[str, object]) -> None:
     found = read_service_config(words("--config=f"), {}, lambda _: text)
     assert isinstance(found, ServiceConfig)
     assert len(found.unknown_keys) == len(given_values.keys() & {"", "x'y"})
+
+
+@each_row(
+    ("value", "read"),
+    [
+        *((text, True) for text in ("true", " TRUE ", "1", "yes", "on", "enable", True, 1, 0.5)),
+        *((text, False) for text in ("", "false", "0", "no", "off", "disable", False, 0, None)),
+    ],
+)
+def test_words_of_a_boolean(value: object, read: bool) -> None:
+    assert store_bool(value) is read
+
+
+@each_row("value", ["2", "enabled", "y", []])
+def test_what_is_no_boolean(value: object) -> None:
+    with pytest.raises(ValueError, match="boolean"):
+        store_bool(value)

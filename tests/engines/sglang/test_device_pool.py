@@ -51,6 +51,30 @@ def test_default_fraction(name: str, gpu_mib: int, fractions: tuple[float, ...])
     assert found == fractions
 
 
+@each_row(
+    ("role", "most_running", "chunk", "dp", "pp", "fraction"),
+    [
+        ("", None, 4096, 1, 1, 0.807),
+        ("", None, 4608, 1, 1, 0.788),  # and one graph more
+        ("", None, 16384, 1, 1, 0.353),
+        ("", None, None, 2, 1, 0.784),
+        ("", None, None, 1, 4, 0.77),
+        ("prefill", None, 2048, 1, 1, 0.892),
+        ("prefill", None, 8192, 1, 1, 0.664),
+        ("decode", None, None, 1, 1, 0.892),  # 2048 tokens, whatever is asked for below
+        ("decode", 2048, None, 1, 1, 0.892),
+        ("decode", 4096, None, 1, 1, 0.817),
+    ],
+)
+def test_what_a_server_does_decides_its_default_fraction(
+    role: str, most_running: int | None, chunk: int | None, dp: int, pp: int, fraction: float
+) -> None:
+    """On a GPU of 40 GiB at tp 4, by the formula of server_args.py of 0.5.23."""
+    plain = ask("Qwen3-8B", 40_960, 4, role=role, max_running=most_running, chunked_prefill=chunk)
+    pools = plain.pools._replace(attention_dp=dp > 1, dp=dp, pp=pp)
+    assert default_mem_fraction(plain._replace(pools=pools)) == fraction
+
+
 @pytest.mark.parametrize(
     ("version", "context", "ratio"),
     [

@@ -327,6 +327,8 @@ def test_pools_are_booked_against_the_budget_they_were_sized_by() -> None:
     assert first.message is None
     assert second.free_bytes == 40
     assert second.message is not None
+    unasked = pool._replace(requested_bytes=None)
+    assert [answer.free_bytes for answer in gate_booked((unasked, pool), 60, newest)] == [60]
 
 
 # NICs ----------------------------------------------------------------------------------------
