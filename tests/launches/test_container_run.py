@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from checks.framework.needs import GivenGpus
 from checks.framework.root import Root
-from checks.framework.unknown import Unknown
 from preflight.base.usage_error import NoLaunchError
 from preflight.command_inputs.written_launch import read_launch
-from preflight.launches.container import ContainerSettings, Mount, docker_size
+from preflight.launches.container import docker_size
 from preflight.launches.shell_script import read_argv
 from preflight.launches.source import Reading
 from tests.builders.launched import argv, ids, variables
@@ -87,59 +85,6 @@ def test_runs_that_do_not_show_their_program(text: str, note: str, said: str) ->
     assert said in reading.notes[0].text
     with pytest.raises(NoLaunchError, match=said):
         read_launch(tuple(text.split()), (), {}, Root("/"))
-
-
-def settings_of(text: str) -> ContainerSettings:
-    (command,) = run(text).commands
-    assert command.container is not None
-    return command.container
-
-
-def test_settings() -> None:
-    """Every option that changes what a process gets of its host is in the record."""
-    settings = settings_of(
-        "docker run --ipc=host --net host --shm-size=32g --ulimit memlock=-1:-1 "
-        "--ulimit stack=9 --device=/dev/infiniband/uverbs0:/dev/x:rwm "
-        "--device /dev/infiniband/rdma_cm --privileged --cap-add=IPC_LOCK --cap-drop NET_RAW "
-        "--security-opt seccomp=unconfined -v /dev/hugepages:/dev/hugepages -v models:/m:ro "
-        "--mount type=tmpfs,dst=/dev/shm,tmpfs-size=1g --tmpfs /t:size=2m --cpuset-cpus 0-3 "
-        "--cpuset-mems=0,1 -m 64g -u 0 --gpus all i x"
-    )
-    assert settings == ContainerSettings(
-        engine="docker",
-        image="i",
-        ipc="host",
-        network="host",
-        shm_size_bytes=32 * 2**30,
-        ulimits={"memlock": (-1, -1), "stack": (9, 9)},
-        devices=("/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"),
-        gpus=GivenGpus(),
-        privileged=True,
-        cap_add=("IPC_LOCK",),
-        security_opt=("seccomp=unconfined",),
-        mounts=(
-            Mount("/dev/hugepages", "bind", "/dev/hugepages"),
-            Mount("/m", "volume", "models", read_only=True),
-            Mount("/dev/shm", "tmpfs", size_bytes=2**30),
-            Mount("/t", "tmpfs", size_bytes=2 * 2**20),
-        ),
-        cpuset_cpus="0-3",
-        cpuset_mems="0,1",
-        memory_bytes=64 * 2**30,
-        user="0",
-    )
-    assert settings.mount_at("/dev/shm/") == Mount("/dev/shm", "tmpfs", size_bytes=2**30)
-    assert settings.mount_at("/dev") is None
-
-
-def test_what_nobody_sets_is_unknown_and_what_is_not_said_is_none() -> None:
-    settings = settings_of("docker run --shm-size '$SIZE' --ulimit 'memlock=$LIMIT:-1' i x")
-    assert isinstance(settings.shm_size_bytes, Unknown)
-    assert "'$SIZE'" in settings.shm_size_bytes.reason
-    soft, hard = settings.ulimits["memlock"]
-    assert isinstance(soft, Unknown)
-    assert hard == -1
-    assert settings.memory_bytes is None
 
 
 @each_row(

@@ -6,55 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from preflight.launches import shell_blocks
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Reading
-from tests.builders.launched import ids, written
+from tests.builders.launched import ids
 
 
 def reading(tmp_path: Path, script: str) -> Reading:
     (tmp_path / "launch.sh").write_text(script)
     return read_source(str(tmp_path / "launch.sh"), {})
-
-
-WAITS = "n=0; while [ $n -lt 150 ]; do n=$((n+1)); curl -s localhost:1; sleep 1; done\n"
-
-
-def test_loops_that_only_wait_leave_the_turns_to_those_that_start_something(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing was read behind them before: so many turns were all that was followed."""
-    monkeypatch.setattr(shell_blocks, "MOST_TURNS", 100)
-    path = written(tmp_path, f"{WAITS * 2}for i in 1 2 3; do mooncake_client --port=$i & done\n")
-    reading = read_source(str(path), {})
-    assert [c.words[1].text for c in reading.commands if c.words[0].text == "mooncake_client"] == [
-        "--port=1", "--port=2", "--port=3",
-    ]  # fmt: skip
-    assert not [note for note in reading.notes if note.id == "loop-not-counted"]
-
-
-ENGINE = "import sglang\nsglang.Engine(model_path='m', hicache_size=4)\n"
-
-
-@pytest.mark.parametrize(
-    ("script", "words"),
-    [
-        (f"python3 - <<'P'\n{ENGINE}P", "python3 -m sglang.launch_server --model-path m"),
-        (f'python3 -c "{ENGINE}"', "python3 -m sglang.launch_server --model-path m"),
-        ("uv run start.py", "mooncake_client --port 7"),
-        (".venv/bin/python3.12 -u start.py --x &", "mooncake_client --port 7"),
-        ("./start.py", "mooncake_client --port 7"),
-        ("python -c \"import os; os.system('mooncake_client &')\"", "mooncake_client"),
-    ],
-)  # fmt: skip
-def test_what_python_starts_beside_a_server_is_read(
-    tmp_path: Path, script: str, words: str
-) -> None:
-    popen = "import subprocess\nsubprocess.Popen(['mooncake_client', '--port', '%s'])\n"
-    (tmp_path / "start.py").write_text(popen % 7)
-    found = reading(tmp_path, script)
-    assert [" ".join(w.text for w in c.words)[: len(words)] for c in found.commands] == [words]
-    assert found.notes == ()
 
 
 @pytest.mark.parametrize(
