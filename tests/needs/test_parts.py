@@ -7,9 +7,12 @@ import pytest
 from checks.framework.installed import Installed
 from checks.framework.needs import Service
 from checks.framework.unknown import Unknown
+from checks.host_snapshot.capture import open_root
 from preflight.engines.sglang.admission_gate import FeasiblePages
-from preflight.needs.chosen_releases import choose_mooncake
+from preflight.launches.shell_script import read_script
+from preflight.needs.chosen_releases import choose_mooncake, installed_there
 from preflight.needs.launch_sizing import Admission
+from preflight.needs.process_shares import bound_nodes
 from preflight.needs.shown_needs import _service
 from preflight.needs.sizing_json import _admission
 from tests.tables import each_row
@@ -80,6 +83,29 @@ def test_an_admission_as_json(
     assert told["hugepages"]["most_pages"] == (most if most is None else max(0, most))
     assert _admission(Admission("run.sh:1", refused, late, None))["hugepages"] is None
     assert _admission(Unknown("no size"))["admitted"] is None
+
+
+@each_row(
+    ("words", "nodes"),
+    [
+        ("mooncake_client", None),
+        ("numactl --membind=0-1 mooncake_client", {0, 1}),
+        ("numactl -m 1 mooncake_client", {1}),
+        ("numactl --preferred=1 mooncake_client", None),  # takes pages of other nodes too
+        ("docker run --cpuset-mems 0,1 img numactl -m 1 mooncake_client", {1}),
+        ("docker run --cpuset-mems 0 img numactl -m 1 mooncake_client", None),
+        ("docker run --cpuset-mems 2 img mooncake_client", {2}),
+    ],
+)
+def test_nodes_that_a_command_is_bound_to(words: str, nodes: set[int] | None) -> None:
+    command = read_script(f"{words}\n", "run.sh", {}).commands[-1]
+    assert bound_nodes(command) == nodes
+
+
+@each_row(("words", "told"), [("vllm serve m", True), ("docker run x/vllm:1 vllm serve m", False)])
+def test_what_is_installed_tells_nothing_of_an_image(words: str, told: bool) -> None:
+    installed = installed_there(read_script(f"{words}\n", "a", {}), open_root("demo:h800"))
+    assert (installed is not None) is told
 
 
 def test_a_version_that_cannot_be_read_is_refused_where_it_is_stated() -> None:

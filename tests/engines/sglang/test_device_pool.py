@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from preflight.engines.sglang.host_pool_records import PoolRequest
 from preflight.engines.sglang.model import WellKnownModel, checkpoint_bytes, well_known_model
 from preflight.engines.sglang.pool_request import (
     DeviceRequest,
+    _retraction_ratio,
     decode_pool_ratio,
     default_mem_fraction,
 )
@@ -103,3 +105,27 @@ def test_checkpoint_bytes(tmp_path: Path) -> None:
         assert checkpoint_bytes(str(tmp_path)) == 100
     index.write_text(json.dumps({"metadata": {"total_size": 12_345}}))
     assert checkpoint_bytes(str(tmp_path)) == 12_345
+
+
+@each_row(
+    ("version", "context", "drafts", "bounds"),
+    [
+        ("0.5.17", 131_072, "", (0.0, 0.0)),
+        ("0.5.18", 131_072, "", (1.0, 1.0)),
+        ("0.5.20", 131_072, "", (0.2, 0.2)),
+        ("0.5.23", 8_192, "", (0.2, 0.2)),
+        ("0.5.23", 8_192, "EAGLE", (0.2, 1.0)),
+        ("0.5.23", 10**6, "", (1.0, 1.0)),
+        ("0.5.23", Unknown("no config"), "", (0.2, 1.0)),
+    ],
+)
+def test_a_pool_of_retracted_requests_lies_between_bounds(
+    version: str, context: int | Unknown, drafts: str, bounds: tuple[float, float]
+) -> None:
+    """Of 100 032 tokens of the GPU. Drafts lengthen a request by what is not computed."""
+    hardware = SimpleNamespace(context_tokens=context, drafts=SimpleNamespace(algorithm=drafts))
+    release = sglang_release(version)
+    sized: Any = SimpleNamespace(release=release, hardware=hardware, value=lambda _: None)
+    request = ask().pools
+    assert _retraction_ratio(sized, request, 100_032) == bounds
+    assert _retraction_ratio(sized, request, 0)[0] == (release.decode_ratio or 0)

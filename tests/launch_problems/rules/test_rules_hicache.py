@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from checks.framework.unknown import Unknown
+from preflight.launch_problems.rules.hicache import _is_known
 from preflight.launch_problems.rules.launch_rules import findings
 from preflight.launches.compose import read_compose
 from preflight.launches.launch_files import read_text
 from preflight.launches.shell_script import read_script
+from preflight.launches.source import Origin, Word
 from preflight.processes.processes import LaunchProcess, understand
 from tests.builders.launch_text import HICACHE, SERVER, SERVICE, STORE, service
 from tests.builders.rule_examples import Example, Line
@@ -296,3 +298,18 @@ def test_a_refused_flag_is_a_failure_where_that_is_certain_and_says_the_edit(
     said = [f for f in found if f.rule.id in (REFUSED, UNKNOWN)]
     assert [(f.rule.id, f.remedy) for f in said] == ([(rule, remedy)] if rule else [])
     assert all(str(f.origin) == "launch.sh:2" for f in said)
+
+
+@each_row(
+    ("text", "unresolved", "known"),
+    [
+        ("8", (), True),
+        ("$SIZE", ("SIZE",), False),
+        ("--hicache-size=$SIZE", ("SIZE",), True),  # its name is
+        ("--$NAME=8", ("NAME",), False),
+        ("--`name`=8", ("name",), False),
+        ("size=$SIZE", ("SIZE",), False),
+    ],
+)
+def test_which_words_are_known(text: str, unresolved: tuple[str, ...], known: bool) -> None:
+    assert _is_known(Word(text, Origin("launch.sh", 1), unresolved)) is known

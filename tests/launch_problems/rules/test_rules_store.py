@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from preflight.launch_problems.rules.launch_rules import findings
+from preflight.launch_problems.rules.store import _name_error
 from tests.builders.launch_text import MASTER, SERVER, STORE, understood
 from tests.builders.rule_examples import ADDRESS, CONFIG, GOOD, Example, Line, env, extra
 from tests.tables import each_row
@@ -129,3 +130,21 @@ def test_a_refused_configuration_says_the_edit_where_one_mends_it(
     every = findings(understood(launch, files={"store.json": "{}"}, sglang_version=release))
     ids = ("store-config-refused", "segment-size-refused")
     assert [found.remedy for found in every if found.rule.id in ids] == [remedy]
+
+
+@each_row(
+    ("name", "error"),
+    [
+        ("mlx5_0", ""),
+        ("", "is empty"),
+        (" ", "is empty"),
+        ("$NIC", ""),
+        ("mlx5_0:1", "has a port, which is NCCL's spelling"),
+        ('"mlx5_0"', "has quotes in it"),
+        ("'mlx5_0", "has quotes in it"),
+        *((name, "has a blank in it, which Mooncake takes as part of the name")
+          for name in ("mlx5 0", " mlx5_0", "mlx5_0\t")),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_the_name_of_a_device(name: str, error: str) -> None:
+    assert _name_error(name) == error

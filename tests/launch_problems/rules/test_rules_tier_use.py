@@ -15,8 +15,9 @@ from checks.releases.sglang import sglang_release
 from preflight.engines.sglang.model import well_known_model
 from preflight.launch_problems.rules.launch_rules import findings
 from preflight.launch_problems.rules.rules import Versions
-from preflight.launch_problems.rules.tier_use import RULES, part_that_reaches_ssd
+from preflight.launch_problems.rules.tier_use import RULES, _watermark, part_that_reaches_ssd
 from preflight.launches.launch_files import read_source
+from preflight.launches.source import Origin, Word
 from preflight.needs.launch_sizing import size_launch
 from preflight.processes.processes import LaunchOptions
 from tests.builders.launch_text import HICACHE, MASTER, SERVER, SERVICE, STORE, service, understood
@@ -237,3 +238,25 @@ def test_the_switch_of_this_program_alone_is_named(line: Line, switch: str) -> N
     ids = ("offload-without-switch", "offload-switch-misplaced")
     (found,) = (one for one in findings(understood(line)) if one.rule.id in ids)
     assert found.remedy == f"in launch.sh:1 {switch}"
+
+
+@each_row(
+    ("environment", "high", "low"),
+    [
+        ({}, 0.9, 0.8),
+        ({"MOONCAKE_DISK_EVICTION_HIGH_WATERMARK_RATIO": "0.7"}, 0.7, 0.8),
+        ({"MOONCAKE_DISK_EVICTION_LOW_WATERMARK_RATIO": "0.7"}, 0.9, 0.7),
+        ({"MOONCAKE_DISK_EVICTION_LOW_WATERMARK_RATIO": ""}, 0.9, 0.8),
+        ({"MOONCAKE_OFFLOAD_DISK_EVICTION_LOW_WATERMARK_RATIO": "7"}, 0.9, 0.8),
+        ({"MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO": "$R"}, None, 0.8),
+    ],
+)
+def test_watermarks_of_an_ssd(
+    environment: dict[str, str], high: float | None, low: float | None
+) -> None:
+    """What is no share is the default; one that nothing sets is not known."""
+    here = Origin("launch.sh", 1)
+    given = {
+        name: Word(text, here, ("R",) if text == "$R" else ()) for name, text in environment.items()
+    }
+    assert (_watermark(given, "HIGH"), _watermark(given, "LOW")) == (high, low)
