@@ -211,7 +211,7 @@ class Reached:
             *(lines.get(line, ()) for line in range(first, last + 1))
         )
         if mutant.name:
-            found = found | self.of_name(mutant.name) or set().union(*lines.values())
+            found = found | (self.of_name(mutant.name) or set().union(*lines.values()))
         ordered = sorted(found, key=lambda test: (self.lines_of[test], test))
         return list(dict.fromkeys(test.partition("|")[0] for test in ordered))[:MOST_TESTS]
 
