@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from checks.framework.root import Root
-from preflight.cli.main import run
 from preflight.launches.shell_script import read_script
 from preflight.needs.chosen_releases import with_image
 from preflight.processes.image_releases import image_releases
@@ -66,33 +65,6 @@ LMCACHE = (
 )
 
 
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("pip install vllm==0.11.0\nvllm serve m\n", ["0.11.0 by pip: read as vLLM 0.33.0"]),
-        ("uv pip install 'vllm[audio]==0.11'\nvllm serve m\n", []),
-        ("pip install vllm==0.33.0\nvllm serve m\n", []),
-        ("pip install vllm==0.11.0\npip install vllm==0.12.0\nvllm serve m\n", []),
-        (f"pip install lmcache==0.3.9\nvllm serve m --kv-transfer-config '{LMCACHE}'\n",
-         ["0.3.9 by pip: read as LMCache 0.5.6"]),
-        ("pip install lmcache==0.3.9\nvllm serve m\n", []),
-        ("pip3 install lmcache==0.3.9\nlmcache server --l1-size-gb 1 --eviction-policy LRU\n",
-         ["0.3.9 by pip: read as LMCache 0.5.6"]),
-        # In the same container it replaces what the image has; beside it, it is another place's.
-        (f'{CONTAINER} --entrypoint sh {IMAGE} -c "pip install vllm==0.12.0 && vllm serve m"\n',
-         ["0.12.0 by pip: read as vLLM 0.33.0"]),
-        (f"pip install vllm==0.12.0\n{CONTAINER} --entrypoint vllm {IMAGE} serve m\n",
-         ["0.11.0 by its image: read as vLLM 0.33.0"]),
-    ],
-)  # fmt: skip
-def test_what_pip_installs_decides_the_release(
-    tmp_path: Path, script: str, said: list[str]
-) -> None:
-    found = sized(tmp_path, script).inputs.findings
-    texts = [one.text for one in found if one.rule.id == "consumer-release"]
-    assert [text.partition(": ")[2] for text in texts] == said
-
-
 def test_keys_of_two_releases_of_lmcache_are_unknown(tmp_path: Path) -> None:
     extra = json.loads(LMCACHE)
     extra["kv_connector_extra_config"] |= {
@@ -109,39 +81,7 @@ def test_keys_of_two_releases_of_lmcache_are_unknown(tmp_path: Path) -> None:
     assert compare_keys(one, other).verdict is Meeting.UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("name", "runs"),
-    [("LMCacheConnectorV1", True), ("LMCacheMPConnector", True), ("MooncakeConnector", False)],
-)
-def test_what_runs_in_an_engine_beside_it(tmp_path: Path, name: str, runs: bool) -> None:
-    """LMCache that is installed, and that no connector loads, has no part in it."""
-    line = f"vllm serve m --kv-transfer-config '{LMCACHE}'".replace("LMCacheConnectorV1", name)
-    (process,) = sized(tmp_path, line + "\n").inputs.processes
-    assert process.consumer is not None
-    assert bool(process.consumer.parts) is runs
-
-
 FLAG = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --cuda-graph-max-bs 8"
-
-
-@pytest.mark.parametrize(
-    ("text", "rule", "status"),
-    [
-        (FLAG, "arguments-refused", "fail"),
-        (f"docker run lmsysorg/sglang:v0.5.23 {FLAG}", "arguments-refused", "fail"),
-        (f"docker run lmsysorg/sglang:latest {FLAG}", "argument-unknown", "warn"),
-        (f"docker run lmsysorg/sglang:v0.5.9 {FLAG}", "", ""),
-    ],
-)
-def test_what_a_host_has_installed_says_nothing_of_an_image(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, rule: str, status: str
-) -> None:
-    """demo:h800 has SGLang 0.5.23, where that flag's beginning fits two."""
-    (tmp_path / "launch.sh").write_text(text)
-    run(["check", "--json", "--root", "demo:h800", str(tmp_path / "launch.sh")])
-    found = json.loads(capsys.readouterr().out)["findings"]
-    said = [(one["check"], one["status"]) for one in found if one["check"].startswith("argument")]
-    assert [one for one in said if one[1] != "pass"] == ([(rule, status)] if rule else [])
 
 
 @pytest.mark.parametrize(("marks", "in_image"), [({}, True), ({"/.dockerenv": ""}, False)])

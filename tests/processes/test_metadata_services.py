@@ -97,27 +97,3 @@ def test_a_router_of_any_kind_has_its_port(command: str, port: int) -> None:
     processes = understand(read_script(text, "r.sh", {}).commands, lambda name: Unknown(name))
     assert [one.port for process in processes for one in ports(process)] == [port]
     assert [service.host for service in services(processes)] == ["10.0.0.1", "10.0.0.2"]
-
-
-@pytest.mark.parametrize(
-    ("line", "host"),
-    [
-        (
-            f"MOONCAKE_LOCAL_HOSTNAME=node7:1234 {STORE.format(url='P2PHANDSHAKE', flags='')}",
-            "node7",
-        ),
-        (STORE.format(url="P2PHANDSHAKE", flags="-Dlocal_hostname=10.7.7.7"), "10.7.7.7"),
-        (STORE.format(url="P2PHANDSHAKE", flags=""), None),  # localhost, for one host
-        ("mooncake_client --metadata_server=P2PHANDSHAKE --host=node7\n", "node7"),
-        ("mooncake_client --metadata_server=P2PHANDSHAKE\n", None),
-        ("mooncake_client --metadata_server=P2PHANDSHAKE --host=127.0.0.1\n", None),  # all here
-    ],
-)
-def test_a_store_of_its_own_advertises_its_name_too(
-    tmp_path: Path, line: str, host: str | None
-) -> None:
-    found = _services(tmp_path, line).get("advertised")
-    assert (None if found is None else found.host) == host
-    unread = _services(tmp_path, line.replace("MOONCAKE_MASTER", "MOONCAKE_CONFIG_PATH=no.json M"))
-    if "mooncake_store_service" in line:
-        assert isinstance(unread["advertised"].host, Unknown)
