@@ -136,13 +136,6 @@ def test_what_is_no_host_has_an_object(
         assert refused((name,), ["--root", root], capsys) == 64
 
 
-def test_words_that_are_the_launchs_own_ask_for_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """--json behind -- is an argument of what is launched."""
-    assert run(["check", "--no-such-option", "--", "serve", "--json"]) == 64
-    assert run(["plan", "--format", "env", "--root", "/no", "--", "x", "--format", "json"]) == 64
-    assert capsys.readouterr().out == ""
-
-
 # Answers ---------------------------------------------------------------------------------------
 
 SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --enable-hierarchical-cache "
@@ -421,23 +414,6 @@ def test_an_envelope_is_the_same_in_all_and_taken_whole_or_not_at_all(id_: str) 
         "answer": None,
     }
     _whole_or_not_at_all(VALIDATORS[id_].is_valid, envelope_)
-
-
-def test_a_finding_has_numbers_ranks_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """As data, of the recorded host: the limit in bytes, eight ranks, and who has to do what."""
-    run(["check", "--json", *PATIENCE, "--root", "demo:h800", "--only", "memlock.limit"])
-    found = json.loads(capsys.readouterr().out)
-    assert found["launch"]["summary"].startswith("1 SGLang server (Qwen3-32B, tp 8")
-    (one,) = found["findings"]
-    assert one["have"] == {"value": 8 << 20, "unit": "bytes", "text": "8.00 MiB (this shell)"}
-    assert (one["need"]["unit"], one["need"]["text"]) == ("bytes", "287.66 GiB")
-    (subject,) = one["subjects"]
-    assert (subject["kind"], subject["ranks"]) == ("process", list(range(8)))
-    first = one["actions"][0]
-    assert (first["kind"], first["needs_root"], first["restarts"]) == ("run", True, "launch")
-    assert first["argv"][0] == "prlimit"
-    assert {one["kind"] for one in one["actions"][1:]} == {"by hand"}
-    assert first["mends"] == ["memlock.limit"]
 
 
 def test_which_kind_a_checks_subjects_are_is_said_of_checks_that_there_are() -> None:
