@@ -25,6 +25,10 @@ services:
 """
 VLLM = ("vllm/vllm-openai:v0.11.0", "[--model, Qwen/Qwen3-4B]")
 SERVER = ("lmsysorg/sglang:v0.5.9", f"{SGLANG} 0.8")
+TWO = (
+    "vllm serve Qwen/Qwen3-8B --gpu-memory-utilization %s &\n"
+    "vllm serve Qwen/Qwen3-4B --port 1 --gpu-memory-utilization %s &"
+)
 POD = """
 apiVersion: v1
 kind: Pod
@@ -69,6 +73,8 @@ def judged(tmp_path: Path, text: str) -> list[tuple[str, str]]:
             "vllm serve Qwen/Qwen3-8B --gpu-memory-utilization=.7 --port 1 &",
             [],
         ),
+        (TWO % ("0.5", "0.5"), []),
+        (TWO % ("0.5", "0.51"), ["fail"]),
         # kill may have ended another one.
         ("vllm serve Qwen/Qwen3-8B & kill $1\nvllm serve Qwen/Qwen3-4B --port 1 &", ["unknown"]),
         # What runs first has ended.

@@ -16,6 +16,7 @@ from preflight.needs.process_shares import named_nodes
 from tests.builders.synthetic import GIB, erdma_host, gpu_host, read_host, varied
 from tests.checks.judged import checks_of, judged
 from tests.checks.ranks import launch, rank, ranks
+from tests.tables import each_row
 
 JUDGES = checks_of("numa")
 REFUSED = MemoryPolicy(0, errno.EPERM, errno.EPERM)
@@ -118,6 +119,18 @@ def test_cpuset_excludes(
     if expected in (Status.FAIL, Status.WARN):
         file = "/sys/fs/cgroup/system.slice/launch.service/cpuset.mems"
         assert finding.settings == (Setting(Kind.CGROUP, file, "0,1", "0"),)
+
+
+@each_row(
+    ("changes", "need"),
+    [({}, "node 0 allowed"), ({"node": None}, ""), ({"program": "mooncake_client"}, "")],
+)
+def test_a_rank_of_sglang_alone_binds_to_its_node(
+    facts: Facts, changes: dict[str, Any], need: str
+) -> None:
+    process = rank(0, segment_nodes=(), **changes)
+    (finding,) = judge("numa.cpuset-excludes", facts, launch(process))
+    assert finding.need == need
 
 
 def test_cpus_of_the_node_taken_away(facts: Facts) -> None:

@@ -331,6 +331,12 @@ def test_pools_are_booked_against_the_budget_they_were_sized_by() -> None:
     assert [answer.free_bytes for answer in gate_booked((unasked, pool), 60, newest)] == [60]
 
 
+def test_the_host_bounds_what_the_gpu_leaves_unknown(tmp_path: Path) -> None:
+    """0.8 of (30 - 10) GiB over 2 ranks, 95% of it, and a page of the widest token there is."""
+    root = Host(memory_bytes=30 * GIB).write(tmp_path)
+    assert bounds(size(root, QWEN)) == (0, int(8 * GIB * 0.95) + 64 * 4 * MIB)
+
+
 # NICs ----------------------------------------------------------------------------------------
 
 TWO_NODES = Host(

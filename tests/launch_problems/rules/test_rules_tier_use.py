@@ -156,7 +156,30 @@ FOLDER = "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH"
 OFFLOADS = env(MOONCAKE_ENABLE_SSD_OFFLOAD="1", **{FOLDER: "/ssd"})
 ON = service(enable_ssd_offload=True, ssd_offload_path="/ssd")
 
+
+def test_the_ssd_loses_what_fills_no_bucket_from_0_3_12_on() -> None:
+    """Ten keys a bucket were seen to be written; another storage backend has no buckets."""
+    launch = env(**SSD)
+    assert "ssd-bucket-lost" in ids(launch, mooncake="0.3.12")
+    assert "ssd-bucket-lost" not in ids(launch, mooncake="0.3.11.post1")
+    assert "ssd-bucket-lost" not in ids(env(**SSD, MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT="10"))
+    heartbeat = {"MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS": "4"}
+    ((_, text),) = said(env(**SSD, **heartbeat))
+    assert "less than 125 objects and 64 MiB a second" in text
+    other = "offset_allocator_storage_backend"
+    launch = env(**SSD, MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR=other)
+    assert "ssd-bucket-lost" not in ids(launch)
+
+
 EXAMPLES = [
+    Example("lease-in-milliseconds", "--default_kv_lease_ttl=999 is 999 ms").of(
+        ("mooncake_master --default_kv_lease_ttl=999",),
+        ("mooncake_master --default_kv_lease_ttl=1000",),
+    ),
+    Example("lease-in-milliseconds", "--default_kv_lease_ttl=1 is 1 ms").of(
+        ("mooncake_master --default_kv_lease_ttl=1",),
+        ("mooncake_master --default_kv_lease_ttl=0",),
+    ),
     Example("l3-repeats-l2", "a segment of 4.3 GB").of(
         ((THROUGH, {"MOONCAKE_MASTER": LOCAL}),),
         ((THROUGH, {"MOONCAKE_MASTER": "10.0.0.1:50051"}),),
