@@ -108,3 +108,43 @@ def test_words_of_a_boolean(value: object, read: bool) -> None:
 def test_what_is_no_boolean(value: object) -> None:
     with pytest.raises(ValueError, match="boolean"):
         store_bool(value)
+
+
+FULL = {
+    "MOONCAKE_LOCAL_HOSTNAME": "a",
+    "MOONCAKE_TE_META_DATA_SERVER": "P2PHANDSHAKE",
+    "MOONCAKE_MASTER": "b:1",
+}
+
+
+def test_defaults_of_the_service() -> None:
+    found = config(**FULL)
+    assert found.refused == ()
+    assert [found.values[key] for key in ("global_segment_size", "local_buffer_size")] == [
+        3355443200,
+        1 << 30,
+    ]
+    assert [found.values[key] for key in ("protocol", "client_http_port")] == ["tcp", 9300]
+    switches = ("enable_ssd_offload", "enable_client_http_server")
+    assert [found.values[key] for key in switches] == [False, False]
+
+
+@each_row(
+    ("override", "refused"),
+    [
+        ("global_segment_size=1023", True),
+        ("global_segment_size=1024", False),
+        ("global_segment_size=0", False),
+        ("local_buffer_size=1024gb", False),
+        ("local_buffer_size=1099511627777", True),
+        ("protocol=tcp", False),
+        ("protocol=udp", True),
+        ("client_http_port=0", True),
+        ("client_http_port=1", False),
+        ("client_http_port=65535", False),
+        ("client_http_port=65536", True),
+    ],
+)
+def test_bounds_of_what_setup_takes(override: str, refused: bool) -> None:
+    found = config("-Denable_client_http_server=true", f"-D{override}", **FULL)
+    assert bool(found.refused) is refused, found.refused

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import write_mooncake_flags as table
 
-from preflight.engines.programs.mooncake_flags import Flag, as_double, flags_of, is_on, value_of
+from preflight.engines.programs.mooncake_flags import (
+    Flag,
+    as_double,
+    as_integer,
+    flags_of,
+    is_on,
+    value_of,
+)
 from preflight.launch_problems.rules.launch_rules import findings
 from preflight.launch_problems.rules.programs import refused_by_release
 from preflight.launches.source import Origin, Word
@@ -147,6 +154,25 @@ def test_the_value_of_a_flag(words: str, text: str | None) -> None:
     """One reading for the ports, the metadata server and the watermark of the pool."""
     found = value_of(tuple(Word(word, Origin("line", 1)) for word in words.split()), "rpc_port")
     assert (None if found is None else found.text) == text
+
+
+@each_row(
+    ("kind", "text", "number"),
+    [
+        *(("int32", text, int(text)) for text in ("2147483647", "-2147483648", "+7", "0")),
+        *(("int32", text, None) for text in ("2147483648", "-2147483649", "", "7s", "1_0")),
+        *(("uint32", text, int(text)) for text in ("0", "4294967295")),
+        *(("uint32", text, None) for text in ("-1", "-0", "4294967296")),
+        ("uint32", " ", 0),
+        ("int32", " ", None),
+        ("uint64", "0xFFFFFFFFFFFFFFFF", 2**64 - 1),
+        ("uint64", "0x10000000000000000", None),
+        ("int64", "9223372036854775807", 2**63 - 1),
+        ("int64", "9223372036854775808", None),
+    ],
+)
+def test_integers_as_gflags_reads_them(kind: str, text: str, number: int | None) -> None:
+    assert as_integer(kind, text) == number
 
 
 def test_the_table_is_what_its_generator_writes() -> None:

@@ -26,7 +26,7 @@ from tests.paths import ROOT
 from tests.tables import each_row
 
 SILENT_LAUNCHES = ROOT / "tests" / "data" / "silent"
-LOCAL = "127.0.0.1:50051"
+LOCAL, SEGMENT = "127.0.0.1:50051", "MOONCAKE_GLOBAL_SEGMENT_SIZE"
 DECODE = (
     f"{SERVER} --disaggregation-mode decode --hicache-storage-backend mooncake "
     "--disaggregation-decode-enable-offload-kvcache"
@@ -183,6 +183,12 @@ EXAMPLES = [
     Example("l3-repeats-l2", "a segment of 4.3 GB").of(
         ((THROUGH, {"MOONCAKE_MASTER": LOCAL}),),
         ((THROUGH, {"MOONCAKE_MASTER": "10.0.0.1:50051"}),),
+    ),
+    Example("l3-repeats-l2", "a segment of 1.0 GB").of(  # it is smaller than L2, or as large
+        *(
+            ((f"{THROUGH} --hicache-size 1", {"MOONCAKE_MASTER": LOCAL, SEGMENT: str(size)}),)
+            for size in (10**9 - 1, 10**9)
+        )
     ),
     Example("ssd-evicts-nothing", "gives a segment and does not offload").of(
         ("mooncake_master --enable_offload=true --offload_on_evict=true", (STORE, MASTER)),
