@@ -410,15 +410,15 @@ def test_an_arena_over_a_limit_ends_the_process_where_it_is_used_beyond(
     assert (failure.error if failure else "").startswith(says)
 
 
-def stages(tmp_path: Path, environment: dict[str, str]) -> list[tuple[int, ...]]:
-    """The pools of each rank of two pipeline stages of 19 latent layers, pages of 32 tokens."""
+def stages(tmp_path: Path, environment: dict[str, str], pp: int = 2) -> list[tuple[int, ...]]:
+    """The pools of each rank of pipeline stages of 19 latent layers, pages of 32 tokens."""
     config = {
         "architectures": ["DeepseekV3ForCausalLM"],
         "num_hidden_layers": 19,
         "kv_lora_rank": 512,
         "qk_rope_head_dim": 64,
     }
-    launch = "python3 -m sglang.launch_server --model-path x --tp 2 --pp-size 2 --page-size 32"
+    launch = f"python3 -m sglang.launch_server --model-path x --tp 2 --pp-size {pp} --page-size 32"
     options = LaunchOptions(mooncake_version=MOONCAKE, sglang_version="0.5.23")
     options = options._replace(model_config=json.dumps(config))
     root = Host({2 * MIB: HostPool(total=60000)}, memory_bytes=512 * GIB).write(tmp_path)
@@ -435,7 +435,10 @@ def test_each_pipeline_stage_has_its_own_bytes(tmp_path: Path) -> None:
     first, last = (2_700_324_864,), (3_000_360_960,)
     assert stages(tmp_path, {}) == [first, first, last, last]
     # Not read: no number.
-    assert stages(tmp_path, {"SGLANG_PP_LAYER_PARTITION": "10,9"}) == []
+    split = {"SGLANG_PP_LAYER_PARTITION": "10,9"}
+    assert stages(tmp_path, split) == []
+    # Of one stage it says nothing.
+    assert stages(tmp_path, split, 1) == stages(tmp_path, {}, 1) != []
 
 
 @pytest.mark.parametrize("version", ["0.0.0.dev1+g0a1b2c3", "0.4.10", "main"])

@@ -69,6 +69,15 @@ EXAMPLES = [
         ((f"{SERVER} --disaggregation-mode decode", {"MOONCAKE_PROTOCOL": "tcp"}),),
         (env(MOONCAKE_PROTOCOL="tcp", SGLANG_HICACHE_MOONCAKE_REUSE_TE="0"),),
     ),
+    Example("tcp-takes-rdma", "protocol is tcp (MOONCAKE_PROTOCOL)").of(
+        ((f"{SERVER} --disaggregation-mode decode", {"MOONCAKE_PROTOCOL": "tcp"}),),
+        (
+            (
+                f"{SERVER} --disaggregation-mode decode",
+                {"MOONCAKE_PROTOCOL": "tcp", "MC_FORCE_TCP": "1"},
+            ),
+        ),
+    ),
     Example("proxy-in-the-way", "m.cold, 127.0.0.1 is not in it").of(
         (
             (
