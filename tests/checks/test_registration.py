@@ -190,6 +190,7 @@ def test_a_device_that_nobody_knows_is_known_once_it_was_measured() -> None:
     host = FakeHost((nic,), calls={"registration.saved": [saved(10 * GIB, driver="qede")]})
     (one,) = capacity(host, member)
     assert one.status is PASS
+    assert [evidence.source for evidence in one.evidence] == ["/saved"]
 
 
 def test_measured_memory_keys_bound_regions() -> None:

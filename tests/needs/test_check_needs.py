@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -403,3 +404,45 @@ def test_vllms_engine_is_forced_to_tcp_as_sglangs_is(forced: str, needs_of: Need
     worker = needs_of(line).processes[0]
     assert (worker.rdma is None) is bool(forced)
     assert worker.rdma is None or worker.rdma.by_engine
+
+
+GATED = (
+    "python3 -m sglang.launch_server --model-path $MODEL --tp 2 --page-size 64 "
+    "--enable-hierarchical-cache --hicache-size 20 --hicache-mem-layout page_first"
+)
+QWEN3_8B = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "num_hidden_layers": 36,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+
+
+@each_row(("version", "limit"), [("0.5.21", 2 * 20_002_111_488 + 10 * GIB), ("0.5.20", 0)])
+def test_what_a_cgroup_has_to_leave_for_sglangs_gate(
+    needs_of: NeedsOf, version: str, limit: int
+) -> None:
+    """Since 0.5.21, of servers alone; one mapping is on no node of its own."""
+    text = f"{GATED} &\nmooncake_client --global_segment_size=1GB --master_server_address=a:1"
+    needs = needs_of(text, sglang_version=version, model_config=json.dumps(QWEN3_8B))
+    limits = [(process.program, process.limit_bytes) for process in needs.processes]
+    assert limits == [*[("sglang", limit)] * 2, ("mooncake_client", 0)]
+    assert {process.segment_nodes for process in needs.processes} == {()}
+
+
+@each_row(
+    ("model", "config", "asked"),
+    [
+        ("$MODEL", QWEN3_8B, False),  # nothing of it has to be seen
+        ("$MODEL", None, True),
+        ("/models/x", QWEN3_8B, True),
+    ],
+)
+def test_a_model_that_cannot_be_seen_is_not_looked_for_where_it_is_described(
+    needs_of: NeedsOf, model: str, config: dict[str, Any] | None, asked: bool
+) -> None:
+    told = {} if config is None else {"model_config": json.dumps(config)}
+    needs = needs_of(GATED.replace("$MODEL", model), **told)
+    assert [file.kind for file in needs.storage] == ["model"] * asked
