@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from checks.framework.installed import Installed
 from checks.framework.needs import Service
+from checks.framework.units import MIB
 from checks.framework.unknown import Unknown
 from checks.host_snapshot.capture import open_root
+from checks.releases.mooncake import mooncake_release
+from preflight.engines.mooncake.replay import replay_endless
+from preflight.engines.programs.memory_records import (
+    Launch,
+    MappedProcess,
+    Protocol,
+    StoreClient,
+    StoreSettings,
+)
 from preflight.engines.sglang.admission_gate import FeasiblePages
 from preflight.launches.shell_script import read_script
 from preflight.needs.chosen_releases import choose_mooncake, installed_there
 from preflight.needs.launch_sizing import Admission
 from preflight.needs.process_shares import bound_nodes
 from preflight.needs.shown_needs import _service
+from preflight.needs.sizing import _unused_by
 from preflight.needs.sizing_json import _admission
 from tests.tables import each_row
 
@@ -106,6 +119,26 @@ def test_nodes_that_a_command_is_bound_to(words: str, nodes: set[int] | None) ->
 def test_what_is_installed_tells_nothing_of_an_image(words: str, told: bool) -> None:
     installed = installed_there(read_script(f"{words}\n", "a", {}), open_root("demo:h800"))
     assert (installed is not None) is told
+
+
+@each_row(
+    ("version", "changes", "said"),
+    [
+        ("0.3.14", {}, ""),
+        ("0.3.14", {"arena_bytes": None, "arena_disabled": True}, ""),
+        ("0.3.14", {"arena_disabled": True}, "MC_DISABLE_MMAP_ARENA turns it off"),
+        ("0.3.14", {"hugepages": False}, "without MC_STORE_USE_HUGEPAGE"),
+        ("0.3.10", {}, "it came with 0.3.11"),
+    ],
+)
+def test_why_an_arena_is_never_created(version: str, changes: dict[str, Any], said: str) -> None:
+    settings = StoreSettings(hugepages=True, hugepage_bytes=2 * MIB, arena_bytes=64 * MIB)
+    clients = (StoreClient(0, 16 * MIB, Protocol.TCP),)
+    process = MappedProcess("a", settings._replace(**changes), clients=clients)
+    release = mooncake_release(version)
+    (asked,) = replay_endless(Launch((process,), release))
+    notes = [note for note in _unused_by(asked, release, version) if "arena" in note.id]
+    assert [said in note.text for note in notes] == [True] * bool(said)
 
 
 def test_a_version_that_cannot_be_read_is_refused_where_it_is_stated() -> None:

@@ -112,6 +112,12 @@ def test_flags_and_variable(
     assert settings.arena_bytes == arena_bytes
 
 
+def test_a_switch_that_a_variable_decides_is_unknown() -> None:
+    offload = word("--enable_offload=$ON", ("ON",))
+    assert isinstance(read_mooncake_client((offload,), {}).offload, Unknown)
+    assert read_mooncake_client((), {}).offload is False
+
+
 def test_a_size_that_a_variable_decides_is_unknown() -> None:
     flags = (word(ON), word("--mmap_arena_pool_size=$SIZE", ("SIZE",)))
     assert isinstance(read_mooncake_client(flags, {}).client, Unknown)

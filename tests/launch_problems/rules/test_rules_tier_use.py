@@ -100,6 +100,12 @@ def test_it_holds_up_to_a_release_or_from_one_on(
     assert rule not in ids(launch, sglang=silent)
 
 
+@each_row(("ratio", "below"), [("0.99", True), ("1.0", False)])
+def test_an_l2_as_large_as_l1_is_not_below_it(ratio: str, below: bool) -> None:
+    launch = (f"{HICACHE} {L3} write_through --hicache-ratio {ratio}", MASTER)
+    assert ("l2-below-l1" in ids(launch, sglang="0.5.15")) is below
+
+
 # Small launches that start and leave a tier unused, each with what is to be said of it.
 SILENT = {
     "dec1.sh": {"decode-offload-unread"},
