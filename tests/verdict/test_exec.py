@@ -242,7 +242,7 @@ def test_a_stop_during_the_check_is_not_lost(tools: Path, number: signal.Signals
     _program(tools, "print('started')")
     body = (
         "import os, signal, threading\n"
-        "from preflight.verdict import gate\n"
+        "from preflight.cli import gate\n"
         "real = gate._checked\n"
         "def checked(*arguments):\n"
         f"    os.kill(os.getpid(), {number.value})\n"
