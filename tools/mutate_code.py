@@ -76,7 +76,7 @@ class Mutant:
     end: int
     old: str
     new: str
-    within: Lines  # lines whose tests are its own if none reaches its line
+    within: Lines  # lines whose tests are its own, beside those of its line
     name: str  # of what it gives a value to outside of any function, or nothing
 
     def __str__(self) -> str:
@@ -207,8 +207,8 @@ class Reached:
         """Return the tests that reach the mutant, those that reach the least first."""
         lines = self.of_file(mutant.file)
         first, last = mutant.within
-        found = lines.get(mutant.line) or set().union(
-            *(lines.get(line, ()) for line in range(first, last + 1))
+        found: set[str] = set().union(
+            *(lines.get(line, ()) for line in (mutant.line, *range(first, last + 1)))
         )
         if mutant.name:
             found = found | (self.of_name(mutant.name) or set().union(*lines.values()))
