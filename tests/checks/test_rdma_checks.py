@@ -425,3 +425,8 @@ def test_dockers_default_runtime_may_give_what_the_launch_does_not(
     host = FakeHost((RXE0,), files={"/etc/docker/daemon.json": config})
     *_, inside = found("rdma.uverbs-permission", host, contained(verbs_nodes=given))
     assert inside.status == status
+
+
+def test_a_subnet_of_version_6_is_the_first_half_of_the_address() -> None:
+    (finding,) = found("rdma.subnets", FakeHost((TRAP, RXE2)), asking())
+    assert finding.have == "rxe0 fec0:0000:0000:0000::/64, rxe2 10.0.0.0/24"

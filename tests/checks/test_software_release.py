@@ -136,6 +136,8 @@ def test_the_master_on_path(tmp_path: Path, answer: Any, status: Status, said: s
     finding = judged(tmp_path, answer, **other)
     assert finding.status is status, finding
     assert said in finding.text
+    if said == "of unknown release, and":
+        assert any(row.value.startswith("release unknown: ") for row in finding.evidence)
     if status is Status.WARN:
         assert "starts /usr/local/bin/mooncake_master, of" in finding.text
         assert finding.text.count("Mooncake 0.3.13.post1") == 1
