@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from preflight.launch_problems.rules.launch_rules import findings
 from preflight.launch_problems.rules.store import _name_error
-from tests.builders.launch_text import MASTER, SERVER, STORE, understood
+from tests.builders.launch_text import HICACHE, MASTER, SERVER, STORE, understood
 from tests.builders.rule_examples import ADDRESS, CONFIG, GOOD, Example, Line, env, extra
 from tests.tables import each_row
+
+LAYOUT = "--hicache-mem-layout"
+
+
+def _clients(name: str) -> tuple[str, str]:
+    client = f"mooncake_client --host={name} --metadata_server=http://10.0.0.1:8080/metadata --port"
+    return f"{client}=1", f"{client}=2"
+
 
 EXAMPLES = [
     Example(
@@ -77,6 +85,15 @@ EXAMPLES = [
                 {"MOONCAKE_PROTOCOL": "tcp", "MC_FORCE_TCP": "1"},
             ),
         ),
+    ),
+    Example("layout-rewritten", "layer_first with the Mooncake store").of(
+        ((f"{STORE} {LAYOUT} layer_first", MASTER),), ((f"{STORE} {LAYOUT} page_first", MASTER),)
+    ),
+    Example("layout-rewritten", "layer_first with the Mooncake store").of(
+        ((f"{STORE} {LAYOUT} layer_first", MASTER),), (f"{HICACHE} {LAYOUT} layer_first",)
+    ),
+    Example("client-name-twice", "are both 10.0.0.5:12345 in http://10.0.0.1:8080/metadata").of(
+        _clients("10.0.0.5:12345"), _clients("10.0.0.5")
     ),
     Example("proxy-in-the-way", "m.cold, 127.0.0.1 is not in it").of(
         (
