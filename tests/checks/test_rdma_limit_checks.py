@@ -293,3 +293,16 @@ def test_threads_are_few_and_never_more_than_cpus(cpus: int) -> None:
     threads = touching_threads(cpus)
     assert threads <= min(cpus, 16)
     assert (threads == 0) == (cpus < 4)
+
+
+@each_row(
+    ("regions", "most", "status"),
+    [
+        *((419429, 524287, PASS), (419430, 524287, WARN), (800, 1000, PASS), (801, 1000, WARN)),
+        (10**6, 0, PASS),  # a device that tells no bound
+    ],
+)
+def test_a_crowded_device_is_seen_without_a_launch(regions: int, most: int, status: Status) -> None:
+    nic = replace(RXE0, resources={"mr": regions, "qp": 1}, limits={"max_mr": most})
+    (one,) = found("rdma.resources", FakeHost((nic,)), None)
+    assert one.status is status

@@ -286,6 +286,15 @@ def on_erdma(tmp_path: Path, erdma_root: str) -> Judged:
     return judged
 
 
+def test_the_largest_process_takes_a_nic_first() -> None:
+    """30, 30 and 60 GiB: one NIC holds the last, the other the first two; in turn none would."""
+    nics = (ERDMA, replace(ERDMA, name="rxe1", netdev="eth1", address="10.0.1.1"))
+    sizes = enumerate((30, 30, 60))
+    members = [process(name=f"rank {n}", regions=(region(size * GIB),)) for n, size in sizes]
+    (one,) = capacity(FakeHost(nics), *members)
+    assert f"name one of the 2 NICs ({60 * GIB // 4096} entries on the fullest)" in one.advice
+
+
 @pytest.mark.parametrize(
     ("text", "environment", "status"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.launch_problems.rules.launch_rules import findings
+from preflight.launch_problems.rules.rules import Spelling
 from tests.builders.launch_text import SERVER, understood
 from tests.builders.rule_examples import Example, env
 
@@ -65,3 +66,10 @@ def said(line: str, release: str | None, **environment: str) -> list[str]:
 )
 def test_a_variable_that_newer_releases_dropped(release: str | None, texts: list[str]) -> None:
     assert said(SERVER, release, SGLANG_ENABLE_SPEC_V2="1") == texts
+
+
+def test_names_are_looked_up_a_bounded_number_of_times() -> None:
+    spelling = Spelling()
+    found = [spelling.nearest("hicache-siz", ["hicache-size", "other"]) for _ in range(26)]
+    assert found == ["hicache-size"] * 24 + [None] * 2
+    assert Spelling().nearest("something", ["hicache-size"]) is None
