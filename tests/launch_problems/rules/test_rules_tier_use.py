@@ -177,6 +177,10 @@ def test_the_ssd_loses_what_fills_no_bucket_from_0_3_12_on() -> None:
     assert "ssd-bucket-lost" not in ids(launch)
 
 
+def _one_gigabyte_of_l2(segment: int) -> tuple[Line]:
+    return ((f"{THROUGH} --hicache-size 1", {"MOONCAKE_MASTER": LOCAL, SEGMENT: str(segment)}),)
+
+
 EXAMPLES = [
     Example("lease-in-milliseconds", "--default_kv_lease_ttl=999 is 999 ms").of(
         ("mooncake_master --default_kv_lease_ttl=999",),
@@ -191,10 +195,7 @@ EXAMPLES = [
         ((THROUGH, {"MOONCAKE_MASTER": "10.0.0.1:50051"}),),
     ),
     Example("l3-repeats-l2", "a segment of 1.0 GB").of(  # it is smaller than L2, or as large
-        *(
-            ((f"{THROUGH} --hicache-size 1", {"MOONCAKE_MASTER": LOCAL, SEGMENT: str(size)}),)
-            for size in (10**9 - 1, 10**9)
-        )
+        _one_gigabyte_of_l2(10**9 - 1), _one_gigabyte_of_l2(10**9)
     ),
     Example("ssd-evicts-nothing", "gives a segment and does not offload").of(
         ("mooncake_master --enable_offload=true --offload_on_evict=true", (STORE, MASTER)),
