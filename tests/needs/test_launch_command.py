@@ -140,3 +140,12 @@ def test_a_launch_without_hicache_and_mooncake_has_no_empty_tables(
     ran = run([str(path)], root=host)
     assert "What is mapped" in ran.out
     assert f"{path}:11 rank 0 to 1: each: nothing" in " ".join(ran.out.split())
+
+
+def test_a_verdict_is_never_followed_by_another(script: Path, host: Path) -> None:
+    """What decides here is SGLang's own refusal; the huge pages suffice."""
+    script.write_text(SCRIPT.replace("export MOONCAKE_MASTER=127.0.0.1:50051", ""))
+    ran = run([str(script), "--mooncake-version", "0.3.13.post1"], root=host)
+    assert ran.out.startswith("WILL NOT START: SGLang: ")
+    assert "\n  Of its huge pages: every mapping that is asked for gets its huge pages" in ran.out
+    assert "FITS" not in ran.out
