@@ -20,6 +20,7 @@ from preflight.engines.sglang.pool_request import (
     decode_pool_ratio,
     default_mem_fraction,
 )
+from preflight.engines.sglang.pools import _keeps_retracted_requests
 from tests.tables import each_row
 
 NEWEST = sglang_release("0.5.23")
@@ -138,3 +139,39 @@ def test_a_pool_of_retracted_requests_lies_between_bounds(
     request = ask().pools
     assert _retraction_ratio(sized, request, 100_032) == bounds
     assert _retraction_ratio(sized, request, 0)[0] == (release.decode_ratio or 0)
+
+
+@each_row(
+    ("flags", "model", "kept"),
+    [
+        ({}, "Qwen3-8B", True),
+        ({}, "DeepSeek-R1", False),
+        ({}, "gpt-oss-20b", True),
+        ({"enable_unified_memory": True}, "gpt-oss-20b", False),
+        ({"enable_unified_memory": True}, "Qwen3-8B", True),
+        ({"enable_unified_memory": True}, None, True),  # a bound
+        ({"disaggregation_decode_retraction_backup": "none"}, "Qwen3-8B", False),
+        ({"disaggregation_decode_retraction_backup": "cpu_tensor"}, "Qwen3-8B", False),
+        ({"disaggregation_decode_retraction_backup": "host_pool"}, "DeepSeek-R1", True),
+        ({"dcp_size": 1}, "Qwen3-8B", True),
+        ({"dcp_size": 2}, "Qwen3-8B", False),
+        ({"disaggregation_decode_enable_radix_cache": True}, "Qwen3-8B", False),
+        ({"enable_priority_scheduling": True}, "Qwen3-8B", False),
+        (
+            {"enable_priority_scheduling": True, "disable_priority_preemption": True},
+            "Qwen3-8B",
+            True,
+        ),
+    ],
+)
+def test_which_decode_servers_keep_retracted_requests(
+    flags: dict[str, Any], model: str | None, kept: bool
+) -> None:
+    """By kv_cache_builder.py of 0.5.23; no release before 0.5.18 keeps any."""
+    known = Unknown("no model") if model is None else well_known_model(model)
+    geometry = known if isinstance(known, Unknown) else known.geometry
+    hardware = SimpleNamespace(geometry=geometry)
+    sized: Any = SimpleNamespace(release=NEWEST, hardware=hardware, value=flags.get)
+    assert _keeps_retracted_requests(sized) is kept
+    sized.release = sglang_release("0.5.17")
+    assert _keeps_retracted_requests(sized) is False

@@ -100,6 +100,13 @@ def test_it_holds_up_to_a_release_or_from_one_on(
     assert rule not in ids(launch, sglang=silent)
 
 
+@each_row(("ratio", "small"), [("1.0", False), ("1.312", True), ("1.313", False)])
+def test_a_quarter_of_l1_may_be_under_prefetch(ratio: str, small: bool) -> None:
+    """0.8 of what L2 has more than L1: nothing for an equal one, a quarter at 1.3125."""
+    launch = (f"{HICACHE} {L3} write_through --hicache-ratio {ratio}", MASTER)
+    assert ("prefetch-budget-small" in ids(launch, sglang="0.5.14")) is small
+
+
 @each_row(("ratio", "below"), [("0.99", True), ("1.0", False)])
 def test_an_l2_as_large_as_l1_is_not_below_it(ratio: str, below: bool) -> None:
     launch = (f"{HICACHE} {L3} write_through --hicache-ratio {ratio}", MASTER)
