@@ -23,6 +23,7 @@ from preflight.engines.programs.memory_records import (
 from preflight.engines.sglang.admission_gate import FeasiblePages
 from preflight.launches.shell_script import read_script
 from preflight.needs.chosen_releases import choose_mooncake, installed_there
+from preflight.needs.launch_needs import _segment_nodes
 from preflight.needs.launch_sizing import Admission
 from preflight.needs.process_shares import bound_nodes
 from preflight.needs.shown_needs import _service
@@ -139,6 +140,18 @@ def test_why_an_arena_is_never_created(version: str, changes: dict[str, Any], sa
     (asked,) = replay_endless(Launch((process,), release))
     notes = [note for note in _unused_by(asked, release, version) if "arena" in note.id]
     assert [said in note.text for note in notes] == [True] * bool(said)
+
+
+@each_row(("numa_node", "nodes"), [(None, (0, 1)), (0, ())])
+def test_a_segment_of_one_mapping_is_split_over_no_nodes(
+    numa_node: int | None, nodes: tuple[int, ...]
+) -> None:
+    """Since 0.3.14 a bound process has its segment on its own node, whole."""
+    settings = StoreSettings(hugepages=True, hugepage_bytes=2 * MIB)
+    clients = (StoreClient(64 * MIB, 0, Protocol.RDMA),)
+    process = MappedProcess("a", settings, clients=clients, node=numa_node)
+    (asked,) = replay_endless(Launch((process,), mooncake_release("0.3.14"), (0, 1)))
+    assert _segment_nodes(asked) == nodes
 
 
 def test_a_version_that_cannot_be_read_is_refused_where_it_is_stated() -> None:
