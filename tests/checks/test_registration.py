@@ -199,6 +199,10 @@ def test_measured_memory_keys_bound_regions() -> None:
     host = FakeHost((ERDMA,), calls={"registration.saved": [result]})
     (one,) = found("rdma.resources", host, launch(process()))
     assert (one.status, "1 regions in all" in one.text) == (FAIL, True)
+    # How much memory it holds says nothing of how many regions there may be.
+    host = FakeHost((ERDMA,), calls={"registration.saved": [saved(GIB, holds_regions=1)]})
+    (one,) = found("rdma.resources", host, launch(process()))
+    assert one.status is PASS
 
 
 def test_what_to_change_is_computed() -> None:

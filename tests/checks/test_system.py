@@ -246,6 +246,7 @@ BY_DMA_BUF = rank(gpu_registered_bytes=1, environment={"WITH_NVIDIA_PEERMEM": "0
         ((4, 14), rank(hugetlb_bytes=1), Status.PASS),
         ((4, 13), rank(hugetlb_bytes=Unknown("x")), Status.WARN),
         ((5, 0), rank(uses_uring=True), Status.WARN),
+        ((5, 1), rank(uses_uring=True), Status.PASS),
         ((5, 4), rank(gpu_registered_bytes=1), Status.PASS),
         ((5, 11), BY_DMA_BUF, Status.WARN),
         ((5, 12), BY_DMA_BUF, Status.PASS),

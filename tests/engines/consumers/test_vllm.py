@@ -219,3 +219,11 @@ def test_the_part_of_a_gpu_that_it_takes(utilization: str | None, fraction: floa
     """0.9 is the least default of the releases that were read; what is no part is unknown."""
     given = () if utilization is None else ("--gpu-memory-utilization", utilization)
     assert read("serve", "m", *given).gpu_fraction == fraction
+
+
+def test_a_store_file_without_sizes_has_those_of_vllm() -> None:
+    """DEFAULT_GLOBAL_SEGMENT_SIZE and DEFAULT_LOCAL_BUFFER_SIZE of mooncake_store.py."""
+    read_file = store_config("{}")
+    assert [read_file[f"{size}_size"] for size in ("global_segment", "local_buffer")] == [
+        4 * GIB
+    ] * 2
