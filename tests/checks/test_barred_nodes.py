@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from checks.framework.device_nodes import gpu_numa_nodes
-from checks.framework.finding import Status
 from checks.framework.pages import Spot
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown
@@ -19,22 +17,14 @@ from checks.hugetlb.fit import Stock
 from checks.hugetlb.stock import read_stock
 from checks.hugetlb.targets import Target, all_targets
 from checks.numa.nodes import (
-    gpu_memory_nodes,
-    memory_nodes,
     read_allowed,
-    read_meminfo,
-    read_node_meminfo,
 )
-from checks.pci.facts import read_accelerators
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
-from tests.builders.hosts import GIB, MIB, Host, HostPool
-from tests.checks.launches import facts_of, findings, launch, usage
-from tests.rows import subject
+from tests.builders.hosts import MIB, Host, HostPool
 from tests.tables import each_row
 
 WHOLE, ON_0, ON_1 = (Spot(2 * MIB, node) for node in (None, 0, 1))
-POOL = "hugepages/hugepages-2048kB/nr_hugepages"
 NODE_MEMORY = "sys/devices/system/node/node{}/meminfo"
 LAUNCH = (
     "MC_STORE_USE_HUGEPAGE=1 MC_STORE_HUGEPAGE_SIZE=2MB MOONCAKE_MASTER=127.0.0.1:50051 "
@@ -73,23 +63,6 @@ def test_pages_outside_of_the_cpuset_do_not_count(
     assert (stock[WHOLE], stock[ON_1]) == (whole, on_1)
 
 
-def test_where_nobody_tells_the_cpuset_several_nodes_are_unknown() -> None:
-    root = _host("0-1").root("/proc/self/status")
-    assert all(isinstance(one, Unknown) for one in _stock(root).values())
-
-
-def test_check_knows_a_cpuset() -> None:
-    """600 pages are there on both nodes together, and not on the one that is allowed."""
-    needs = launch([usage({WHOLE: 600})])
-    for mems, status, names in (
-        ("0-1", Status.PASS, []),
-        ("1", Status.FAIL, [f"/{NODE_MEMORY.format(1).removesuffix('meminfo')}{POOL}"]),
-    ):
-        facts = facts_of(_host(mems).root(), "hugetlb")
-        (found,) = findings(facts, needs, "hugetlb.shortage")
-        assert (found.status, [setting.name for setting in found.settings]) == (status, names)
-
-
 @each_row(
     ("mounts", "files"),
     [
@@ -117,30 +90,11 @@ def _grace() -> Root:
     return _host("0-1", more=status).root()
 
 
-def test_memory_of_a_gpu_is_not_the_hosts() -> None:
-    root = _grace()
-    assert gpu_memory_nodes(root) == {1}
-    assert memory_nodes(root) == (0,)
-    meminfo, nodes = read_meminfo(root), read_node_meminfo(root)
-    assert not isinstance(meminfo, Unknown)
-    gpu = nodes[1]
-    assert not isinstance(gpu, Unknown)
-    assert meminfo.value("MemTotal") == 1024 * GIB - 99999999 * 1024
-    assert meminfo.value("MemAvailable") == 1024 * GIB - 50000000 * 1024
-
-
 def test_no_page_is_planned_in_the_memory_of_a_gpu() -> None:
     root = _grace()
     assert _stock(root)[WHOLE] == Stock(1024, 1024)
     hugetlb = read_hugetlb_facts(root, None).hugetlb
     assert all_targets(hugetlb, {WHOLE: 2000}) == {ON_0: Target(2000, 1024, 0)}
-
-
-def test_what_the_driver_has_is_a_gpu_whatever_pci_shows() -> None:
-    root = _grace()
-    (found,) = read_accelerators(root) or ()
-    assert (found.address, found.vendor) == ("0009:01:00.0", "0x10de")
-    assert gpu_numa_nodes(root) == (None,)
 
 
 @pytest.mark.parametrize(
@@ -189,51 +143,6 @@ def _three_nodes(folder: Path) -> Path:
     with (root / "proc/meminfo").open("a") as file:
         file.write("SwapFree: 0 kB\n")
     return root
-
-
-BINDINGS = (
-    "numactl --membind=0,2 {}",
-    "numactl -m 0,2 {}",
-    "docker run --cpuset-mems=0,2 image {}",
-    "docker run --cpuset-mems=0,2 image numactl --membind=2,3,0 {}",
-)
-
-
-SIZES = (
-    ("2000MB", False, "pass", "pass"),
-    ("2800MB", False, "fail", "pass"),  # there on all nodes, and not on these two
-    ("90GB", True, "skip", "pass"),
-    ("100GB", True, "skip", "fail"),
-)
-
-
-@pytest.mark.parametrize(
-    ("binding", "size", "regular", "pages", "memory"),
-    [*((BINDINGS[0], *size) for size in SIZES), *((way, *SIZES[1]) for way in BINDINGS[1:])],
-)
-def test_memory_bound_to_several_nodes_is_judged_on_these_together(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    binding: str,
-    size: str,
-    regular: bool,
-    pages: str,
-    memory: str,
-) -> None:
-    root = _three_nodes(tmp_path / "host")
-    program = f"mooncake_client --global_segment_size={size} --protocol=tcp"
-    script = tmp_path / "launch.sh"
-    export = "" if regular else "export MC_STORE_USE_HUGEPAGE=1 MC_STORE_HUGEPAGE_SIZE=2MB\n"
-    if "docker" in binding and not regular:
-        binding = binding.replace("run ", "run -e MC_STORE_USE_HUGEPAGE -e MC_STORE_HUGEPAGE_SIZE ")
-    script.write_text(f"{export}{binding.format(program)}\n")
-    ids = ("hugetlb.node-shortage", "numa.node-memory")
-    only = [word for id_ in ids for word in ("--only", id_)]
-    run(["check", "--json", *only, "--root", str(root), str(script)])
-    found = {one["check"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
-    assert [found[id_]["status"] for id_ in ids] == [pages, memory], found
-    assert pages == "skip" or subject(found[ids[0]]) == "2 MiB pages on nodes 0, 2"
-    assert subject(found[ids[1]]) == "nodes 0, 2"
 
 
 # 1280 pages are on nodes 0 and 2, and 1792 in all: what is there decides, whoever is asked.

@@ -395,14 +395,6 @@ def test_what_is_no_host_is_refused_with_its_name(
     assert str(path) in shown
 
 
-def test_a_launch_of_another_form_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = saved(tmp_path / "c.tar.gz", EVERY_KIND, {"launch": {"reading": {}, "name": 1}})
-    assert run(["check", "--root", str(path)]) == 64
-    assert "its launch cannot be read" in capsys.readouterr().err
-
-
 def _tree(folder: Path) -> Path:
     for name, content in {
         "proc/meminfo": "MemTotal: 1 kB\n",

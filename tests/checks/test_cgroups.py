@@ -168,28 +168,11 @@ def test_a_limit_leaves_what_is_not_used(
         assert headroom(path, folders) == headroom(path, folders, None) == expected
 
 
-def test_no_limit_and_no_procfs() -> None:
-    unlimited = {"/a": {"memory.max": "max\n", "memory.high": "max\n"}}
-    assert headroom("/a", unlimited) is None
-    assert memory_headroom(in_memory({})) is None
-
-
 @each_row("path", ["/", "/a"])
 def test_files_without_mounts_and_cgroups_tell_no_limit(path: str) -> None:
     assert isinstance(headroom(path, {}, None), Unknown)
     there = in_memory({"/proc/self/cgroup": f"0::{path}\n", AT: "/"})
     assert isinstance(memory_headroom(there), Unknown) is (path != "/")
-
-
-def test_version_1() -> None:
-    files = {
-        "memory.limit_in_bytes": "1000\n",
-        "memory.usage_in_bytes": "600\n",
-        "memory.stat": "active_file 1\ntotal_active_file 50\ntotal_inactive_file 50\n",
-    }
-    folders = {f"{AT}/memory/a": files}
-    root = host("7:cpu,cpuacct:/x\n4:memory:/a\n0::/\n", MEMORY, folders)
-    assert memory_headroom(root) == MemoryHeadroom(500, f"{AT}/memory/a/memory.limit_in_bytes")
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from checks.framework.needs import ContainerLimits, LaunchNeeds
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown
-from checks.gpu.facts import CudaAbility, GpuFacts, read_gpus
+from checks.gpu.facts import GpuFacts, read_gpus
 from checks.gpu.hardware_use import physical_gpus, visible_gpus
-from tests.builders.synthetic import GIB, SyntheticHost, build_host, gpu_host, plain_host
-from tests.checks.ranks import launch, rank
+from tests.builders.synthetic import SyntheticHost, build_host, gpu_host
+from tests.checks.ranks import rank
 
 DRIVER = "/proc/driver/nvidia/version"
 SMALL = replace(gpu_host(), gpus=gpu_host().gpus[:2], nics=())
@@ -26,30 +25,6 @@ def read(path: Path, host: SyntheticHost, needs: LaunchNeeds | None = None) -> G
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> GpuFacts:
     return read(tmp_path_factory.mktemp("gpus"), gpu_host())
-
-
-def test_cuda_is_asked_only_for_a_launch_that_registers_gpu_memory(tmp_path: Path) -> None:
-    """cuInit takes long, so a launch without such a process never pays for it."""
-    host = SMALL
-    for needs in (None, launch(rank(0))):
-        path = tmp_path / str(needs is None)
-        abilities = read(path, host, needs).abilities
-        assert isinstance(abilities, Unknown)
-        assert abilities.absent
-    for amount in (GIB, Unknown("only a start tells")):
-        needs = launch(rank(0), rank(1, gpu_registered_bytes=amount))
-        path = tmp_path / f"asked {isinstance(amount, int)}"
-        assert read(path, host, needs).abilities == (CudaAbility(True, True),) * 2
-
-
-def test_nvml_is_not_asked_without_a_sign_of_nvidia(tmp_path: Path) -> None:
-    """An answer lies ready, and is not fetched."""
-    answer = {"driver": "1", "cuda": 1, "devices": []}
-    facts = read(tmp_path, replace(plain_host(), calls={"gpus.nvml": answer}))
-    assert isinstance(facts.nvml, Unknown)
-    assert facts.nvml.absent
-    assert not facts.nvidia
-    assert facts.on_pci == ()
 
 
 @pytest.mark.parametrize(
@@ -93,37 +68,12 @@ def test_peer_modules(
     assert read(tmp_path, replace(without, files=files)).peer_modules == modules
 
 
-def test_unreadable_modules_are_unknown(tmp_path: Path) -> None:
-    files = {"/proc/modules": None, "/proc/modules/x": ""}
-    found = read(tmp_path, replace(SMALL, modules=("nvidia",), files=files)).peer_modules
-    assert isinstance(found, Unknown)
-
-
 @pytest.mark.parametrize(
     "answer", [[], "x", 3, {}, {"devices": 1}, {"devices": [1]}, {"devices": None, "driver": 1}]
 )
 def test_a_wrong_answer_of_nvml_is_unknown(tmp_path: Path, answer: object) -> None:
     facts = read(tmp_path, replace(SMALL, calls={"gpus.nvml": answer}))
     assert isinstance(facts.nvml, Unknown)
-
-
-def test_single_values_that_nvml_lacks_are_none(tmp_path: Path) -> None:
-    """A GPU without MIG, ECC or a NUMA node is still a GPU."""
-    device: dict[str, Any] = {"name": "NVIDIA A10", "address": None, "mig": None, "ecc": "on"}
-    answer = {"driver": "570", "cuda": None, "devices": [device]}
-    facts = read(tmp_path, replace(SMALL, calls={"gpus.nvml": answer}))
-    assert not isinstance(facts.nvml, Unknown)
-    (gpu,) = facts.nvml.gpus
-    assert gpu.name == "NVIDIA A10"
-    assert set(gpu[1:]) == {None}
-
-
-def test_device_nodes_prove_it_where_nvml_is_missing(tmp_path: Path) -> None:
-    unknown = {"gpus.nvml": {"unknown": "ModuleNotFoundError: pynvml"}}
-    facts = read(tmp_path / "all", replace(SMALL, calls=unknown))
-    assert physical_gpus(facts) == tuple(gpu.address for gpu in facts.on_pci)
-    some = replace(SMALL, calls=unknown, files={"/dev/nvidia1": None})
-    assert isinstance(physical_gpus(read(tmp_path / "some", some)), Unknown)
 
 
 @pytest.mark.parametrize(

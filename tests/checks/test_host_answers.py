@@ -31,12 +31,6 @@ from tests.builders.synthetic import (
 
 Findings = Mapping[str, Sequence[Mapping[str, Any]]]
 
-TCP_NO_NIC = """\
-export MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL=tcp MOONCAKE_GLOBAL_SEGMENT_SIZE=1gb
-python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --page-size 64 \\
-    --enable-hierarchical-cache --hicache-size 2 --hicache-mem-layout page_first \\
-    --hicache-storage-backend mooncake
-"""
 NAMED = (
     "MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL=rdma MOONCAKE_DEVICE={devices} "
     "MOONCAKE_GLOBAL_SEGMENT_SIZE=67108864 python3 -m mooncake.mooncake_store_service --port 8080\n"
@@ -86,48 +80,6 @@ def _worded(finding: Mapping[str, Any]) -> str:
     return json.dumps(finding)
 
 
-def _two_cards(named_gids: tuple[Any, ...] | None) -> SyntheticHost:
-    """Eight NICs that the launch names, without GIDs or with, and eight more that are well."""
-    host = gpu_host()
-    named = [nic._replace(gids=named_gids) for nic in host.nics]
-    more = [
-        nic._replace(
-            name=f"mlx5_{nic.number + 8}",
-            address=nic.address[:-1] + "1",
-            ipv4=f"10.0.1.{nic.number + 1}",
-            number=nic.number + 8,
-        )
-        for nic in host.nics
-    ]
-    return replace(host, nics=[*named, *more])
-
-
-def test_named_nics_without_a_gid_end_the_start(checked: Checked) -> None:
-    host = _two_cards(())
-    names = ",".join(f"mlx5_{number}" for number in range(8))
-    found = checked(host, NAMED.format(devices=names))
-    gids = found["rdma.gid"]
-    assert {one["status"] for one in gids} == {"fail"}
-    assert {one["consequence"] for one in gids} == {"will not start"}
-    for one in gids:
-        assert "mlx5_8" in one["advice"]
-        assert "other addresses" not in one["advice"]
-
-
-def test_an_empty_table_of_gids_wants_an_address(checked: Checked) -> None:
-    host = replace(gpu_host(), nics=[nic._replace(gids=()) for nic in gpu_host().nics])
-    (one, *_) = checked(host, NAMED.format(devices="mlx5_0"))["rdma.gid"]
-    assert one["status"] == "fail"
-    assert "an IPv4 address" in one["advice"]
-    assert "other addresses" not in one["advice"]
-
-
-def test_missing_names_end_the_start_and_nothing_else_is_said(checked: Checked) -> None:
-    (one,) = checked(gpu_host(), NAMED.format(devices="mlx9_0"))["rdma.device-missing"]
-    assert (one["status"], one["consequence"]) == ("fail", "will not start")
-    assert "without a message" not in one["text"]
-
-
 def test_nodes_without_their_class_are_not_to_be_given_again(checked: Checked) -> None:
     """A container that was given /dev/infiniband, and sees no /sys/class/infiniband."""
     files = {f"/dev/infiniband/{name}": "" for name in ("uverbs0", "rdma_cm")}
@@ -138,13 +90,6 @@ def test_nodes_without_their_class_are_not_to_be_given_again(checked: Checked) -
     assert "/dev/infiniband has uverbs0" in one["advice"]
     assert "the container the host's devices" not in one["advice"]
     assert "no such folder" in _worded(one)
-
-
-def test_tcp_on_a_host_without_nics_passes(checked: Checked) -> None:
-    (one,) = checked(plain_host(), TCP_NO_NIC)["tcp-takes-rdma"]
-    assert one["status"] == "pass"
-    (one,) = checked(gpu_host(), TCP_NO_NIC)["tcp-takes-rdma"]
-    assert one["status"] == "warn"
 
 
 @pytest.mark.parametrize(("answer", "status"), [(None, "unknown"), ({"error": "refused"}, "fail")])
@@ -165,34 +110,6 @@ def test_http_that_nobody_recorded_is_unknown(
         one for one in found["service.reachable"] if "metadata-http" in _worded(one["subjects"])
     )
     assert one["status"] == status
-
-
-V1 = {
-    "/proc/self/cgroup": "4:memory:/a\n5:hugetlb:/a\n",
-    "/proc/self/mountinfo": (
-        "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
-        "24 23 0:22 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory\n"
-        "25 23 0:23 / /sys/fs/cgroup/hugetlb rw,nosuid - cgroup cgroup rw,hugetlb\n"
-        "26 21 0:24 / /dev/shm rw,nosuid - tmpfs tmpfs rw\n"
-    ),
-    "/sys/fs/cgroup/memory/a/memory.limit_in_bytes": str(GIB),
-    "/sys/fs/cgroup/memory/a/memory.usage_in_bytes": "0",
-    "/sys/fs/cgroup/memory/a/memory.stat": "total_active_file 0\ntotal_inactive_file 0",
-    "/sys/fs/cgroup/hugetlb/a/hugetlb.2MB.limit_in_bytes": str(4 * MIB),
-    "/sys/fs/cgroup/hugetlb/a/hugetlb.2MB.usage_in_bytes": "0",
-}
-
-
-def test_version_1_of_cgroups_takes_minus_one(checked: Checked) -> None:
-    """It answers the word max with EINVAL."""
-    host = replace(plain_host(), pools={2 * MIB: 9000}, files=V1)
-    pages = checked(host, HUGE_STORE.format(protocol="tcp", segment="8gb", more=""))
-    memory = checked(host, STORE.replace("1gb", "8gb"))
-    for (one,) in (pages["hugetlb.cgroup-limit"], memory["memory.cgroup"]):
-        assert one["status"] == "fail"
-        (setting,) = one["settings"]
-        assert setting["name"].endswith("limit_in_bytes")
-        assert setting["wanted"] == "-1"
 
 
 @pytest.mark.parametrize("pages", [0, 50000])
@@ -226,27 +143,6 @@ def test_an_arena_that_is_filled_up_to_a_cgroups_limit_starts(checked: Checked) 
     assert statuses == {60: "pass", 59: "warn", 16: "warn", 15: "fail"}
 
 
-def test_a_pool_that_nobody_uses_is_named_where_memory_is_short(checked: Checked) -> None:
-    """arm64 with pages of 64 KiB: its huge pages are of 512 MiB."""
-    rows = (
-        f"MemTotal: {256 * GIB // 1024} kB\nMemFree: 1024 kB\nMemAvailable: 1024 kB\n"
-        "SwapTotal: 0 kB\nHugePages_Total: 400\nHugePages_Free: 400\nHugePages_Rsvd: 0\n"
-        "HugePages_Surp: 0\nHugepagesize: 524288 kB\n"
-    )
-    (one,) = checked(replace(plain_host(), files={"/proc/meminfo": rows}), STORE)["memory.host"]
-    assert one["status"] == "fail"
-    assert "400 huge pages of 512 MiB" in one["advice"]
-
-
-def test_a_pool_of_no_pages_was_not_set_by_hand(checked: Checked) -> None:
-    launch = HUGE_STORE.format(protocol="tcp", segment="1gb", more="")
-    for pages, by_hand in ((0, False), (9000, True)):
-        host = replace(plain_host(), pools={2 * MIB: pages})
-        (one,) = checked(host, launch)["hugetlb.after-reboot"]
-        assert one["status"] == "warn"
-        assert ("by hand" in one["text"]) is by_hand
-
-
 def test_pages_are_known_without_overcommit(tmp_path: Path) -> None:
     files = {"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages": "?"}
     root = build_host(tmp_path / "host", replace(plain_host(), nodes=2, files=files))
@@ -261,14 +157,6 @@ def test_the_kernel_is_known_from_its_version_alone(tmp_path: Path) -> None:
     files = {"/proc/sys/kernel/osrelease": None}
     root = build_host(tmp_path / "host", replace(plain_host(), files=files))
     assert read_system(Root(str(root)), None).kernel == (6, 8)
-
-
-def test_threads_left_and_in_use_add_up(checked: Checked) -> None:
-    host = replace(plain_host(), cgroup={"pids.max": "100", "pids.current": "20"})
-    one = next(
-        one for one in checked(host, STORE)["limits.threads"] if "of 100" in one["have"]["text"]
-    )
-    assert one["have"]["text"].startswith("96 threads left (4 of 100 in use")
 
 
 def test_a_client_with_an_address_of_another_host_will_not_start(checked: Checked) -> None:

@@ -72,12 +72,6 @@ def test_a_pool_that_does_not_exist_never_passes() -> None:
     assert _status(root, usages, "page-size") == [Status.FAIL]
 
 
-def test_a_host_that_shows_nothing_is_unknown() -> None:
-    usages = [usage({ANY: 1})]
-    assert _status(Root("/no such folder"), usages, "shortage") == [Status.UNKNOWN]
-    assert _status(Root("/no such folder"), usages, "page-size") == [Status.UNKNOWN]
-
-
 def test_the_remedy_keeps_the_pages_of_others_and_makes_the_check_pass() -> None:
     before = Host(pools={PAGE: HostPool(total=100, free=30)}).root()
     usages = [usage({ANY: 50})]
@@ -314,15 +308,6 @@ def test_a_node_that_boots_with_too_few_is_what_is_short() -> None:
     found = _after_reboot(root, [usage({NODE_0: 160})])
     assert found.status is Status.WARN
     assert (found.have, found.need) == ("100 pages on node 0 at boot", "160 pages on node 0")
-
-
-def test_without_a_launch_or_its_sizes_nothing_passes() -> None:
-    facts = facts_of(Host(pools={PAGE: HostPool(total=1)}).root(), "hugetlb")
-    unsized = launch()._replace(usages=Unknown("$SIZE is not set"))
-    assert {finding.status for finding in findings(facts, None, "hugetlb.")} == {Status.SKIP}
-    unknown = findings(facts, unsized, "hugetlb.")
-    assert {finding.status for finding in unknown} == {Status.UNKNOWN}
-    assert all("$SIZE" in finding.text for finding in unknown)
 
 
 def _facts(free: int, reserved: int, node_1: int) -> Facts:

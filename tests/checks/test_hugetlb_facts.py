@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from checks.framework.device_nodes import device_numa_nodes, gpu_numa_nodes
+from checks.framework.device_nodes import device_numa_nodes
 from checks.framework.pages import Spot
 from checks.framework.recording import Answers
 from checks.framework.root import Root
@@ -15,8 +15,6 @@ from checks.host_snapshot.anonymise import without_secrets
 from checks.hugetlb.boot import (
     pages_after_boot,
     read_next_words,
-    read_pool_writers,
-    read_sysctl_files,
 )
 from checks.hugetlb.facts import read_hugetlb_facts
 from checks.hugetlb.fit import Stock
@@ -46,17 +44,6 @@ def test_an_unknown_fact_is_neither_true_nor_false() -> None:
         unknown < Unknown("other")  # type: ignore[operator]  # noqa: B015
 
 
-def test_a_pool_with_all_its_counters() -> None:
-    pool = HostPool(nodes={0: (70, 40), 3: (30, 20)}, reserved=5, surplus=10, overcommit=25)
-    root = Host({2 * MIB: pool, GIB: HostPool(total=4)}, nodes=(0, 3)).root()
-    found = pool_of(root, 2 * MIB)
-    assert (found.total_pages, found.free_pages) == (100, 60)
-    assert (found.reserved_pages, found.surplus_pages, found.overcommit_pages) == (5, 10, 25)
-    assert {node: tuple(share) for node, share in found.nodes.items()} == {0: (70, 40), 3: (30, 20)}
-    assert found.held_pages == 100 - 60 + 5
-    assert pool_of(root, GIB).free_pages == 4
-
-
 @each_row(
     ("pool", "memory", "available"),
     [
@@ -73,11 +60,6 @@ def test_a_pool_with_all_its_counters() -> None:
 def test_available_pages(pool: HostPool, memory: int, available: int) -> None:
     root = Host({2 * MIB: pool}).root()
     assert pool_of(root, 2 * MIB).available_pages(memory) == available
-
-
-def test_gigantic_pages_are_never_made_on_demand() -> None:
-    root = Host({GIB: HostPool(total=1, overcommit=9)}).root()
-    assert pool_of(root, GIB).available_pages(100 * GIB) == 1
 
 
 def test_a_missing_size_is_no_pool_and_an_unreadable_one_unknown() -> None:
@@ -100,13 +82,6 @@ def test_meminfo_serves_the_default_size_where_sysfs_is_missing() -> None:
     other = read(root).pool(GIB)
     assert isinstance(other, Unknown)
     assert not other.absent  # it may well be there
-
-
-def test_a_kernel_without_huge_pages() -> None:
-    pool = read(in_memory({"/proc/meminfo": "MemTotal: 1024 kB\n"})).pool(2 * MIB)
-    assert isinstance(pool, Unknown)
-    assert pool.absent
-    assert "Hugepagesize" in pool.reason
 
 
 def test_reservations_bound_what_a_node_has() -> None:
@@ -180,14 +155,6 @@ def test_node_lists(text: str, nodes: tuple[int, ...]) -> None:
 def test_what_is_no_node_list(text: str) -> None:
     with pytest.raises(ValueError, match="NUMA nodes"):
         parse_node_list(text)
-
-
-def test_nics_and_gpus_and_their_nodes() -> None:
-    root = Host(nodes=(0, 1), nics={"mlx5_0": 1, "mlx5_1": -1, "rxe0": None}, gpus=(1, 0)).root()
-    assert device_numa_nodes(root) == {"mlx5_0": 1, "mlx5_1": None, "rxe0": None}
-    assert gpu_numa_nodes(root) == (1, 0)
-    nothing = in_memory({})
-    assert (device_numa_nodes(nothing), gpu_numa_nodes(nothing)) == ({}, ())
 
 
 @pytest.mark.slow
@@ -280,26 +247,6 @@ def test_entries_of_files_of_their_own(saved: str, release: str) -> None:
     found = read_next_words(in_memory(files))
     assert not isinstance(found, Unknown)
     assert found[-2:] == (f"entry={release}", "hugepages=4")
-
-
-HOST = {
-    "/boot/grub/grub.cfg": CFG.replace("DEFAULT", "0"),
-    "/proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz root=UUID=1 ro quiet hugepages=100 kho=off\n",
-    "/etc/sysctl.d/90-mooncake.conf": "vm.overcommit_memory = 1\n",
-}
-
-
-def test_pages_are_those_of_the_next_command_line() -> None:
-    """hugetlb.after-reboot counts them, and the sysctl that acts after it."""
-
-    def pages(**files: str) -> int | None:
-        root = in_memory({**HOST, **files})
-        found = pages_after_boot(read_pool_writers(root, read_sysctl_files(root)), 2 << 20, 2 << 20)
-        return found[0] if found else None
-
-    assert pages() == 512
-    later = {"/usr/lib/sysctl.d/95-b.conf": "vm.nr_hugepages=9\n"}
-    assert pages(**{"/etc/sysctl.d/10-a.conf": "vm.nr_hugepages=7\n"}, **later) == 9
 
 
 @each_row(("run", "pages"), [("500", 16), ("7", 7), ("", 8)])

@@ -14,7 +14,7 @@ from checks.framework.finding import Status
 from checks.framework.needs import LIMIT_NAMES, Bound, SetLimit
 from checks.framework.units import GIB, MIB
 from checks.framework.unknown import Unknown
-from checks.limits.facts import ADDRESS_SPACE, DATA_SIZE, SYS_RESOURCE_BIT
+from checks.limits.facts import SYS_RESOURCE_BIT
 from checks.limits.launch_limits import start_limit
 from checks.limits.runtimes import Limit
 from preflight.command_inputs.launch_record import launch_from, launch_record
@@ -26,7 +26,7 @@ from preflight.launches.source import Origin, Reading, Word
 from preflight.launches.systemd_unit import KIND
 from preflight.processes.processes import LaunchOptions
 from tests.checks.limit_hosts import launch, limits, rank, rdma, system
-from tests.checks.test_limits_memlock import docker, found, one
+from tests.checks.test_limits_memlock import docker, one
 from tests.tables import each_row
 
 MAY_RAISE = {"effective_capabilities": 1 << SYS_RESOURCE_BIT}
@@ -78,14 +78,6 @@ def test_a_script_s_limits_reach_what_it_starts_as_in_bash() -> None:
     assert found["g"][:3] == [*base, ("nofile", Bound.STAYS, Bound.SOFT)]
 
 
-def test_ways_that_differ_leave_a_limit_unknown_and_equal_ones_do_not() -> None:
-    both = commands('if [ "$1" = x ]; then ulimit -n 9; else ulimit -n 9; fi; prog a')
-    assert both == {"a": [("nofile", 9, 9)]}
-    one_way = commands('if [ "$1" = x ]; then ulimit -n 9; else ulimit -l 9; fi; prog a')["a"]
-    assert {name for name, *_ in one_way} == {"nofile", "memlock"}
-    assert all(isinstance(soft, Unknown) for _, soft, _ in one_way)
-
-
 @pytest.mark.parametrize(
     "words",
     "-n 100;-Sn 100;-Hn 900;-SHn 300;-n hard;-Sn hard;-Hn soft;-n unlimited;-Sn 2000;"
@@ -135,32 +127,6 @@ def test_what_a_refused_ulimit_leads_to_is_not_worked_out(text: str, soft: int |
     assert (None if isinstance(after, Unknown) else after.soft) == soft
 
 
-SERVER = "python3 -m sglang.launch_server --tp"
-
-
-@each_row(
-    ("text", "started", "doubted"),
-    [
-        (f"if ulimit -l 9; then {SERVER} 4; else {SERVER} 8; fi", "4 8", "4 8"),
-        (f"ulimit -l 9 || {SERVER} 8", "8", "8"),
-        (f"T=2; if ulimit -l 9; then T=4; else T=8; fi; {SERVER} $T", "${T}", ""),
-        (f"T=2; ulimit -l 9 || T=8; {SERVER} $T", "${T}", ""),
-        (f"if ulimit -l 9; then echo yes; else echo no; fi; {SERVER} 8", "8", ""),
-    ],
-)
-def test_what_starts_where_a_limit_is_refused_is_told(
-    text: str, started: str, doubted: str
-) -> None:
-    """It may be what runs; what it sets is doubted in the words that follow from it."""
-    found = read_script(text, "run.sh", {}).commands
-    found = tuple(command for command in found if command.words[0].text != "echo")
-    assert " ".join(command.words[-1].text for command in found) == started
-    assert [c.words[-1].text for c in found if c.doubts] == doubted.split()
-    sets = "T=" in text
-    words = [word for command in found for word in command.words]
-    assert any(word.doubts or word.unresolved for word in words) == sets
-
-
 @each_row(
     ("own", "host", "status"),
     [
@@ -185,13 +151,6 @@ def test_memlock_is_what_the_launch_makes_of_it(own: Any, host: Any, status: Sta
         assert "run.sh:3" in finding.text + finding.advice
 
 
-def test_no_setting_around_a_launch_lifts_what_it_sets_itself() -> None:
-    lowered = one("memlock.limit", launch(rank(limits=set_to("memlock", 1))), limits(None))
-    assert lowered.settings == ()
-    refused = one("memlock.limit", launch(rank(limits=set_to("memlock", None))), limits())
-    assert [setting.name for setting in refused.settings] == ["memlock"]
-
-
 @each_row(
     ("container", "own", "status"),
     [
@@ -209,18 +168,6 @@ def test_no_setting_around_a_launch_lifts_what_it_sets_itself() -> None:
 def test_open_files(container: Any, own: Any, status: Status) -> None:
     needs = launch(rank(container=container, limits=own))
     assert one("limits.nofile", needs, limits()).status is status
-
-
-def test_memory_and_threads_of_its_own_limits() -> None:
-    sizes = {ADDRESS_SPACE: Limit(None, None), DATA_SIZE: Limit(None, None)}
-    process = rank(regular_bytes=4 * GIB, hugetlb_bytes=0)
-    host = limits(sizes=sizes)
-    for name, status in (("as", Status.FAIL), ("data", Status.FAIL), ("stack", Status.PASS)):
-        needs = launch(process._replace(limits=set_to(name, GIB)))
-        assert one("limits.memory", needs, host).status is status
-    few = launch(process._replace(limits=set_to("nproc", 0)))
-    judged = found("limits.threads", few, host)
-    assert [one.status for one in judged if one.subject.endswith(", user")] == [Status.FAIL]
 
 
 @each_row(

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from checks.framework.finding import Kind, Setting, Status
 from checks.framework.needs import ContainerLimits
-from checks.framework.root import Root
 from checks.framework.units import GIB, MIB
 from checks.framework.unknown import Unknown
-from checks.limits.facts import ADDRESS_SPACE, DATA_SIZE, FILE_SIZE, SIZE_ROWS, read_limits
+from checks.limits.facts import ADDRESS_SPACE, DATA_SIZE, FILE_SIZE, SIZE_ROWS
 from checks.limits.runtimes import Daemon, Limit, UnitLimit
-from tests.builders.synthetic_system import limits_file
-from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, system, tree
+from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, system
 from tests.checks.test_limits_memlock import ROOT, UNREADABLE, docker, one, unit
 from tests.tables import each_row
-
-UNLIMITED = Setting(Kind.ULIMIT, "memlock", "unlimited", str(8 * MIB))
 
 
 def pod(**settings: Any) -> ContainerLimits:
@@ -282,15 +277,6 @@ def test_a_limit_is_held_against_what_counts_to_it(
     assert _judged(row, gib and gib * GIB, **other) is expected
 
 
-def test_the_worst_of_several_is_said() -> None:
-    low = limits(sizes={ADDRESS_SPACE: Limit(20 * GIB, None), DATA_SIZE: Limit(GIB, None)})
-    needs = launch(rank(regular_bytes=10 * GIB))
-    found = one("limits.memory", needs, low)
-    assert found.status is FAIL
-    assert found.have == "1.00 GiB (Max data size)"
-    assert [setting.name for setting in found.settings] == ["as", "data"]
-
-
 def test_limits_and_sizes_that_are_not_known_are_unknown() -> None:
     unread = limits(sizes={"Max data size": Unknown("not read")})
     for limit_facts, needs in (
@@ -301,19 +287,3 @@ def test_limits_and_sizes_that_are_not_known_are_unknown() -> None:
         ),
     ):
         assert one("limits.memory", needs, limit_facts).status is Status.UNKNOWN
-
-
-def test_a_container_of_the_launch_brings_its_own() -> None:
-    needs = launch(rank(regular_bytes=GIB, container=ContainerLimits("run.sh:1", "docker")))
-    low = limits(sizes={"Max data size": Limit(1, 1)})
-    assert one("limits.memory", needs, low).status is Status.SKIP
-    assert one("limits.memory", needs, low, system_facts=system("docker")).status is FAIL
-
-
-def test_they_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
-    text = limits_file(("1", "1"), ("1", "1")).replace(
-        f"{'Max data size':<25} {'unlimited':<20}", f"{'Max data size':<25} {'4096':<20}"
-    )
-    found = read_limits(Root(str(tree(tmp_path, {"/proc/self/limits": text}))), None).sizes
-    assert found["Max data size"] == Limit(4096, None)
-    assert found["Max address space"] == Limit(None, None)

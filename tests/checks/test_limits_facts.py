@@ -15,7 +15,7 @@ from checks.framework.root import Root
 from checks.framework.units import MIB
 from checks.framework.unknown import Unknown
 from checks.limits.facts import IPC_LOCK_BIT, LimitFacts, read_limits
-from checks.limits.runtimes import Daemon, Limit, PamLimit, UnitLimit
+from checks.limits.runtimes import Daemon, Limit, UnitLimit
 from tests.builders.hosts import in_memory
 from tests.paths import ROOT
 from tests.tables import each_row
@@ -145,13 +145,6 @@ def test_systemd_units(files: dict[str, str], configured: Limit | None, source: 
     assert runtimes.unit("containerd") == UnitLimit("containerd", None, configured, source)
 
 
-def test_a_unit_that_says_nonsense_is_unknown() -> None:
-    unit = read(in_memory({UNIT: "LimitMEMLOCK=lots"}, calls={})).runtimes.unit("containerd")
-    assert unit is not None
-    assert isinstance(unit.configured, Unknown)
-    assert UNIT in unit.configured.reason
-
-
 @each_row(
     ("content", "default", "remap"),
     [
@@ -177,21 +170,6 @@ def test_a_damaged_docker_configuration_is_unknown(content: str) -> None:
     assert isinstance(runtimes.docker_default, Unknown)
 
 
-def test_login_limits_in_their_order() -> None:
-    """limits.conf, then limits.d; comments and what is no limit are passed over."""
-    files = {
-        "/etc/security/limits.conf": "* soft memlock 64 # KiB\n* soft nofile 5\n@gpu - memlock",
-        "/etc/security/limits.d/90-rdma.conf": "@gpu - memlock unlimited\n",
-        "/etc/security/limits.d/readme": "* - memlock 1\n",
-    }
-    pam = read(in_memory(files, calls={})).runtimes.pam
-    assert pam == (
-        PamLimit("*", "soft", 65536, "/etc/security/limits.conf"),
-        PamLimit("*", "soft", 5, "/etc/security/limits.conf", "nofile"),
-        PamLimit("@gpu", "-", None, "/etc/security/limits.d/90-rdma.conf"),
-    )
-
-
 @each_row(
     ("content", "propagates"),
     [
@@ -207,12 +185,6 @@ def test_slurm_propagation(content: str, propagates: bool) -> None:
     """slurm.conf: all limits are the submitting shell's, unless excepted."""
     host = in_memory({"/etc/slurm/slurm.conf": content}, calls={})
     assert read(host).runtimes.slurm_propagates is propagates
-
-
-def test_no_slurm_is_none_and_an_unreadable_one_unknown() -> None:
-    assert read(in_memory({}, calls={})).runtimes.slurm_propagates is None
-    blocked = in_memory({"/etc/slurm/slurm.conf": "/"}, calls={})
-    assert isinstance(read(blocked).runtimes.slurm_propagates, Unknown)
 
 
 _SEEN = """

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checks.framework.finding import Finding, Kind, Status
-from checks.framework.needs import ContainerLimits, LaunchNeeds, RdmaUse
+from checks.framework.needs import ContainerLimits, LaunchNeeds
 from checks.framework.pages import Region
 from checks.framework.units import GIB, MIB
 from checks.framework.unknown import Unknown
@@ -169,12 +169,6 @@ def test_more_nics_need_more(nics: Any, memlock: int | None, status: Status) -> 
     assert one("memlock.limit", launch(rank()), limits(memlock), nics).status is status
 
 
-def test_named_nics_alone_count() -> None:
-    process = rank(rdma=RdmaUse(("mlx5_3",), "launch.sh:3"))
-    finding = one("memlock.limit", launch(process), limits(3 * GIB), 8)
-    assert (finding.status, finding.need) == (Status.PASS, "2.00 GiB")
-
-
 def test_an_unknown_size_never_passes_a_finite_limit() -> None:
     """Prefill and decode register GPU memory whose size is known only once it runs."""
     gpu = Unknown("the KV cache on the GPU")
@@ -186,13 +180,6 @@ def test_an_unknown_size_never_passes_a_finite_limit() -> None:
     assert (finding.status, finding.need) == (Status.FAIL, "4.00 GiB or more")
     nothing_known = rank(regions=gpu)
     assert one("memlock.limit", launch(nothing_known), limits(ROOM)).status is Status.UNKNOWN
-
-
-def test_equal_ranks_are_one_line() -> None:
-    needs = launch(*(rank(f"rank {n}") for n in range(8)), rank("service", GIB))
-    first, second = found("memlock.limit", needs)
-    assert first.subject == "rank 0-7 (each of 8)"
-    assert second.subject == "service"
 
 
 @each_row(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from hypothesis import given
@@ -15,7 +14,7 @@ from checks.framework.unknown import Unknown
 from checks.memory.facts import MemoryFacts, MemoryHeadroom
 from checks.numa.nodes import Meminfo
 from checks.run_checks.facts import Facts
-from tests.builders.hosts import Host, in_memory
+from tests.builders.hosts import in_memory
 from tests.checks.launches import facts_of, findings, launch, one_finding
 from tests.tables import each_row
 
@@ -75,22 +74,6 @@ def test_the_cgroup_is_the_limit_although_meminfo_shows_more(left: int, expected
     assert _one(facts, _ranks(8, 10 * GIB), "memory.cgroup") is expected
 
 
-def test_a_containers_formula_is_of_its_own_processes_and_makes_its_need() -> None:
-    server = ContainerLimits("pod.yaml:9", "kubernetes", memory_bytes=40 * GIB)
-    store = ContainerLimits("pod.yaml:30", "kubernetes", memory_bytes=10 * GIB)
-    needs = launch(
-        (),
-        ProcessNeeds("rank 0", "sglang", {}, regular_bytes=50 * GIB, container=server),
-        ProcessNeeds("store", "client", {}, regular_bytes=12 * GIB, container=store),
-    )
-    found = findings(_facts(), needs, "memory.cgroup")
-    assert [(one.status, one.subject, one.need, one.formula) for one in found] == [
-        (Status.PASS, "cgroup", "62.00 GiB", "50.00 GiB + 12.00 GiB"),
-        (Status.FAIL, "pod.yaml:9", "50.00 GiB", "50.00 GiB"),
-        (Status.FAIL, "pod.yaml:30", "12.00 GiB", "12.00 GiB"),
-    ]
-
-
 @each_row(
     ("headroom", "expected"),
     [
@@ -127,14 +110,6 @@ def test_memory_high_throttles_and_kills_nobody() -> None:
         assert ("slows" in found.text) is not kills
         assert ("kills" in found.text) is kills
         assert found.consequence is (None if kills else Consequence.DEGRADED)
-
-
-def test_memory_high_is_no_limit_that_kills() -> None:
-    used = {"memory.current": "0", "memory.stat": "active_file 0\ninactive_file 0"}
-    host = Host(cgroup={"memory.high": str(GIB), "memory.max": "max", **used})
-    memory = facts_of(host.root(), "memory").memory
-    assert memory.headroom == MemoryHeadroom(GIB, "/sys/fs/cgroup/memory.high")
-    assert memory.killing_headroom is None
 
 
 def test_huge_pages_count_against_the_cgroup_only_where_it_is_mounted_so() -> None:
@@ -205,18 +180,6 @@ def test_unknown_sizes_and_unreadable_memory_never_pass() -> None:
     needs = _ranks(2, GIB)
     for id_ in ("memory.host", "shm.space", "memory.max-map-count", "memory.overcommit"):
         assert _one(nothing, needs, id_) is Status.UNKNOWN
-
-
-def test_facts_from_files_and_calls() -> None:
-    answer = {"size_bytes": 64 * MIB, "available_bytes": 60 * MIB}
-    mounts = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,memory_hugetlb_accounting"
-    files = {"calls.json": json.dumps({"memory.space /dev/shm": answer})}
-    files["proc/self/mountinfo"] = mounts
-    root = Host(memory_bytes=64 * GIB, files=files).root()
-    memory = facts_of(root, "memory").memory
-    assert (memory.shm_size_bytes, memory.shm_available_bytes) == (64 * MIB, 60 * MIB)
-    assert memory.hugetlb_charged is True
-    assert memory.value("MemTotal") == 64 * GIB
 
 
 @each_row(("seen", "read_only"), [({"read_only": True}, True), ({"full_of_files": True}, False)])

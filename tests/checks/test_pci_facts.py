@@ -1,7 +1,6 @@
 """PCI facts: functions, their place in the tree, links, ACS, IOMMU; and how far they are apart."""
 
 import os
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -82,32 +81,6 @@ def test_bridges_where_acs_acts() -> None:
 
 def read(path: Path, host: SyntheticHost) -> PciFacts:
     return read_pci(Root(str(build_host(path, host))), None)
-
-
-def test_a_host_with_switches(tmp_path: Path) -> None:
-    """Every GPU has two NICs below its own switch, two on its node, and four across."""
-    facts = read(tmp_path, gpu_host())
-    assert isinstance(facts.accelerators, tuple)
-    assert len(facts.accelerators) == len(facts.nics) == 8
-    for gpu in facts.accelerators:
-        found = Counter(facts.paths[gpu.address, name] for name in facts.nics)
-        assert found == {PathClass.PIX: 2, PathClass.NODE: 2, PathClass.SYS: 4}
-    first = facts.nics["mlx5_0"]
-    assert (first.vendor, first.device, first.driver) == ("0x15b3", "0x1021", "mlx5_core")
-    assert (first.link.width, first.link.max_width) == (16, 16)
-    assert first.iommu == "identity"
-    functions = (*facts.accelerators, *facts.nics.values())
-    assert set(facts.bridges) == {name for one in functions for name in one.parents[1:]}
-    # Only the downstream ports can turn a transfer around: four of each switch.
-    assert set(facts.acs.values()) == {0}
-    assert len(facts.acs) == 16
-    assert not facts.direct_nic
-
-
-def test_no_pci_and_no_devices(tmp_path: Path) -> None:
-    assert read_pci(Root(str(tmp_path)), None).accelerators == ()
-    facts = read(tmp_path / "plain", plain_host())
-    assert (facts.accelerators, facts.nics, facts.bridges, facts.paths) == ((), {}, {}, {})
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from checks.framework.needs import ContainerLimits, ProcessNeeds, RdmaUse
+from checks.framework.needs import ContainerLimits, ProcessNeeds
 from checks.framework.unknown import Unknown
 from checks.framework.written_numbers import leading_integer
 from checks.rdma.devices import IB, ROCE_1, ROCE_2, Gid, GidChoice, Port, asked_index, choose_gid
-from checks.rdma.use import Cause, DevicesInUse, Transport, devices_in_use, uses
+from checks.rdma.use import Cause, DevicesInUse, Transport, devices_in_use
 from checks.releases.mooncake import MooncakeRelease, mooncake_release
 from tests.checks.rdma_hosts import RXE0, RXE1, FakeHost, FakeNic, closed, facts_of, launch, process
 from tests.tables import each_row
@@ -130,26 +130,6 @@ def test_a_device_is_lost_and_why(nic: FakeNic, cause: Cause, alone: Transport) 
     assert (named.names, named.transport) == ((), NONE)
 
 
-def test_a_host_without_devices_silently_becomes_tcp() -> None:
-    found = used(FakeHost(()), process())
-    assert (found.names, found.transport) == ((), TCP)
-    forced = process(environment={"MC_FORCE_HCA": "1"})
-    assert used(FakeHost(()), forced).transport is NONE
-
-
-def test_missing_names_are_told_apart() -> None:
-    found = used(FakeHost((RXE0, DOWN)), process("rxe1", "mlx5_9"))
-    assert [one.name for one in found.lost if one.cause is Cause.MISSING] == ["mlx5_9"]
-    assert found.candidates == ("rxe1", "mlx5_9")
-
-
-def test_te_filters_are_not_read_by_older_releases() -> None:
-    asking, older = process(environment={"MC_TE_FILTERS": "mlx5_9"}), "0.3.11.post1"
-    found = used(FakeHost((RXE0,)), asking, mooncake_release(older))
-    assert found.names == ("rxe0",)
-    assert used(FakeHost((RXE0,)), asking, None).names == ()
-
-
 @each_row(
     ("content", "names"),
     [
@@ -167,12 +147,6 @@ def test_a_topology_file_names_the_devices(content: str | None, names: tuple[str
     assert used(FakeHost((RXE0, RXE1), files=files), asking).names == names
 
 
-def test_what_cannot_be_told_is_unknown() -> None:
-    unset = process()._replace(rdma=RdmaUse(Unknown("$DEVICES is not set"), "--device"))
-    for asking in (unset, process(environment={"MC_USE_TENT": "1"})):
-        assert isinstance(used(FakeHost((RXE0,)), asking).names, Unknown)
-
-
 @each_row("parts", [frozenset(), frozenset({"efa"})])
 def test_a_library_without_tent_goes_on_with_the_classic_engine(parts: frozenset[str]) -> None:
     """The published wheels: the variable switches nothing on."""
@@ -183,22 +157,6 @@ def test_a_library_without_tent_goes_on_with_the_classic_engine(parts: frozenset
         assert isinstance(devices_in_use(other, asking).names, Unknown)
     elsewhere = asking._replace(container=ContainerLimits("run.sh:1", "docker"))
     assert isinstance(devices_in_use(here, elsewhere).names, Unknown)
-
-
-def test_one_device_in_doubt_makes_the_set_unknown() -> None:
-    """Registered memory is charged per device, so a guess would understate it."""
-    host = FakeHost((RXE0, RXE1), calls={"rdma.verbs rxe1": {"unknown": "not recorded"}})
-    assert isinstance(used(host, process()).names, Unknown)
-    assert used(host, process("rxe0")).names == ("rxe0",)
-
-
-def test_processes_alike_are_judged_together() -> None:
-    ranks = [process(name=f"rank {rank}") for rank in range(3)]
-    other = process("rxe1", name="client")
-    needs = launch(*ranks, other)
-    found = uses(facts_of(FakeHost((RXE0, RXE1))), needs)
-    names = [[one.name for one in use.processes] for use in found]
-    assert names == [["rank 0", "rank 1", "rank 2"], ["client"]]
 
 
 V4 = bytes(10) + b"\xff\xff"

@@ -190,6 +190,7 @@ def test_a_device_that_nobody_knows_is_known_once_it_was_measured() -> None:
     host = FakeHost((nic,), calls={"registration.saved": [saved(10 * GIB, driver="qede")]})
     (one,) = capacity(host, member)
     assert one.status is PASS
+    assert [evidence.source for evidence in one.evidence] == ["/saved"]
 
 
 def test_measured_memory_keys_bound_regions() -> None:
@@ -198,6 +199,10 @@ def test_measured_memory_keys_bound_regions() -> None:
     host = FakeHost((ERDMA,), calls={"registration.saved": [result]})
     (one,) = found("rdma.resources", host, launch(process()))
     assert (one.status, "1 regions in all" in one.text) == (FAIL, True)
+    # How much memory it holds says nothing of how many regions there may be.
+    host = FakeHost((ERDMA,), calls={"registration.saved": [saved(GIB, holds_regions=1)]})
+    (one,) = found("rdma.resources", host, launch(process()))
+    assert one.status is PASS
 
 
 def test_what_to_change_is_computed() -> None:
@@ -283,6 +288,15 @@ def on_erdma(tmp_path: Path, erdma_root: str) -> Judged:
         return {finding.check: finding for finding in found if "erdma" in finding.subject}
 
     return judged
+
+
+def test_the_largest_process_takes_a_nic_first() -> None:
+    """30, 30 and 60 GiB: one NIC holds the last, the other the first two; in turn none would."""
+    nics = (ERDMA, replace(ERDMA, name="rxe1", netdev="eth1", address="10.0.1.1"))
+    sizes = enumerate((30, 30, 60))
+    members = [process(name=f"rank {n}", regions=(region(size * GIB),)) for n, size in sizes]
+    (one,) = capacity(FakeHost(nics), *members)
+    assert f"name one of the 2 NICs ({60 * GIB // 4096} entries on the fullest)" in one.advice
 
 
 @pytest.mark.parametrize(

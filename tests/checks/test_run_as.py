@@ -30,7 +30,7 @@ from preflight.cli.main import run
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Command
 from preflight.processes.containers import container_limits
-from tests.checks.limit_hosts import IPC_LOCK, NO_RUNTIMES, launch, limits, rank, rdma, system
+from tests.checks.limit_hosts import IPC_LOCK, launch, limits, rank, rdma
 from tests.checks.test_launch_limits import read_unit
 from tests.checks.test_limits_memlock import found, one
 from tests.tables import each_row
@@ -114,13 +114,6 @@ def of(command: Command) -> ProcessNeeds:
 def test_whom_a_wrapper_makes_run_it(text: str, user: str) -> None:
     (command,) = commands(text)
     assert command.run_as.user == user
-
-
-def test_a_user_that_nothing_tells_is_unknown() -> None:
-    (command,) = commands("sudo -u $WHO mooncake_client a")
-    assert isinstance(command.run_as.user, Unknown)
-    assert "WHO" in command.run_as.user.reason
-    assert isinstance(unit("User=%i").run_as.user, Unknown)
 
 
 @each_row(
@@ -210,24 +203,6 @@ def test_within_a_container(text: str, status: Status) -> None:
     assert described is not None
     process = of(command)._replace(container=described._replace(memlock_bytes=MIB))
     assert one("memlock.limit", launch(process), limits(**ROOT), rdma=rdma(1)).status is status
-
-
-def test_a_unit_s_other_limits_are_systemd_s_too() -> None:
-    host = limits(nofile=Limit(9, 9))
-    host = host._replace(runtimes=NO_RUNTIMES._replace(init_nproc=Limit(7, 8)))
-    process = of(unit("LimitDATA=4G"))
-
-    def after(name: str) -> Any:
-        return start_limit(name, Limit(3, 3), process, host, system()).limit
-
-    assert after("nofile") == Limit(1024, 524288)
-    assert after("nproc") == Limit(7, 8)
-    assert after("as") == Limit(None, None)
-    assert after("data") == Limit(4 << 30, 4 << 30)
-    said = {"nofile": Limit(50, 60), "nproc": Limit(1, 1)}
-    host = host._replace(runtimes=host.runtimes._replace(systemd=said))
-    assert (after("nofile"), after("nproc")) == (Limit(50, 60), Limit(1, 1))
-    assert one("limits.nofile", launch(process), host).status is Status.WARN
 
 
 @each_row(

@@ -22,9 +22,7 @@ from checks.host_snapshot.secrets import (
 from preflight.base.one_line import shortened
 from preflight.cli.main import run
 from preflight.cli.sizing import run as run_sizing
-from preflight.command_inputs.host_source import open_host
 from preflight.command_inputs.launch_record import public_file, public_json
-from preflight.command_inputs.launch_words import LaunchWords
 from preflight.host_tuning.dialects import FORMATS
 from tests.builders.examples import some
 from tests.builders.synthetic import build_host, gpu_host
@@ -345,16 +343,6 @@ def test_the_value_of_a_flag_that_nobody_has_is_not_repeated(
             assert "--string=..." in seen.out
             assert "--hicache-sise=31" in seen.out
     assert MARK not in lock.read_text()
-
-
-def test_the_launch_of_a_host_that_is_open_is_whole(host: str) -> None:
-    """What is removed is removed in what is written: a check itself sees all."""
-    from preflight.command_inputs.host_source import size_and_needs
-
-    words = (*SERVER.split(), "--api-key", "abcdefgh")
-    sized = size_and_needs(LaunchWords(words, is_command=True), open_host(host))
-    assert sized is not None
-    assert sized.launch.reading.commands[0].words[-1].text == "abcdefgh"
 
 
 @each_row(

@@ -1,13 +1,11 @@
 """What is installed: read from trees and from here, and judged."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from checks.framework.finding import Finding, Kind, Setting, Status
-from checks.framework.installed import installed_mooncake
 from checks.framework.needs import ContainerLimits, LaunchNeeds, Service
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown
@@ -24,7 +22,7 @@ from checks.software.facts import (
     read_software,
 )
 from checks.software.software_checks import pip_install
-from preflight.needs.chosen_releases import choose_sglang, engines_of
+from preflight.needs.chosen_releases import choose_sglang
 from tests.checks.launches import findings
 from tests.checks.limit_hosts import facts, launch, rank, rdma, system, tree
 from tests.tables import each_row
@@ -73,53 +71,6 @@ def test_a_whole_environment(tmp_path: Path) -> None:
     assert seen.files == (CompiledFile("engine.so", missing, "mooncake-transfer-engine-cuda13"),)
 
 
-def test_the_python_on_path_is_looked_at_too(tmp_path: Path) -> None:
-    """The tool may live beside the engine: in its own environment."""
-    files = {
-        "/usr/bin/python3.12": "",
-        f"{OTHER}/mooncake/store.so": "",
-        f"{OTHER}/mooncake_transfer_engine-0.3.14.dist-info/METADATA": "",
-        "/opt/tool/lib/python3.12/site-packages/click/__init__.py": "",
-    }
-    search = {
-        "interpreter": "/opt/tool/bin/python",
-        "folders": ["/opt/tool/lib/python3.12/site-packages"],
-        "on_path": {"python3": "/usr/bin/python3.12"},
-    }
-    seen = read(tree(tmp_path / "host", files, {"software.search": search}))
-    assert isinstance(seen.environments, tuple)
-    assert [one.interpreter for one in seen.environments] == [
-        "/opt/tool/bin/python",
-        "/usr/bin/python3.12",
-    ]
-    engine = seen.engine
-    assert isinstance(engine, Environment)
-    assert engine.package == f"{OTHER}/mooncake"
-
-
-def test_a_virtual_environment_on_path_is_not_its_base(tmp_path: Path) -> None:
-    """pyvenv.cfg marks it, wherever its python links to."""
-    files = {
-        "/opt/venv/pyvenv.cfg": "",
-        "/opt/venv/bin/python3": "",
-        "/usr/lib/python3/dist-packages/x": "",
-        f"{SITE}/x": "",
-    }
-    search = {**SEARCH, "folders": [], "on_path": {"python3": "/opt/venv/bin/python3"}}
-    seen = read(tree(tmp_path / "host", files, {"software.search": search}))
-    assert isinstance(seen.environments, tuple)
-    assert seen.environments[1].folders == (SITE,)
-
-
-def test_a_version_managers_script_is_not_followed(tmp_path: Path) -> None:
-    """Its folder says nothing of where modules are."""
-    search = {**SEARCH, "on_path": {"python3": "/home/x/.pyenv/shims/python3"}}
-    files = {"/home/x/.pyenv/shims/python3": "", "/lib/python3/dist-packages/x": ""}
-    seen = read(tree(tmp_path / "host", files, {"software.search": search}))
-    assert isinstance(seen.environments, tuple)
-    assert len(seen.environments) == 1
-
-
 @pytest.mark.parametrize("answer", [[], {"folders": 3}, {"folders": [3, None]}])
 def test_odd_answers_raise_nothing(tmp_path: Path, answer: Any) -> None:
     """A capture may hold anything."""
@@ -139,15 +90,6 @@ def test_files_alone_cannot_say_where_modules_are(tmp_path: Path) -> None:
     seen = read(tree(tmp_path / "host", INSTALLED))
     assert isinstance(seen.environments, Unknown)
     assert isinstance(seen.programs, Unknown)
-
-
-def test_this_interpreter() -> None:
-    """The live machine: this environment is listed first, as installed.py sees it."""
-    seen = read_software(Root(), None)
-    assert isinstance(seen.environments, tuple)
-    own = seen.environments[0]
-    assert own.interpreter == sys.executable
-    assert {(one.name, one.version) for one in own.mooncake} == set(installed_mooncake())
 
 
 def environment(**other: Any) -> Environment:
@@ -253,6 +195,7 @@ def test_several_wheels_overwrite_each_other() -> None:
     assert "the files on disk are of mooncake-transfer-engine" in finding.text
     wheels = ("mooncake-transfer-engine", "mooncake-transfer-engine-cuda13")
     assert finding.settings[0].words[3:] == ("uninstall", "--yes", *wheels)
+    assert finding.settings[1].words[-1] == "mooncake-transfer-engine==0.3.13.post1"
     assert one("software.mooncake-duplicate", None, software()).status is Status.PASS
     assert one("software.mooncake-duplicate", None, software(BARE)).status is Status.SKIP
     unread = software(environments=Unknown("not recorded"))
@@ -306,17 +249,6 @@ def test_an_editable_install_is_no_release(
     release, shown, notes = choose_sglang(None, installed)
     assert (release, shown.value) == (sglang_release("0.5.12"), version)
     assert [one.id for one in notes] == [note] * bool(note)
-
-
-def test_the_engines_of_a_host_are_those_of_the_interpreter_that_has_mooncake(
-    tmp_path: Path,
-) -> None:
-    wheels = ("mooncake_transfer_engine-0.3.14", "vllm-0.34.0", "lmcache-0.5.6", "numpy-2.0.0")
-    files = {f"{SITE}/{name}.dist-info/METADATA": "" for name in wheels}
-    installed = installed_engine(Root(str(tree(tmp_path, files, {"software.search": SEARCH}))))
-    assert installed is not None
-    assert installed.others == (("vllm", "0.34.0"), ("lmcache", "0.5.6"))
-    assert engines_of(installed) == {"vllm": "0.34.0", "lmcache": "0.5.6"}
 
 
 def lacking(file: str, library: str) -> tuple[CompiledFile, ...]:

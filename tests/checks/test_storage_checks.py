@@ -94,14 +94,6 @@ def test_all_users_of_a_disk_share_its_space_and_inodes(
     assert [finding.status for finding in found] == [expected]
 
 
-def test_the_limit_that_is_advised_fits(tmp_path: Path) -> None:
-    needs = _needs("/ssd", need_bytes=4 << 40, users=2)
-    advised = findings(_recorded(tmp_path, needs), needs, "storage.offload-space")[0].settings[0]
-    again = _needs("/ssd", need_bytes=2 * int(advised.wanted), users=2)
-    found = findings(_recorded(tmp_path, again), again, "storage.offload-space")
-    assert found[0].status is Status.PASS
-
-
 def test_models_and_configurations(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()

@@ -112,14 +112,6 @@ def test_podmans_default_holds_a_server_of_eight_ranks_and_a_kubelets_1024_may_n
         assert found(launch(*RANKS), threads)["host"].status is status
 
 
-def test_the_tightest_of_several_bounds_is_named() -> None:
-    ancestor = "/sys/fs/cgroup/pids/pod/pids.max"
-    bounds = (Ceiling(FILE, 4096, 10), Ceiling(ancestor, 64, 60))
-    finding = found(launch(CLIENT), ThreadFacts((), bounds, 0, 2))["host"]
-    assert finding.status is Status.FAIL
-    assert finding.evidence[0].source == ancestor
-
-
 def test_the_kernels_own_bounds() -> None:
     """A machine with 32768 numbers of which all but 20 are taken."""
     name = "/proc/sys/kernel/pid_max"
@@ -176,25 +168,6 @@ def test_what_the_user_runs_already_counts() -> None:
     assert failing.status is Status.FAIL
     unlimited = found(launch(CLIENT), threads)["host, user"]
     assert unlimited.status is Status.PASS
-
-
-def test_a_bound_that_cannot_be_read_does_not_pass() -> None:
-    threads = ThreadFacts(UNREADABLE, UNREADABLE, 0, UNREADABLE)
-    subjects = found(launch(CLIENT), threads, nproc=UNREADABLE)
-    assert {one.status for one in subjects.values()} == {Status.UNKNOWN}
-
-
-def test_containers_of_the_launch_are_judged_where_they_run() -> None:
-    """On the host their runtime has still to set the bound; inside, each has its own."""
-    container = ContainerLimits("compose.yaml:3", "docker")
-    needs = launch(CLIENT._replace(container=container), MASTER)
-    threads = ThreadFacts((), (Ceiling(FILE, 20, 0),), 0, 2)
-    outside = found(needs, threads)
-    assert outside["container, compose.yaml:3"].status is Status.SKIP
-    assert outside["host"].status is Status.WARN  # the master alone
-    within = found(needs, threads, "docker")
-    assert within["this container"].status is Status.WARN
-    assert within["this container, compose.yaml:3"].status is Status.FAIL
 
 
 KERNEL = {

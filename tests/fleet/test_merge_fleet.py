@@ -25,7 +25,6 @@ from tests.fleet.merge_fleets import (
     Report,
     Told,
     altered,
-    every,
     fails,
     finding,
     fleet_reports,
@@ -112,38 +111,12 @@ GIB = 1 << 30
 DAY_SECONDS = 24 * 3600
 
 
-def test_the_pool_is_the_sum_of_the_segments() -> None:
-    changes = {
-        "gpu2": launch(segment_bytes=32 * GIB),
-        "gpu3": launch(segment_bytes={"unknown": "from a file that is not here"}),
-        "gpu4": launch(segment_bytes=60 * GIB),
-    }
-    fleet = merged_reports(fleet_reports("gpu[1-6]", changes))
-    pool = fleet.segments
-    assert pool is not None
-    assert pool.total_bytes == (3 * 64 + 32 + 60) * GIB
-    assert fold(pool.unread) == "gpu3"
-    without = merged_reports(every(lambda report: report.update(launch=None)))
-    assert without.segments is None
-
-
 def test_who_gave_no_report_and_who_is_not_expected_are_named() -> None:
     fleet = merged_reports(fleet_reports("gpu[01-03],login"), "gpu[01-05]")
     assert told(fleet, "fleet.report") == [("unknown", "gpu[04-05]", "no report")]
     assert told(fleet, "fleet.unexpected") == [("warn", "login", "a report")]
     assert fleet.exit_code == 3
     assert fold(fleet.of("unknown")) == "gpu[04-05]"
-
-
-def test_a_truncated_report_of_a_node_makes_that_node_unknown(tmp_path: Path) -> None:
-    reports = fleet_reports("gpu[1-3]")
-    place = write_lines(tmp_path / "two.jsonl", reports[:2])
-    broken = tmp_path / "gpu3.json"
-    broken.write_text('{"schema":"mooncake-preflight/check/v2","version":"1","ho')
-    fleet = merge([place, str(broken)], None)
-    have = "no report but one that is truncated"
-    assert told(fleet, "fleet.report") == [("unknown", "gpu3", have)]
-    assert [node.name for node in fleet.nodes] == ["gpu1", "gpu2", "gpu3"]
 
 
 @pytest.mark.parametrize(("expect", "status"), [("gpu[1-3]", "warn"), ("gpu[1-4]", "unknown")])
@@ -156,12 +129,6 @@ def test_a_stray_text_matters_while_a_node_is_missing(
     fleet = merge([str(tmp_path)], expand(expect))
     assert [found[0] for found in told(fleet, "fleet.unusable")] == [status]
     assert [node.name for node in fleet.nodes] == expand(expect)
-
-
-def test_no_report_at_all_is_unknown(tmp_path: Path) -> None:
-    fleet = merge([str(tmp_path)], None)
-    assert (fleet.verdict, fleet.nodes) == ("unknown", ())
-    assert merge([str(tmp_path)], ["gpu1"]).verdict == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -189,16 +156,6 @@ def test_of_two_reports_of_one_node_the_newest_counts_and_it_is_said(
         assert said == ([] if status is None else [status])
         assert dict(fleet.repeats) == ({"gpu1": 1} if status is None else {})
         assert fleet.verdict == verdict
-
-
-def test_what_few_nodes_say_comes_first() -> None:
-    def common(report: Report) -> None:
-        report["findings"].append(finding("hugetlb.shortage", "fail"))
-
-    reports = every(common, "gpu[1-9]")
-    reports[4]["findings"].append(finding("rdma.port", "warn", subjects=["mlx5_3 port 1"]))
-    fleet = merged_reports(reports)
-    assert [one.finding.check for one in fleet.findings][:2] == ["rdma.port", "hugetlb.shortage"]
 
 
 SMALL_CHANGES: list[Change] = [
@@ -458,11 +415,6 @@ def test_drift_is_held_against_the_most_common_value(
     differing = {name for _, others in expected.values() for name in others.values()}
     assert fleet.verdict == "warn"  # the launch's own warning is on every node
     assert (len(fleet.drift) > 0) is (len(differing) > 0)
-
-
-def test_a_tie_has_no_majority() -> None:
-    fleet = merged_reports(fleet_reports("gpu[1-2]", {"gpu2": altered(kernel="5.15.0")}))
-    assert drifts(fleet) == {"kernel": (None, {"6.8.0-60-generic": "gpu1", "5.15.0": "gpu2"})}
 
 
 @given(

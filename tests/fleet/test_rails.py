@@ -203,21 +203,6 @@ def test_networks_by_the_rack_need_routes() -> None:
     assert found(answer("gpu[1-4]", cut)) == {("fleet.rail-apart", "unknown"): {*FOUR}}
 
 
-def test_a_name_that_no_other_node_has_is_compared_with_any() -> None:
-    def renamed(report: Report) -> None:
-        for number, rail in enumerate(report["rails"]):
-            rail |= {"device": f"roce{number}"}
-
-    assert answer("gpu[1-4]", {"gpu3": renamed}).status == "pass"
-    apart = every_rail(gid_type="RoCE v1")
-
-    def both(report: Report) -> None:
-        renamed(report)
-        apart(report)
-
-    assert found(answer("gpu[1-4]", {"gpu3": both})) == {("fleet.rail-apart", "fail"): {"gpu3"}}
-
-
 def test_a_route_that_is_none_is_no_route() -> None:
     """What a report says of its routes is not to be trusted to be a network."""
     seen = answer("gpu[1-4]", {"gpu1": every_rail(exits=["default", "10.0.0.0/99", ""])})

@@ -15,13 +15,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from checks.framework.unknown import Unknown
 from preflight.base.envelope import envelope
 from preflight.fleet.merge.answer import fleet_object, fleet_text
 from preflight.fleet.merge.fleet import Fleet
 from preflight.fleet.merge.to_html import fleet_page
 from preflight.fleet.reports import sources
-from preflight.fleet.reports.reading import ReportReader, read_reports
+from preflight.fleet.reports.reading import read_reports
 from preflight.fleet.reports.rows import NodeRow, Trouble, Unusable
 from preflight.fleet.reports.sources import FoundReport as Found
 from preflight.fleet.reports.sources import reports_in, reports_of
@@ -31,7 +30,6 @@ from tests.fleet.merge_fleets import (
     fleet_reports,
     line,
     merge,
-    produced_document,
     report_of,
 )
 from tests.paths import ROOT
@@ -150,42 +148,6 @@ def test_a_verdict_is_no_better_than_what_it_rests_on(change: Report, status: st
     assert said is (status == "unknown")
 
 
-def test_what_check_prints_is_taken_whole() -> None:
-    """Of a synthetic host, with every key that it has."""
-    printed = produced_document()
-    facts = printed["answer"]["machine"]["facts"]
-    found = ReportReader().read(Found("x", 1, printed))
-    assert isinstance(found, NodeRow)
-    assert (found.name, found.status, found.host) == ("base-node", printed["status"], "base-node")
-    judged = [each for each in printed["findings"] if each["status"] != "skip"]
-    assert len(found.findings) == len(judged)
-    # The program's version is one fact more.
-    assert len(found.facts) + len(found.unread) == len(facts) + 1
-    assert {*found.unread} == {name for name, each in facts.items() if isinstance(each, dict)}
-    assert not isinstance(found.rails, Unknown)
-    assert [rail.device for rail in found.rails] == [f"mlx5_{at}" for at in range(8)]
-    assert found.launch is not None
-    assert found.launch.share.segment_bytes == 64 << 30
-    assert found.launch.addresses_of("master") == ("10.9.0.1:50051",)
-
-
-def test_what_nodes_say_of_themselves_is_folded() -> None:
-    """Two nodes whose words differ in their own names alone say the same."""
-    reading = ReportReader()
-    texts, subjects = set(), set()
-    for node in ("gpu001", "gpu002"):
-        report = report_of(node, 1)
-        text = f"ssh {node}: timed out; {node}.example is not {node}"
-        report["findings"] = [{**GOOD["findings"][0], "subjects": [node], "text": text}]
-        report["passes"] = [["service.address", f"{node}", f"{node} is 10.0.0.1"]]
-        row = reading.read(Found("lines", 1, document(report)))
-        assert isinstance(row, NodeRow)
-        texts |= {one.text for one in row.findings}
-        subjects |= {one.subject for one in row.findings}
-    assert "ssh the node: timed out; gpu001.example is not the node" in texts
-    assert subjects == {"the node"}
-
-
 def test_an_answer_without_its_machine_goes_by_its_files_name(tmp_path: Path) -> None:
     """Its findings count; drift of such a node is not known."""
     bare = document(GOOD)
@@ -197,20 +159,6 @@ def test_an_answer_without_its_machine_goes_by_its_files_name(tmp_path: Path) ->
     (tmp_path / "two.jsonl").write_text(f"{json.dumps(bare)}\n{json.dumps(bare)}\n")
     lost = merge([str(tmp_path / "two.jsonl")], None).unusable
     assert [(one.trouble, one.times) for one in lost] == [(Trouble.NO_NAME, 2)]
-
-
-def test_every_report_is_counted_once(tmp_path: Path) -> None:
-    """Reports read, repeated and not usable add up; lines of a log around them are none."""
-    lines = [line(report) for report in fleet_reports("gpu[001-003]")]
-    lines += [lines[0], lines[1][:700], "a log line", lines[2][:900], '{"kind":"Pod"}']
-    (tmp_path / "all.jsonl").write_text("".join(f"{each}\n" for each in lines))
-    fleet = merge([str(tmp_path / "all.jsonl")], None)
-    assert fleet.reports == 4
-    assert dict(fleet.repeats) == {"gpu001": 1}
-    assert [(one.trouble, one.line, one.times) for one in fleet.unusable] == [
-        (Trouble.TRUNCATED, 5, 2)
-    ]
-    assert fleet.verdict == "unknown"
 
 
 def as_srun_labels_it(reports: list[Report], seed: int) -> str:
@@ -373,15 +321,3 @@ def test_no_bytes_are_fatal_and_the_good_report_beside_them_is_read(texts: list[
     rows = [node.row for node in fleet.nodes if node.name == "gpu001"]
     assert any(row is not None and row.whole for row in rows)
     shown(fleet)
-
-
-def test_a_report_may_be_as_large_as_a_node_makes_it() -> None:
-    """Thousands of findings are read; sentences that no program of ours writes are cut."""
-    report = report_of("gpu001", 0)
-    row = report["findings"][0]
-    report["findings"] = [{**row, "subjects": [f"rank {at}"]} for at in range(5000)]
-    report["findings"][0]["text"] = "x" * 100_000
-    found = ReportReader().read(Found("gpu001.json", 0, document(report)))
-    assert isinstance(found, NodeRow)
-    assert len(found.findings) == 5000 + len(report["passes"])
-    assert max(len(one.text) for one in found.findings) == 4000

@@ -58,7 +58,7 @@ from preflight.host_tuning.undo import (
 )
 from tests.builders.examples import some
 from tests.builders.plans import anywhere, finding, launch, on_nodes, plain_facts, rank
-from tests.builders.synthetic import GIB, MIB, build_host, gpu_host, plain_host
+from tests.builders.synthetic import build_host, gpu_host, plain_host
 from tests.checks.test_synthetic import NICS, script
 
 POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
@@ -234,16 +234,6 @@ def test_whatever_the_kernel_gives_the_host_is_as_planned_or_as_before(
     assert [int((host / NODE.format(node).lstrip("/")).read_text()) for node in (0, 1)] == now
 
 
-def test_fewer_pages_than_asked_for_are_said_compacted_for_and_given_back(here: Ground) -> None:
-    here.on = machine(here.host, pieces=15)
-    assert here.apply() == exit_codes.FAIL
-    said = here.said()
-    assert "2 MiB pages on node 1: the kernel gave 15 of 20 pages" in said
-    assert "at boot" in said
-    assert (COMPACT, "1") in here.written
-    assert (here.values, here.entries) == (BEFORE, [])
-
-
 def test_compaction_that_helps_is_enough(here: Ground) -> None:
     here.on = machine(here.host, pieces=12, more=4)
     assert here.apply() == 0
@@ -321,13 +311,6 @@ def test_undo_leaves_what_somebody_else_has_changed_or_a_reboot_undone(here: Gro
 
 
 # Asking ----------------------------------------------------------------------------------------
-
-
-def test_the_difference_is_shown_before_anything_is_done(here: Ground) -> None:
-    assert here.apply(consent=DRY) == 0
-    assert f"--- {MAPS}\n+++ {MAPS}\n@@ -1 +1 @@\n-65530\n+262144\n" in here.said()
-    assert here.values == BEFORE
-    assert not Path(here.on.state).exists()
 
 
 def test_without_a_terminal_nobody_is_asked_and_nothing_is_done(
@@ -647,14 +630,6 @@ def test_what_a_crash_broke_off_is_named_and_can_be_undone(reached: str, here: G
 )
 def test_where_the_journal_is_kept(environment: dict[str, str], root: bool, folder: str) -> None:
     assert state_folder(environment, root) == folder
-
-
-def test_the_largest_pages_come_first(tmp_path: Path) -> None:
-    host = build_host(tmp_path / "host", plain_host())
-    pages = {**anywhere(4), **anywhere(1, GIB)}
-    found = plan(launch(pages), plain_facts(tmp_path / "facts"), [])
-    assert [step.wanted for step in steps(host, found) if step.is_pool] == ["1", "4"]
-    assert {pool.page_bytes for pool in found.pools} == {2 * MIB, GIB}
 
 
 # What makes, changes or takes away a file; each is one step, and a write is two halves.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +16,9 @@ from preflight.cli.plan import apply, plan
 from preflight.cli.sizing import run as run_sizing
 from preflight.host_tuning.dialects import FORMATS
 from tests.builders.synthetic import build_host, plain_host
-from tests.paths import ROOT
-from tests.valid import valid
 
 Out = pytest.CaptureFixture[str]
 
-SCHEMA = json.loads((ROOT / "preflight/report/schemas/plan-v1.schema.json").read_text())
 SCRIPT = """\
 export MOONCAKE_MASTER=127.0.0.1:50051 MOONCAKE_PROTOCOL=tcp MC_STORE_USE_HUGEPAGE=1
 export MOONCAKE_GLOBAL_SEGMENT_SIZE={segment}
@@ -62,28 +58,6 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         return code
 
     return lambda *words: run_command(group, "mooncake-preflight", words, refuse)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_standard_output_is_the_artefact_and_notes_are_elsewhere(
-    name: str, run: Run, host: str, launch: str, capsys: Out
-) -> None:
-    assert run("plan", "--root", host, "--format", name, launch) == 0
-    out, err = capsys.readouterr()
-    assert "mooncake-preflight plan:" not in out
-    assert out or "nothing to set" in err
-
-
-def test_the_object_is_as_its_schema_says_always(host: str, launch: str, capsys: Out) -> None:
-    for words, code in (((), 0), (("--exit-code",), 1)):
-        assert run_all(["plan", "--root", host, "--format", "json", *words, launch]) == code
-        found = json.loads(capsys.readouterr().out)
-        valid(found, SCHEMA)
-        assert (found["launch"]["source"], found["exit_code"]) == (launch, code)
-    assert run_all(["plan", "--root", "/nowhere", "--format", "json", launch]) == 64
-    found = json.loads(capsys.readouterr().out)
-    valid(found, SCHEMA)
-    assert (found["status"], found["exit_code"]) == ("error", 64)
 
 
 def test_the_exit_code_tells_of_changes_where_it_is_asked_to(
@@ -142,17 +116,6 @@ def test_pages_that_the_host_cannot_give_are_printed_by_nobody(
     if name == "text":
         assert "cannot be had now: mooncake-preflight fit" in out
         assert "vm.nr_hugepages" not in out
-
-
-def test_a_variable_that_stands_in_one_that_nobody_sets_refuses_an_environment(
-    run: Run, host: str, tmp_path: Path, capsys: Out
-) -> None:
-    place = tmp_path / "run.sh"
-    place.write_text("export MC_MTU=$NOBODY\n" + SCRIPT.format(segment=1 << 26))
-    for name in ("env", "shell", "docker", "compose", "k8s"):
-        assert run("plan", "--root", host, "--format", name, str(place)) == 3
-        out, err = capsys.readouterr()
-        assert (out, "NOBODY is not set" in err) == ("", True)
 
 
 @pytest.mark.slow
@@ -277,28 +240,3 @@ def test_a_pod_that_has_a_resource_is_not_asked_to_have_it_under_another_name_to
     added = container["securityContext"]["capabilities"]["add"]
     assert {"IPC_LOCK", "SYS_PTRACE"} <= set(added)
     assert len(added) == len(set(added))
-
-
-COMPOSE = """\
-services:
-  engine:
-    image: i
-    command: python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B
-      --enable-hierarchical-cache --hicache-size 1 --hicache-storage-backend mooncake
-    environment: {{MOONCAKE_MASTER: "m:50051", MOONCAKE_PROTOCOL: rdma}}
-    {gpus}
-"""
-
-
-@pytest.mark.parametrize(
-    ("gpus", "asked"), [("", True), ("gpus: all", False), ("runtime: nvidia", False)]
-)
-def test_a_compose_service_that_has_gpus_is_not_given_them_twice(
-    gpus: str, asked: bool, run: Run, tmp_path: Path, capsys: Out
-) -> None:
-    place = tmp_path / "compose.yaml"
-    place.write_text(COMPOSE.format(gpus=gpus))
-    assert run("plan", "--root", "demo:h800", "--format", "compose", str(place)) == 0
-    out, err = capsys.readouterr()
-    assert ("deploy" in yaml.safe_load(out)["services"]["engine"]) is asked
-    assert "names of other services are not found there" in err

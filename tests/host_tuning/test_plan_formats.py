@@ -37,7 +37,6 @@ from preflight.base.envelope import envelope
 from preflight.base.shell import is_hidden
 from preflight.host_tuning.commands import (
     CONTAINERD,
-    LIMITS_FILE,
     NOT_OF_A_CONTAINER,
     SYSCTL_FILE,
     UNIT_FILE,
@@ -187,14 +186,6 @@ def test_the_drop_in_reads_back_as_the_whole_pool(pages: int, even: bool, rdma_p
     assert pages_after_boot(writers, 2 * MIB, 2 * MIB) == (wanted, SYSCTL_FILE)
 
 
-def test_the_drop_in_spreads_evenly_so_uneven_nodes_are_left_to_the_unit(rdma_plan: Plan) -> None:
-    assert "vm.nr_hugepages =" not in text(rdma_plan, "sysctl")
-    assert "10 on node 0, 20 on node 1" in notes(rdma_plan, "sysctl")
-    # Even shares on some of the nodes would be spread over all of them.
-    found = with_pools(rdma_plan, {2 * MIB: {0: 5, 1: 5}}, nodes=(0, 1, 2, 3))
-    assert text(found, "sysctl") == ""
-
-
 def test_other_page_sizes_are_named_where_sysctl_cannot_set_them(rdma_plan: Plan) -> None:
     found = with_pools(rdma_plan, {GIB: {None: 4}})
     assert text(found, "sysctl") == ""
@@ -335,22 +326,6 @@ def test_what_the_unit_runs_raises_and_never_lowers(rdma_plan: Plan, tmp_path: P
 
 
 # Limits ----------------------------------------------------------------------------------------
-
-
-def test_limits_read_back_for_every_user_and_root(tmp_path: Path) -> None:
-    place = tmp_path / LIMITS_FILE.lstrip("/")
-    place.parent.mkdir(parents=True)
-    for value, size in (("unlimited", None), ("8388609", 8193 * 1024)):
-        found = of_settings(tmp_path / value, MEMLOCK._replace(wanted=value), FILES)
-        place.write_text(text(found, "limits"))
-        rows = read_runtime_limits(Root(str(tmp_path)), {}).pam
-        assert isinstance(rows, tuple)
-        mine = [row for row in rows if row.name == "memlock"]
-        assert [(row.domain, row.kind, row.most) for row in mine] == [
-            ("*", "-", size),
-            ("root", "-", size),
-        ]
-        assert "*    - nofile  65535" in place.read_text()
 
 
 def test_containerds_drop_in_reads_back_as_unlimited(rdma_plan: Plan, tmp_path: Path) -> None:

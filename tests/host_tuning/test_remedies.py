@@ -464,25 +464,6 @@ def test_lines_of_units_modules(setting: Setting, context: Context, said: str, n
     assert commands([setting, setting], context) == commands([setting], context)
 
 
-def test_what_a_container_is_started_with_stands_in_one_line() -> None:
-    settings = [UVERBS, SHM, Setting(Kind.DEVICE, "/dev/infiniband/uverbs1", "rw"), MEMLOCK]
-    options = (
-        "--device=/dev/infiniband/uverbs0 --shm-size=64 --device=/dev/infiniband/uverbs1 "
-        "--ulimit memlock=-1"
-    )
-    whole, *rest = commands(settings, DOCKER)
-    assert whole == f"{STARTED}{options} ..."
-    assert (whole.does, whole.restarts) == ("by hand", "container")
-    assert not any("docker run" in line for line in rest)
-
-
-def test_many_devices_of_one_folder_are_given_by_the_folder() -> None:
-    devices = [Setting(Kind.DEVICE, f"/dev/infiniband/uverbs{number}", "rw") for number in range(3)]
-    (line,) = commands([*devices, Setting(Kind.DEVICE, "/dev/nvidia-uvm", "rw")], DOCKER)
-    options = "--device=/dev/infiniband --device=/dev/nvidia-uvm"
-    assert line == f"{STARTED}{options} ..."
-
-
 @each_row(
     ("setting", "context", "said"),
     [

@@ -13,10 +13,9 @@ from preflight.launches.compose import read_compose
 from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.documents import load_documents
 from preflight.launches.env_files import interpolate, read_compose_env_file
-from preflight.launches.launch_files import read_text
-from preflight.launches.source import Command, Origin, Place, SourceError
+from preflight.launches.source import Command, Origin, SourceError
 from preflight.launches.variables import environment_words
-from tests.builders.launched import argv, ids, programs, variables
+from tests.builders.launched import ids, programs
 from tests.tables import each_row
 
 TEXT = """\
@@ -63,34 +62,6 @@ services:
   bare:
     image: b
 """
-
-
-def test_services() -> None:
-    environment = {"MASTER": "h:1", "CALLER": "c", "MODEL": "/m"}
-    reading = read_compose(TEXT, "compose.yaml", environment, {"prod.env": "A=1\nDEVICE=2"}.get)
-    prefill, master = reading.commands
-    assert argv(prefill) == [
-        *"python3 -m sglang.launch_server --model-path /m --x".split(),
-        "$HOME a",
-    ]
-    assert prefill.wrappers == (("numactl", "-m", "0"),)
-    assert prefill.place == Place("service", ("prefill",))
-    assert variables(prefill) == {
-        "A": "1",
-        "MC_STORE_USE_HUGEPAGE": "1",
-        "MOONCAKE_MASTER": "h:1",
-        "DEVICE": "${DEVICE_LIST}",
-        "CALLER": "c",
-        "MOONCAKE_CONFIG_PATH": "$MOONCAKE_CONFIG_PATH",  # other.env, not read, may hold it
-    }
-    assert prefill.environment["DEVICE"].unresolved == ("DEVICE_LIST",)
-    assert prefill.environment["MOONCAKE_MASTER"].origin == Origin("compose.yaml", 10)
-    assert argv(master) == ["mooncake_master", "--port=50051"]
-    assert variables(master) == {
-        "A": "x=y",
-        "CALLER": "c",
-    }
-    assert ids(reading) == ["env-file-not-read", "image-command"]
 
 
 def test_settings() -> None:
@@ -157,16 +128,6 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
 def test_texts_that_are_refused(text: str, says: str) -> None:
     with pytest.raises(SourceError, match=says):
         load_documents(text, "c.yaml")
-
-
-def test_a_tmpfs_of_several_lines_and_two_capabilities_as_one() -> None:
-    """Docker refuses both; the text of one, read as a line of CSV, must end no reading."""
-    service = "tmpfs: |\n      /run\n      /tmp\n    cap_add: ['IPC_LOCK,SYS_NICE']"
-    (command,) = read_compose(
-        f"services:\n  a:\n    image: i\n    command: x\n    {service}\n", "c.yaml", {}
-    ).commands
-    assert command.container is not None
-    assert command.container.cap_add == ("IPC_LOCK,SYS_NICE",)
 
 
 def test_values_stay_as_they_are_written() -> None:
@@ -324,15 +285,3 @@ def test_a_chain_of_merges_is_bounded_before_it_is_built() -> None:
         assert tracemalloc.get_traced_memory()[1] < 64 * 2**20
     finally:
         tracemalloc.stop()
-
-
-def test_services_of_one_anchor_are_told_apart() -> None:
-    text = (
-        "services:\n  base: &b\n    command: mooncake_client\n    network_mode: host\n"
-        "  a: *b\n  c: *b\n  own: {command: mooncake_master}\n"
-    )
-    commands = read_text(text, "c.yml", {}).commands
-    assert [str(one.origin) for one in commands] == [
-        "c.yml:3 (base)", "c.yml:3 (a)", "c.yml:3 (c)", "c.yml:7"
-    ]  # fmt: skip
-    assert {one.origin.line for one in commands} == {3, 7}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from checks.framework.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Mount
 from preflight.launches.kubernetes import quantity, read_kubernetes
 from preflight.launches.source import Origin, Place
@@ -132,17 +131,6 @@ def test_a_user_namespace_of_its_own(users: str, own: bool) -> None:
     assert limits.own_users is own
 
 
-def test_a_quantity_that_cannot_be_read_is_unknown() -> None:
-    text = (
-        "kind: Pod\nspec: {containers: [{name: c, command: [x], "
-        "resources: {limits: {memory: many, hugepages-1Gi: 2Gi}}}]}"
-    )
-    (command,) = read_kubernetes(text, "p.yaml").commands
-    assert command.container is not None
-    assert isinstance(command.container.memory_bytes, Unknown)
-    assert command.container.hugepages_bytes == {"1Gi": 2 * 2**30}
-
-
 @each_row(
     ("resources", "why"),
     [
@@ -182,16 +170,6 @@ def test_resources_that_the_api_server_refuses(kind: str, resources: str, why: s
     assert text.startswith("Kubernetes refuses container c: ")
     assert why in text
     assert ("LimitRange" in text) == (kind == "Pod" and "neither" in text)
-
-
-def test_several_documents_and_lists() -> None:
-    one = '{"kind": "Pod", "spec": {"containers": [{"name": "c", "command": ["x"]}]}}'
-    for text in (
-        f"---\n{one}\n---\nkind: Service\n---\n{one}",
-        f'{{"kind": "List", "items": [{one}, {{"kind": "Service"}}, {one}]}}',
-        f"[{one}, {one}]",
-    ):
-        assert len(read_kubernetes(text, "p").commands) == 2
 
 
 @each_row(

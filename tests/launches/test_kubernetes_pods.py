@@ -20,7 +20,7 @@ from preflight.launches.kubernetes_pods import apply_patch
 from preflight.launches.source import Origin, Place, Reading, SourceError, Word
 from preflight.processes.ports import ports
 from preflight.processes.processes import understand
-from tests.builders.launched import argv, ids, programs, variables, written
+from tests.builders.launched import argv, ids, programs, written
 
 GROUP = """\
 apiVersion: workloads.x-k8s.io/v1alpha2
@@ -122,27 +122,6 @@ def test_pods_of_other_kinds(text: str, words: list[str]) -> None:
     assert programs(read(text)) == words
 
 
-LEADER_WORKER_SET = (
-    "kind: LeaderWorkerSet\nmetadata: {name: l}\nspec: {leaderWorkerTemplate: {size: %d, "
-    "workerTemplate: {spec: {containers: [{name: c, command: [x, $(LWS_GROUP_SIZE), "
-    "$(LWS_WORKER_INDEX), $(LWS_LEADER_ADDRESS)]}]}}}}"
-)
-
-
-def test_a_leader_worker_set_sets_its_own_variables() -> None:
-    """The size is known, and the leader's index; without a template of its own it is a worker's."""
-    reading = read(LEADER_WORKER_SET % 4)
-    leader, worker = reading.commands
-    assert argv(leader) == ["x", "4", "0", "$(LWS_LEADER_ADDRESS)"]
-    assert worker.words[2].unresolved == ("LWS_WORKER_INDEX",)
-    # The operator's own values replace what the container's env names (lws pod_utils.go).
-    assert why_unresolved(leader.words[3]).advice.startswith("run this check in the pod")
-    _, only_worker = read(LEADER_WORKER_SET % 2).commands
-    assert argv(only_worker)[:3] == ["x", "2", "1"]
-    assert worker.place is not None
-    assert worker.place.name[1] == "worker"
-
-
 POD = "kind: Pod\nmetadata: {{name: p}}\nspec:\n  containers:\n    - name: c\n      {}\n"
 
 
@@ -153,24 +132,6 @@ def test_an_init_container_that_stays_is_read() -> None:
     )
     assert programs(reading) == ["s", "m"]
     assert ids(reading) == ["init-container"]
-
-
-def test_config_maps_of_the_same_manifest() -> None:
-    reading = read(
-        POD.format(
-            "{command: [x], envFrom: [{configMapRef: {name: m}, prefix: P_}], env: "
-            "[{name: A, valueFrom: {configMapKeyRef: {name: m, key: size}}}, {name: B, value: "
-            "$(P_size)}]}"
-        ).replace("- name: c\n      {", "- {name: c, ")
-        + "---\nkind: ConfigMap\nmetadata: {name: m}\ndata: {size: 4gb}\n"
-    )
-    (command,) = reading.commands
-    assert variables(command) == {
-        "A": "4gb",
-        "B": "4gb",
-        "P_size": "4gb",
-    }
-    assert reading.notes == ()
 
 
 @pytest.mark.parametrize(
@@ -483,33 +444,6 @@ def test_a_shell_in_a_pod_does_not_run_what_its_operator_sets(text: str, advice:
     assert why_unresolved(command.words[1]).advice == advice
 
 
-OME = """\
-apiVersion: ome.io/v1beta1
-kind: ClusterServingRuntime
-metadata: {name: x}
-spec:
-  engineConfig:
-    leader:
-      runner:
-        name: ome
-        image: lmsysorg/sglang:v0.5.9
-        command: [bash, -c, "python3 -m sglang.launch_server --model-path %s --port ${PORT}"]
-"""
-
-
-@pytest.mark.parametrize("path", ["$(MODEL_PATH)", "$MODEL_PATH"])
-def test_what_ome_sets_in_a_runner_is_not_asked_of_the_manifest(path: str) -> None:
-    """ome pkg/controller: AppendEnvVarsIfNotExist(container, MODEL_PATH)."""
-    (command,) = read(OME % path).commands
-    where = ("ClusterServingRuntime/x", "engineConfig", "leader")
-    assert command.place == Place("pod", where, "ome")
-    advice = {word.text: why_unresolved(word).advice for word in command.words if word.unresolved}
-    assert advice == {
-        "$(MODEL_PATH)": "run this check in the pod: its operator sets MODEL_PATH there",
-        "${PORT}": "name PORT under env of container ome",
-    }
-
-
 STORM = """\
 kind: StormService
 metadata: {name: s}
@@ -533,10 +467,3 @@ def test_what_aibrix_sets_in_a_pod_is_not_asked_of_the_manifest() -> None:
         "run this check in the pod: its operator sets POD_GROUP_INDEX there",
         "name PORT under env of container c",
     ]
-
-
-def test_list_items_with_one_key_all_stay() -> None:
-    """Two ports of one number differ by protocol, which is no part of the key."""
-    base = [{"containerPort": 80, "protocol": each} for each in ("TCP", "UDP")]
-    patched = apply_patch(node({"ports": base}), node({"ports": [{"containerPort": 9}]}))
-    assert sorted(each["containerPort"] for each in plain(patched)["ports"]) == ["80", "80", "9"]

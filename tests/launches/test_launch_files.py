@@ -9,7 +9,7 @@ import pytest
 
 from preflight.launches.launch_files import read_source
 from preflight.launches.source import Command, Reading, SourceError
-from tests.builders.launched import argv, argvs, ids, variables
+from tests.builders.launched import argv, argvs, variables
 from tests.paths import ROOT
 from tests.tables import each_row
 
@@ -123,13 +123,6 @@ def test_launch(name: str) -> None:
     assert [shape(command) for command in launch(name).commands] == EXPECTED[name]
 
 
-def test_each_of_the_others_starts_one_server_and_nothing_of_it_is_not_read() -> None:
-    for name in {path.stem for path in LAUNCHES.glob("*.sh")} - set(EXPECTED):
-        reading = launch(name)
-        assert [shape(command)[0] for command in reading.commands][-1] == SERVER
-        assert "script-not-read" not in {note.id for note in reading.notes}
-
-
 @pytest.mark.parametrize(
     ("name", "programs"),
     [
@@ -168,27 +161,6 @@ def test_files_that_cannot_be_meant(
         read_source(str(path if name is not None else tmp_path / "missing"), {})
 
 
-def test_kinds_are_told_by_their_content(tmp_path: Path) -> None:
-    env_file = tmp_path / "prod.env"
-    env_file.write_text("A=1\n")
-    pod = "kind: Pod\nspec: {containers: [{name: c, command: [x, $(A)]}]}"
-    for name, text, words in [
-        ("run", "#!/bin/sh\nx $A", ["x", "1"]),
-        ("launch", "x $A", ["x", "1"]),
-        ("compose", "# ours\nservices: {s: {command: x $A}}", ["x", "1"]),
-        ("pod", pod, ["x", "$(A)"]),
-        ("pod.yml", f"---\n{pod}", ["x", "$(A)"]),
-        ("c.yml", "services: {s: {command: 'x $$A', env_file: ./prod.env}}", ["x", "$A"]),
-    ]:
-        (tmp_path / name).write_text(text)
-        reading = read_source(str(tmp_path / name), {"A": "0"}, [str(env_file)])
-        (command,) = reading.commands
-        assert argv(command) == words
-        assert not reading.notes
-        if name in ("run", "c.yml"):
-            assert command.environment["A"].origin.line == 1
-
-
 @pytest.mark.skipif(not SEEDS.is_dir(), reason="the published guides are not beside this checkout")
 def test_the_launches_are_as_published() -> None:
     published = "\n".join(path.read_text() for path in SEEDS.glob("*.txt"))
@@ -224,14 +196,3 @@ def test_a_file_is_found_from_the_folder_of_the_script(
     monkeypatch.chdir(tmp_path)
     reading = read_source(str(path) if whole else "in/run.sh", {"PWD": str(tmp_path)})
     assert argvs(reading) == [["x", "5"]]
-
-
-def test_a_file_is_not_taken_from_another_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "lib.sh").write_text("A=5\n")
-    (tmp_path / "run.sh").write_text("cd /opt/app\n. ./lib.sh\nx $A\n")
-    monkeypatch.chdir(tmp_path)
-    reading = read_source("run.sh", {})
-    assert argv(reading.commands[-1]) == ["x", "$A"]
-    assert ids(reading) == ["source-not-read"]

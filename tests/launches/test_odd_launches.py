@@ -12,9 +12,7 @@ from checks.framework.root import Root
 from preflight.base.usage_error import UsageError
 from preflight.command_inputs.written_launch import read_launch
 from preflight.launches.launch_files import read_source
-from preflight.launches.shell_script import read_argv
-from preflight.launches.source import Origin, Reading
-from tests.builders.launched import argv, ids, programs, variables
+from preflight.launches.source import Reading
 from tests.paths import ROOT
 
 
@@ -28,18 +26,6 @@ def read(tmp_path: Path, name: str, text: str, **files: str) -> Reading:
 
 def words(reading: Reading) -> list[str]:
     return [" ".join(word.text for word in command.words) for command in reading.commands]
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["docker run --entrypoint '' vllm/vllm-openai x y", "docker run --entrypoint= redis x y"],
-)
-def test_an_empty_entrypoint_clears_the_images_own(line: str, tmp_path: Path) -> None:
-    assert words(read(tmp_path, "a.sh", line)) == ["x y"]
-    service = "services: {s: {image: vllm/vllm-openai, entrypoint: %s, command: x y}}"
-    for empty in ("[]", "''"):
-        assert words(read(tmp_path, "c.yaml", service % empty)) == ["x y"]
-    assert words(read(tmp_path, "c.yaml", service % "null")) == ["vllm serve x y"]
 
 
 BASE = "services: {m: {image: i, command: mooncake_master --port 1, environment: {A: '1'}}}\n"
@@ -76,29 +62,6 @@ def test_no_text_takes_a_reader_longer_than_it_is_long() -> None:
         "            pass\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
-
-
-def test_words_behind_dashes_are_read_as_a_file_is() -> None:
-    assert words(read_argv(["docker", "run", "i", "scripts/start.sh"], {})) == ["scripts/start.sh"]
-
-
-def test_words_stay_as_they_are() -> None:
-    (command,) = read_argv(["python3", "-m", "a", "$X y", ""], {"PATH": "/bin"}).commands
-    assert argv(command) == ["python3", "-m", "a", "$X y", ""]
-    assert {word.origin for word in command.words} == {Origin("command line")}
-    assert not any(word.unresolved for word in command.words)
-    assert command.environment["PATH"].origin == Origin("environment")
-
-
-def test_assignments_in_front() -> None:
-    (command,) = read_argv(["A=1 2", "B=", "x"], {"A": "0"}).commands
-    assert variables(command) == {"A": "1 2", "B": ""}
-
-
-def test_nothing_to_start() -> None:
-    for given in ([], [""], ["cd", "/"], ["sudo"], ["A=1"], ["numactl", "-m"], ["bash", "-c"]):
-        assert programs(read_argv(given, {})) in ([], ["bash"])
-    assert ids(read_argv(["--tp", "8"], {})) == ["not-a-program"]
 
 
 def test_a_folder_says_what_it_is_and_what_renders_it(tmp_path: Path) -> None:
@@ -142,35 +105,6 @@ def test_what_compose_takes_from_other_files(tmp_path: Path) -> None:
     master, _ = found.commands
     assert master.environment["MOONCAKE_PROTOCOL"].text == "rdma"
     assert found.notes == ()
-
-
-_SERVER = "python3 -m sglang.launch_server --model-path m"
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.sh", f"docker run --env-file missing.env lmsysorg/sglang:v0.5.9 {_SERVER}\n"),
-        (
-            "compose.yaml",
-            "services:\n  a:\n    image: lmsysorg/sglang:v0.5.9\n    env_file: missing.env\n"
-            f"    command: {_SERVER}\n",
-        ),
-        ("a.service", f"[Service]\nEnvironmentFile=/no/such.env\nExecStart=/usr/bin/{_SERVER}\n"),
-        (
-            "pod.yaml",
-            "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - name: c\n"
-            f"    image: lmsysorg/sglang:v0.5.9\n    command: [bash, -c, '{_SERVER}']\n"
-            "    envFrom: [{secretRef: {name: elsewhere}}]\n",
-        ),
-    ],
-)
-def test_what_a_file_that_is_not_here_may_set_is_unknown(
-    name: str, text: str, tmp_path: Path
-) -> None:
-    """An env file with the master's address is often a secret: a server may well have one."""
-    (command,) = read(tmp_path, name, text).commands
-    assert command.environment["MOONCAKE_MASTER"].unresolved == ("MOONCAKE_MASTER",)
 
 
 def test_what_a_hook_starts_beside_the_program_is_named(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from checks.framework.needs import LIMIT_NAMES
 from checks.framework.unknown import Unknown
-from preflight.engines.programs.sglang_arguments import why_unresolved
 from preflight.launches.launch_files import read_source
-from preflight.launches.source import Reading, SourceError
+from preflight.launches.source import Reading
 from preflight.processes.processes import ProcessKind, understand
 from preflight.processes.unread import unread, written_versions
 from tests.builders.launched import argv, argvs, ids, written
@@ -114,20 +113,6 @@ CMD ["--model-path", "Qwen/Qwen3-8B"]
 """
 
 
-def test_a_dockerfile(tmp_path: Path) -> None:
-    reading = read(tmp_path, DOCKERFILE, "Dockerfile")
-    assert (
-        argvs(reading)[-1] == "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B".split()
-    )
-    server = reading.commands[-1]
-    assert server.environment["MOONCAKE_MASTER"].text == "10.0.0.1:50051"
-    assert server.environment["OLD"].text == "value of it"
-    assert server.container is not None
-    assert server.container.image == "lmsysorg/sglang:v0.5.9"
-    found = {product: each.version for product, each in written_versions(reading).items()}
-    assert found == {"sglang": "0.5.9", "mooncake": "0.3.11"}
-
-
 STAGES = """\
 ARG BASE=lmsysorg/sglang:v0.5.10
 FROM ubuntu:24.04 AS tools
@@ -154,12 +139,6 @@ def test_a_stage_that_builds_on_another_has_what_that_one_has(tmp_path: Path) ->
     assert client.container is not None
     assert client.container.image == "lmsysorg/sglang:v0.5.10"
     assert client.environment["MOONCAKE_DEVICE"].text == "mlx5_0"
-
-
-def test_a_dockerfile_in_shell_form(tmp_path: Path) -> None:
-    text = "FROM x\nENV P=50061\nCMD exec mooncake_master --rpc_port $P\n"
-    reading = read(tmp_path, text, "store.Dockerfile")
-    assert argvs(reading) == [["mooncake_master", "--rpc_port", "50061"]]
 
 
 SRT = """\
@@ -306,18 +285,6 @@ backend:
     }
 
 
-def test_a_file_with_the_keys_of_a_job_and_no_model_is_none_of_srt_slurm(tmp_path: Path) -> None:
-    """srtctl takes none without model.path: a server without a model would be made up."""
-    text = """\
-resources: {prefill_workers: 2, decode_workers: 1}
-backend: {sglang_config: {prefill: {tensor-parallel-size: 8}, decode: {}}}
-model: {server_args: [--reasoning-parser, kimi_k2]}
-runtime: {image: "lmsysorg/sglang:v0.5.9", prefill_port: 30025}
-"""
-    with pytest.raises(SourceError, match="a job of srt-slurm"):
-        read(tmp_path, text, "job.yaml")
-
-
 def test_what_a_job_of_srt_slurm_adds_for_sglang(tmp_path: Path) -> None:
     """As srtctl/backends/sglang.py writes a worker's words and its environment."""
     text = """\
@@ -366,23 +333,6 @@ def test_what_a_trainer_hands_on_to_its_servers(tmp_path: Path, between: str) ->
     assert process.command.environment["MOONCAKE_MASTER"].text == "a:1"
 
 
-@pytest.mark.parametrize(
-    ("command", "open_"),
-    [
-        ("mooncake_client --port=5005%i", ("%i",)),
-        ("/bin/bash -c 'exec mooncake_client --port=5005%i'", ("%i",)),
-        ("/bin/bash -c 'P=5005%i; exec mooncake_client --port=$P'", ("%i",)),
-        ("/bin/bash -c 'exec mooncake_client --port=50052'", ()),
-    ],
-)
-def test_a_specifier_is_open_in_the_text_of_a_shell_too(
-    tmp_path: Path, command: str, open_: tuple[str, ...]
-) -> None:
-    """systemd fills it in before: 5005%i is no port that the client refuses."""
-    found = read(tmp_path, f"[Service]\nExecStart={command}\n", "mc@.service")
-    assert found.commands[0].words[-1].unresolved == open_
-
-
 POD = "template: {spec: {containers: [{name: c, image: i, command: [mooncake_client]}]}}"
 JOB = f"{{parallelism: 3, completions: 9, {POD}}}"
 
@@ -403,30 +353,6 @@ JOB = f"{{parallelism: 3, completions: 9, {POD}}}"
 )
 def test_how_many_a_manifest_asks_for(text: str, copies: int, tmp_path: Path) -> None:
     assert read(tmp_path, text, "all.yaml").commands[0].copies == copies
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("docker run lmsysorg/sglang:v0.5.9-cu129 mooncake_master", {"sglang": "0.5.9"}),
-        ("docker run lmsysorg/sglang:v0.5.6.post2 mooncake_master", {"sglang": "0.5.6.post2"}),
-        ("docker run lmsysorg/sglang:latest mooncake_master", {}),
-        ("docker run lmsysorg/sglang@sha256:0123 mooncake_master", {}),
-        ("docker run mirror.example/me/sglang:v0.5.9 mooncake_master", {"sglang": "0.5.9"}),
-        ("docker run me/own-sglang:v0.5.9 mooncake_master", {}),
-        ("pip install 'sglang[all]==0.5.8'\nmooncake_master", {"sglang": "0.5.8"}),
-        (
-            "uv pip install mooncake-transfer-engine-cuda13==0.3.11.post1\nmooncake_master",
-            {"mooncake": "0.3.11.post1"},
-        ),
-        ("pip install sglang==0.5.8\npip install sglang==0.5.9\nmooncake_master", {}),
-        ("pip install sglang\nmooncake_master", {}),
-    ],
-)
-def test_the_release_that_a_launch_names(tmp_path: Path, text: str, found: dict[str, str]) -> None:
-    reading = read(tmp_path, text + "\n", "a.sh")
-    versions = {product: each.version for product, each in written_versions(reading).items()}
-    assert versions == found
 
 
 @each_row(
@@ -465,8 +391,3 @@ def test_a_job_of_ray_has_the_limits_of_its_cluster(tmp_path: Path) -> None:
     last = {limit.name: limit for limit in command.limits}
     assert {"memlock", "nofile"} <= last.keys()
     assert all(isinstance(limit.soft, Unknown) for limit in last.values())
-
-
-def test_what_an_example_leaves_open_is_to_be_written(tmp_path: Path) -> None:
-    (command,) = read(tmp_path, "mooncake_client --host=<machine IP> -v\n", "guide.sh").commands
-    assert why_unresolved(command.words[1]).advice == "write a value in place of <machine IP>"

@@ -101,21 +101,6 @@ def test_what_a_shell_is_given_starts_what_bash_starts(line: str, folder: Path) 
     assert not [note for note in reading.notes if note.id == "script-not-read"]
 
 
-@each_row(
-    "line",
-    [
-        "ssh n1 bash -s < missing.sh", "bash < missing.sh", "bash < $WHERE",
-        "envsubst < start.sh | bash", "sed s/a/b/ start.sh | ssh n1 bash -s",
-        "make_it | sudo bash", "docker exec -i box bash < missing.sh", "ssh n1 ./start-all.sh",
-        "bash -o pipefail missing.sh",
-    ],
-)  # fmt: skip
-def test_a_script_that_is_not_here_is_named(line: str) -> None:
-    """What a shell is given starts something or nothing: nobody can tell, so it is no pass."""
-    reading = read_script(line, "s", {})
-    assert "script-not-read" in ids(reading)
-
-
 INSTALLER = "curl -fsSL https://astral.sh/uv/install.sh | sh"
 
 
@@ -129,12 +114,6 @@ def test_each_server_of_a_heredoc_has_its_own_line() -> None:
     text = "A=1\nssh n1 <<'EOF'\nmooncake_master\nmooncake_client\nEOF\n"
     reading = read_script(text, "s", {})
     assert [str(command.origin) for command in reading.commands] == ["s:3", "s:4"]
-
-
-def test_a_text_that_hangs_on_a_condition_leaves_its_programs_in_doubt() -> None:
-    text = 'R=mooncake_master\n[ -d /x ] && R=mooncake_client\nssh n1 "$R"\n'
-    (command,) = read_script(text, "s", {}).commands
-    assert command.doubts
 
 
 @each_row(

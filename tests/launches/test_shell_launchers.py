@@ -69,18 +69,6 @@ def test_what_starts_nothing(line: str) -> None:
     assert kinds <= {ProcessKind.OTHER}
 
 
-def test_the_environment_of_another_place() -> None:
-    """A container that runs already does not get the caller's, but what exec names itself."""
-    text = f"export A=1\ndocker exec -e B=2 box {SERVER}\nmpirun -x C=3 {SERVER}\n"
-    exec_, mpi = read_script(text, "s", {}).commands
-    open_ = {name: word for name, word in exec_.environment.items() if word.unresolved}
-    assert sorted(open_) == ["MOONCAKE_CONFIG_PATH", "MOONCAKE_MASTER"]  # the container's own
-    assert {name: exec_.environment[name].text for name in {*exec_.environment} - {*open_}} == {
-        "B": "2"
-    }
-    assert variables(mpi) == {"A": "1", "C": "3"}
-
-
 SCRIPT = (
     "#!/bin/bash\nexport A=1\nif [ $# = 0 ]; then exit; fi\nexec numactl -N ${2:-0} $1 --tp $3\n"
 )
@@ -97,18 +85,6 @@ def test_a_command_that_runs_a_script_is_the_script(form: str, tmp_path: Path) -
     assert command.wrappers[-1] == ("numactl", "-N", "1")
     assert command.environment["A"].text == "1"
     assert command.origin.source == str(path)
-
-
-def test_an_entrypoint_with_a_program(tmp_path: Path) -> None:
-    """A script without the ending, which its first line makes one; a binary is none."""
-    path = written(tmp_path, '#!/usr/bin/env bash\nexport A=1\nexec "$@"\n', "entry")
-    reading = read_launch((str(path), *SERVER.split()), (), {}, Root("/")).reading
-    (command,) = reading.commands
-    assert argv(command) == SERVER.split()
-    assert command.environment["A"].text == "1"
-    path.write_bytes(b"\x7fELF")
-    reading = read_launch((str(path), "x"), (), {}, Root("/")).reading
-    assert argv(reading.commands[0]) == [str(path), "x"]
 
 
 JOB = "#!/bin/bash\n#SBATCH --job-name=x\n#SBATCH -N 4\n#SBATCH --ntasks-per-node=1 # one\n"
@@ -130,14 +106,6 @@ def test_how_many_slurm_starts_on_a_host_and_on_how_many(line: str, copies: list
     assert [command.copies for command in read_script(JOB + line, "s", {}).commands] == copies
 
 
-def test_what_sbatch_sets_is_known_in_a_job() -> None:
-    text = JOB + "mooncake_client --a $SLURM_NNODES --b $SLURM_NTASKS --c $SLURM_JOB_NUM_NODES"
-    (command,) = read_script(text, "s", {}).commands
-    assert argv(command)[2::2] == ["4", "4", "4"]
-    (command,) = read_script(text, "s", {"SLURM_NNODES": "9"}).commands
-    assert command.words[2].text == "9"
-
-
 @pytest.mark.parametrize(
     ("option", "mib"),
     [
@@ -152,12 +120,6 @@ def test_the_memory_of_a_job_is_told_in_mebibytes(option: str, mib: str | None) 
     (command,) = read_script(f"#!/bin/bash\n#SBATCH {option}\nmooncake_client", "s", {}).commands
     word = command.environment.get("SLURM_MEM_PER_NODE")
     assert (None if word is None else word.text) == mib
-
-
-def test_a_launcher_in_front_of_any_program_that_is_known() -> None:
-    for words in ("vllm serve m", "lmcache_server 0.0.0.0 1", "etcd", "python3 -m dynamo.vllm"):
-        (command,) = read_script(f"srun -N 1 -n 1 {words}", "s", {}).commands
-        assert " ".join(word.text for word in command.words) == words
 
 
 def test_exec_enters_the_container_that_the_script_ran() -> None:
@@ -199,10 +161,3 @@ def test_the_memlock_of_a_job_is_its_shells_or_slurmds(text: str) -> None:
     ]
     (command,) = read_script(text, "s", {"SLURM_JOB_ID": "7"}).commands
     assert command.limits == ()  # within the job its own limits are read
-
-
-def test_a_job_that_lifts_its_memlock() -> None:
-    text = f"#!/bin/bash\n#SBATCH -N1\nulimit -l unlimited\nsrun {SERVER}\n"
-    (command,) = read_script(text, "s", {}).commands
-    assert [one.soft for one in command.limits][-1:] != [command.limits[0].soft]
-    assert len(command.limits) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from checks.framework.unknown import Unknown
 from preflight.launches.shell_script import read_script
-from preflight.launches.source import Origin, file_reader
+from preflight.launches.source import file_reader
 from tests.builders.launched import argv, argvs, ids, programs, variables
 from tests.tables import each_row
 
@@ -59,46 +59,6 @@ def test_words_are_split_as_bash_splits_them(settings: str, text: str) -> None:
     assert words(script)[0][2:] == expected
 
 
-def test_commands_and_their_lines() -> None:
-    reading = read_script(
-        "#!/bin/bash\nset -ex\ncd /opt && export A=1 B='x y'\n\n"
-        "A=2 mooncake_master \\\n  --port 1 \\\n"
-        "  --x &\nsleep 5; python3 -m a || python3 -m b | tee log\n",
-        "launch.sh",
-        {"PATH": "/bin"},
-    )
-    assert argvs(reading) == [
-        ["mooncake_master", "--port", "1", "--x"],
-        ["python3", "-m", "a"],
-        ["python3", "-m", "b"],
-        ["tee", "log"],
-    ]
-    first = reading.commands[0]
-    assert [word.origin.line for word in first.words] == [5, 6, 6, 7]
-    assert variables(reading.commands[0]) == {"PATH": "/bin", "A": "2", "B": "x y"}
-    assert variables(reading.commands[1]) == {"PATH": "/bin", "A": "1", "B": "x y"}
-    assert first.environment["A"].origin == Origin("launch.sh", 5)
-    assert first.environment["B"].origin == Origin("launch.sh", 3)
-    assert first.environment["PATH"].origin == Origin("environment")
-
-
-def test_what_nobody_sets_is_named() -> None:
-    reading = read_script(
-        'export D="$DEVICE_LIST"\nx $MODEL_PATH "a$(nproc --all)b" `id` $1 ${A%/} {1,2} <(cat) ok',
-        "launch.sh",
-        {},
-    )
-    found = [(word.text, word.unresolved) for word in reading.commands[0].words]
-    assert found == [
-        ("x", ()), ("$MODEL_PATH", ("MODEL_PATH",)), ("a$(nproc --all)b", ("$(...)",)),
-        ("`id`", ("$(...)",)), ("$1", ("$1",)), ("${A%/}", ("${A%/}",)), ("{1,2}", ("{...}",)),
-        ("<(cat)", ("<(...)",)), ("ok", ()),
-    ]  # fmt: skip
-    device = reading.commands[0].environment["D"]
-    assert (device.text, device.unresolved) == ("$DEVICE_LIST", ("DEVICE_LIST",))
-    assert words("x $MODEL_PATH ${A:-d}", MODEL_PATH="/m", A="e") == [["x", "/m", "e"]]
-
-
 @each_row(
     ("text", "wrappers"),
     [
@@ -129,23 +89,6 @@ def test_env_changes_the_environment() -> None:
     assert variables(reading.commands[0]) == {"PATH": "/bin", "B": "2", "C": "3"}
     assert variables(reading.commands[1]) == {"C": "3"}
     assert variables(reading.commands[2]) == {"PATH": "/bin", "D": "4"}
-
-
-def test_sudo_may_drop_settings() -> None:
-    assert "sudo-environment" in ids(read_script("export MOONCAKE_MASTER=a; sudo x", "s", {}))
-    assert ids(read_script("export MOONCAKE_MASTER=a; sudo -E x", "s", {})) == []
-    assert ids(read_script("sudo sysctl -w vm.nr_hugepages=1", "s", {})) == []
-
-
-def test_assignments_behind_numactl_are_meant_for_the_program() -> None:
-    reading = read_script('numactl --membind=0 A="x y" python3 -m a', "launch.sh", {})
-    (command,) = reading.commands
-    assert argv(command) == ["python3", "-m", "a"]
-    assert variables(reading.commands[-1]) == {"A": "x y"}
-    (note,) = reading.notes
-    assert note.id == "assignment-after-wrapper"
-    assert "execution of `A=x y': No such file" in note.text
-    assert note.origin == Origin("launch.sh", 1)
 
 
 def test_a_broken_continuation_is_read_as_bash_runs_it() -> None:
@@ -270,29 +213,6 @@ def test_what_runs_and_how_often(script: str, started: list[str]) -> None:
     assert programs(reading) == started
 
 
-@pytest.mark.parametrize(
-    ("loop", "doubted"),
-    [
-        ("for i in 1 2 3; do if curl -sf $URL; then ready=1; break; fi; sleep 1; done", True),
-        ("for i in $(seq 60); do curl -sf $URL && { ready=1; break; }; sleep 1; done", False),
-        ("for i in 1 2; do curl -sf $URL || continue; ready=1; break; done", False),
-        ("for i in 1 2; do if curl -sf $URL; then ready=1; continue; fi; sleep 1; done", True),
-    ],
-)
-def test_what_a_wait_sets_before_it_breaks_holds_behind_its_loop(loop: str, doubted: bool) -> None:
-    """The server behind it is read: the script was taken to end where it had not become ready."""
-    script = f'mooncake_master &\nready=0\n{loop}\n[ "$ready" != 1 ] && exit 1\nx "$ready"\n'
-    script = f"{script}if [[ $ready != 1 ]]; then exit 1; fi\ny\n"
-    found = read_script(script, "launch.sh", {}).commands
-    assert [command.words[0].text for command in found if command.words[0].text in "xy"] == [
-        "x",
-        "y",
-    ]
-    (ready,) = (command.words[1] for command in found if command.words[0].text == "x")
-    shown = " ".join(ready.unresolved) or ready.text
-    assert (shown, bool(ready.doubts)) == ("1 or 0" if doubted else "1", doubted)
-
-
 @pytest.mark.parametrize("asked", ["if ! up; then exit 1; fi", "up || exit 1"])
 def test_how_a_function_ends_is_not_known_where_nothing_decides_its_return(asked: str) -> None:
     """A function that waits for a server: what stands behind its loop is not how it ends."""
@@ -362,27 +282,6 @@ def test_a_written_file_is_the_same_by_either_name(writes: str, reads: str) -> N
     assert read_file(reading.commands[-1].words[1].text) == "{}\n"
 
 
-def test_files_that_lie_here_are_sourced_and_run() -> None:
-    files = {"env.sh": "export A=1\nB=(2 3)\n", "inner.sh": 'x "$1" "$A"\n'}
-    reading = read_script(
-        'source env.sh\ny "${B[@]}"\nbash inner.sh 5\n./inner.sh 6\n. other.sh\n',
-        "launch.sh",
-        {},
-        beside=lambda name: files.get(name.removeprefix("./")),
-    )
-    assert argvs(reading) == [
-        ["y", "2", "3"],
-        ["x", "5", "1"],
-        ["x", "6", "1"],
-    ]
-    assert [command.origin.source for command in reading.commands] == [
-        "launch.sh",
-        "inner.sh",
-        "./inner.sh",
-    ]
-    assert ids(reading) == ["source-not-read"]
-
-
 @each_row(
     ("script", "words"),
     [
@@ -441,15 +340,6 @@ def test_a_variable_in_front_of_a_program_does_not_hide_it() -> None:
     assert ids(reading) == ["wrapper-not-set"]
 
 
-def test_bash_c_is_read_inside_with_what_is_exported() -> None:
-    reading = read_script("A=1; export B=2\nbash -c 'x $A $B\ny' ", "launch.sh", {})
-    assert argvs(reading) == [
-        ["x", "$A", "2"],
-        ["y"],
-    ]
-    assert [command.origin.line for command in reading.commands] == [2, 3]
-
-
 def test_heredocs_are_data() -> None:
     text = (
         'P=/m\ncat > config.json <<EOF\n{"path": "$P", "x": "$Q"}\nEOF\n'
@@ -470,15 +360,6 @@ def test_from_an_open_quote_on_nothing_is_read(text: str) -> None:
     reading = read_script(text, "launch.sh", {})
     assert programs(reading) == ["x"]
     assert {(note.id, note.origin.line) for note in reading.notes} == {("script-not-read", 2)}
-
-
-def test_other_notes() -> None:
-    reading = read_script("source env.sh\n. b\nulimit -l unlimited\nbash run.sh\nx\r\n", "s", {})
-    assert (
-        ids(reading)
-        == "carriage-return source-not-read source-not-read ulimit script-not-read".split()
-    )
-    assert programs(reading) == ["bash", "x\r"]
 
 
 def test_values_that_double_are_cut_off() -> None:
@@ -541,11 +422,6 @@ def test_a_script_whose_every_way_ends_says_what_decided_it() -> None:
     assert (reading.commands, ids(reading)) == ((), ["condition"])
 
 
-def test_a_script_that_ends_as_it_means_to_ends() -> None:
-    text = "mooncake_master &\nif [ 1 = 1 ]; then exit 1; fi\nmooncake_client\n"
-    assert all(c.words[0].text != "mooncake_client" for c in read_script(text, "s", {}).commands)
-
-
 @pytest.mark.parametrize(
     ("line", "note"),
     [
@@ -571,24 +447,6 @@ def test_an_element_of_an_array_whose_place_is_a_variable() -> None:
 @pytest.mark.parametrize("line", ["<<< x", "A=1 <<< x", "> f <<< x", "< f"])
 def test_a_line_that_starts_nothing_reads_nothing(line: str) -> None:
     assert not read_script(f"{line}\n", "s", {}).commands
-
-
-LEAVES = {
-    "exit": "nvidia-smi && exit 1",
-    "exit in a group": "pgrep x && { echo running; exit 0; }",
-    "exec": "nvidia-smi && exec sleep 1",
-    "a function that exits": "die() { exit 1; }; pgrep x && die running",
-    "pipeline": "docker ps | grep -q x && { echo running; exit 0; } || echo ok",
-}
-
-
-@pytest.mark.parametrize("line", LEAVES.values(), ids=LEAVES)
-def test_a_script_goes_on_behind_what_may_leave_it(line: str) -> None:
-    """As ``if pgrep x; then exit; fi`` does: who asks so goes on as a rule."""
-    reading = read_script(f"{line}\nmooncake_master\n", "s", {})
-    last = reading.commands[-1]
-    assert last.words[0].text == "mooncake_master"
-    assert not last.doubts
 
 
 @pytest.mark.parametrize(

@@ -65,19 +65,9 @@ def test_a_placeholder_is_not_set(word: str, name: str) -> None:
     assert found[0] == word.partition(" --tp")[0].strip().replace('"', "").replace("'", "")
 
 
-def test_the_elements_of_an_array_that_a_reader_fills_in() -> None:
-    text = "P_IP=('<your prefill ip1>' '<your prefill ip2>')\nserve --host ${P_IP[1]} --port 1\n"
-    assert words(text)[1:3] == [("<your prefill ip2>", ("<your prefill ip2>",)), ("--port", ())]
-
-
 @pytest.mark.parametrize("word", ["<think>", "<tool_call>", "<|im_end|>", "<secret>", "a <path> b"])
 def test_what_a_program_gets_in_brackets(word: str) -> None:
     assert words(f'serve --stop "{word}"\n')[1] == (word, ())
-
-
-def test_files_to_read_and_to_write_are_no_words() -> None:
-    assert words("serve a <in >out\n") == [("a", ())]
-    assert words("serve a <in>out\n") == [("a", ())]
 
 
 @pytest.mark.parametrize(

@@ -77,35 +77,6 @@ def test_what_runs_as_the_launch_says(
     assert len(found) == len(launch.splitlines())
 
 
-@pytest.mark.parametrize(
-    ("launch", "running", "have", "at"),
-    [
-        (MASTER, f"{MASTER} --default_kv_lease_ttl=5000", "default_kv_lease_ttl 5000", ":1"),
-        (f"\n{ONE}", ONE.replace("64MB", "32MB"), "global_segment_size 32MB", ":2"),
-        (f"{MASTER} --enable_offload=true", MASTER, "enable_offload not set", ":1"),
-        (SERVER.format(port=30000), SERVER.format(port=30000) + " --page-size 64", "page_size 64",
-         ":1"),
-        # The one that is left over of a pair that shares its model.
-        (f"{SERVER.format(port=30000)} --tp 2", SERVER.format(port=30007) + " --tp 2", "port 30007",
-         ":1"),
-        (f"export MC_MS_AUTO_DISC=0\n{MASTER}", MASTER, "MC_MS_AUTO_DISC not set", ":1"),
-    ],
-)  # fmt: skip
-def test_a_setting_that_is_another_one_is_named_with_its_line(
-    tmp_path: Path, launch: str, running: str, have: str, at: str
-) -> None:
-    ((_, status, has, text),) = rows(tmp_path, launch, running)
-    assert (status, has) == (Status.WARN, have)
-    assert f"launch.sh{at}" in text
-
-
-def test_a_variable_that_came_on_top(tmp_path: Path) -> None:
-    """The caller's own exported variables are none of the launch's."""
-    caller = {"MC_TCP_BIND_ADDRESS": "x"}
-    found = rows(tmp_path, MASTER, MASTER, environment="MC_LOG_LEVEL=INFO", caller=caller)
-    assert [row[1:3] for row in found] == [(Status.WARN, "MC_LOG_LEVEL INFO")]
-
-
 def test_what_the_launch_leaves_open_is_named(tmp_path: Path) -> None:
     flag = "--rpc_address"
     launch, running = f"{MASTER} {flag}=$OWN_ADDRESS", f"{MASTER} {flag}=10.0.0.1"

@@ -126,45 +126,12 @@ def test_pages_on_a_node_that_nothing_is_bound_to(
     ]
 
 
-def test_two_processes_that_share_a_mapping_hold_it_once(tmp_path: Path) -> None:
-    process(tmp_path, 100, client(), huge(32, {0: 20}))
-    process(tmp_path, 101, "worker", huge(32, {0: 32}), parent=100)
-    assert found(tmp_path)["observe.huge-pages"][0] is Status.PASS
-
-
 @pytest.mark.parametrize(
     ("file", "status"), [("/dev/infiniband/uverbs0", Status.PASS), ("/dev/null", Status.WARN)]
 )
 def test_rdma_is_a_device_that_is_open(tmp_path: Path, file: str, status: Status) -> None:
     process(tmp_path, 100, client(protocol="rdma"), huge(32, {0: 32}), files=(file,))
     assert found(tmp_path)["observe.transport"][0] is status
-
-
-IPC_LOCK = 1 << 14
-
-
-@pytest.mark.parametrize(
-    ("capabilities", "namespace", "warns"),
-    [
-        (0, 4026531837, True),
-        # Of root the kernel asks no limit; of root of a user namespace it does.
-        (IPC_LOCK, 4026531837, False),
-        (IPC_LOCK, 4026532000, True),
-    ],
-)
-def test_locked_memory_near_its_limit(
-    tmp_path: Path, capabilities: int, namespace: int, warns: bool
-) -> None:
-    process(tmp_path, 100, client(), huge(32, {0: 32}), memlock="67108864", pinned_kb=65000)
-    folder = tmp_path / "proc/100"
-    with (folder / "status").open("a") as status:
-        status.write(f"CapEff:\t{capabilities:016x}\n")
-    (folder / "ns").mkdir()
-    (folder / "ns/user").symlink_to(f"user:[{namespace}]")
-    expected = [Status.WARN] if warns else []
-    findings = found(tmp_path)
-    name = "observe.locked-memory"
-    assert [findings[name][0] for _ in findings.keys() & {name}] == expected
 
 
 def test_what_waits_in_front_and_what_is_forked_are_no_programs(tmp_path: Path) -> None:
@@ -281,12 +248,6 @@ def saved(host: Path, seen: RunningRecord) -> Root:
     file = host / "host.tar.gz"
     file.write_bytes(archive_bytes(capture_files(answers, extras)))
     return open_root(str(file))
-
-
-def test_a_capture_says_what_the_host_says(host: Path) -> None:
-    seen = record_running(Root(str(host)))
-    assert said(saved(host, seen)) == said(Root(str(host)))
-    assert [*seen.argv] == ["100"]
 
 
 def test_nothing_else_is_kept(host: Path) -> None:

@@ -47,14 +47,6 @@ def checked(ran: Ran) -> dict[str, object]:
     return parsed
 
 
-def test_a_script(script: Path, host: Path) -> None:
-    ran = run([str(script), "--mooncake-version", "0.3.13.post1"], root=host)
-    assert ran.code == 0, ran.out
-    assert str(PAGES) in ran.out
-    assert "did you mean MC_GID_INDEX?" in " ".join(ran.out.split())
-    assert f"{script}:4" in ran.out
-
-
 def test_a_model_that_is_not_known_is_no_plain_fits(script: Path, host: Path) -> None:
     """What an index or a draft pool would take comes on top of --hicache-size."""
     text = SCRIPT.replace("MC_STORE_USE_HUGEPAGE=1 ", "")
@@ -63,33 +55,6 @@ def test_a_model_that_is_not_known_is_no_plain_fits(script: Path, host: Path) ->
     assert ran.code == 3
     assert "whether an index or draft pool comes on top" in " ".join(ran.out.split())
     assert "--model-config" in ran.out.split("\n\n")[0]
-
-
-def test_a_verdict_is_never_followed_by_another(script: Path, host: Path) -> None:
-    """What decides here is SGLang's own refusal; the huge pages suffice."""
-    script.write_text(SCRIPT.replace("export MOONCAKE_MASTER=127.0.0.1:50051", ""))
-    ran = run([str(script), "--mooncake-version", "0.3.13.post1"], root=host)
-    assert ran.out.startswith("WILL NOT START: SGLang: ")
-    assert "\n  Of its huge pages: every mapping that is asked for gets its huge pages" in ran.out
-    assert "FITS" not in ran.out
-
-
-def test_a_script_as_json(script: Path, host: Path) -> None:
-    got = checked(run([str(script), "--mooncake-version", "0.3.13.post1", "--json"], root=host))
-    assert got["status"] == "fits"
-    launch = got["launch"]
-    assert isinstance(launch, dict)
-    assert [process["kind"] for process in launch["processes"]] == [
-        "mooncake_master",
-        "SGLang server",
-    ]
-    assert launch["l2"][0]["least_bytes"] == launch["l2"][0]["most_bytes"] == 30_005_002_240
-    assert [finding["id"] for finding in launch["findings"]][:2] == [
-        "two-transfer-engines",
-        "variable-misspelt",
-    ]
-    ports = {need["value"] for need in launch["needs"]["ports"]}
-    assert ports == {50051, 9003, 8080, 30000}
 
 
 def test_a_command_line_with_this_environment(host: Path) -> None:
@@ -106,38 +71,12 @@ def test_a_command_line_with_this_environment(host: Path) -> None:
     assert exact["hugetlb"][0]["need_pages"] == PAGES
 
 
-def test_an_env_file_goes_over_the_environment(script: Path, host: Path, tmp_path: Path) -> None:
-    env = tmp_path / "more.env"
-    env.write_text("MC_STORE_LOCAL_HOT_CACHE_SIZE=33554432\nMC_STORE_LOCAL_HOT_CACHE_USE_SHM=1\n")
-    arguments = [str(script), "--json", "--env-file", str(env), "--mooncake-version", "0.3.13"]
-    got = checked(run(arguments, root=host))
-    exact = got["exact"]
-    assert isinstance(exact, dict)
-    assert exact["hugetlb"][0]["need_pages"] == PAGES + 2 * 16
-
-
-def test_explain_names_formula_and_origins(script: Path, host: Path) -> None:
-    ran = run([str(script), "--explain", "--mooncake-version", "0.3.13.post1"], root=host)
-    text = " ".join(ran.out.split())
-    assert f"{PAGES} = 2 x (14308 L2 host pool + 8 local buffer + 1024 global segment)" in text
-    assert f"(--model-path at {script}:7)" in text
-    assert f"(MOONCAKE_MASTER at {script}:3)" in text
-    assert "50051 = default of --port" in text
-
-
 def test_what_is_not_known_is_named(script: Path, host: Path) -> None:
     script.write_text(SCRIPT.replace("--tp 2", "--tp $TP"))
     got = checked(run([str(script), "--json"], root=host))
     assert (got["status"], got["exit_code"]) == ("error", 3)
     assert "TP is not set" in str(got["error"])
     assert run([str(script)], root=host).code == 3
-
-
-def test_a_refused_launch_fails_in_its_own_words(script: Path, host: Path) -> None:
-    script.write_text(SCRIPT.replace("--hicache-size 30", "--hicache-size 30.5"))
-    ran = run([str(script)], root=host)
-    assert ran.code == 2
-    assert "error: argument --hicache-size: invalid int value: '30.5'" in ran.out
 
 
 def test_nothing_is_executed(script: Path, host: Path, tmp_path: Path) -> None:
@@ -201,3 +140,12 @@ def test_a_launch_without_hicache_and_mooncake_has_no_empty_tables(
     ran = run([str(path)], root=host)
     assert "What is mapped" in ran.out
     assert f"{path}:11 rank 0 to 1: each: nothing" in " ".join(ran.out.split())
+
+
+def test_a_verdict_is_never_followed_by_another(script: Path, host: Path) -> None:
+    """What decides here is SGLang's own refusal; the huge pages suffice."""
+    script.write_text(SCRIPT.replace("export MOONCAKE_MASTER=127.0.0.1:50051", ""))
+    ran = run([str(script), "--mooncake-version", "0.3.13.post1"], root=host)
+    assert ran.out.startswith("WILL NOT START: SGLang: ")
+    assert "\n  Of its huge pages: every mapping that is asked for gets its huge pages" in ran.out
+    assert "FITS" not in ran.out

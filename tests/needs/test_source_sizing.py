@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from checks.framework.finding import Consequence
 from checks.framework.pages import Spot
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown
@@ -20,7 +19,7 @@ from preflight.command_inputs.written_launch import read_launch, size_written
 from preflight.launch_problems.rules.launch_rules import with_problems
 from preflight.launches.shell_script import read_script
 from preflight.launches.source import Reading
-from preflight.needs.launch_sizing import Admission, LaunchSizing, size_launch
+from preflight.needs.launch_sizing import LaunchSizing, size_launch
 from preflight.needs.shown_needs import host_needs
 from preflight.needs.sizing_json import launch_object
 from preflight.needs.sizing_text import explain, launch_text
@@ -66,66 +65,7 @@ def host(tmp_path: Path) -> Path:
     return Host({2 * MIB: HostPool(total=60000)}, memory_bytes=512 * GIB).write(tmp_path)
 
 
-def test_a_store_beside_the_server_is_added(host: Path) -> None:
-    """The server contributes nothing, a mooncake_client 10 GiB, a store service 3.125 GiB + 1."""
-    server = (
-        f"{QWEN} {STORE} --hicache-size 30",
-        {**MASTER, **HUGE, "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0"},
-    )
-    client = ("mooncake_client --global_segment_size=10GB", HUGE)
-    service = ("python -m mooncake.mooncake_store_service", {**MASTER, **HUGE})
-    sizing = size(host, server, "mooncake_master", client, service)
-    assert pages(sizing) == 2 * (14308 + 8) + 5120 + (1600 + 512)
-
-
-def test_a_ratio_without_a_gpu_is_unknown(host: Path) -> None:
-    sizing = size(host, (f"{QWEN} {STORE} --hicache-ratio 2", {**MASTER, **HUGE}))
-    assert (sizing.status, sizing.exit_code) == ("unknown", 3)
-    assert "--gpu-memory" in sizing.reason
-
-
-def test_the_segment_is_divided_as_the_version_divides_it(host: Path) -> None:
-    launch = (f"{QWEN} {STORE} --hicache-size 30 --pp-size 2", {**MASTER, **HUGE})
-    newest = size(host, launch, options=LaunchOptions(None, None, None, "0.3.13.post1", "0.5.23"))
-    older = size(host, launch, options=LaunchOptions(None, None, None, "0.3.13.post1", "0.5.16"))
-    shares = [
-        {client.segment_bytes for p in s.inputs.least.launch.processes for client in p.clients}
-        for s in (newest, older)
-        if not isinstance(s.inputs.least, Unknown)
-    ]
-    assert shares == [{4 * GIB // 4}, {4 * GIB // 2}]
-
-
 # SGLang's own check --------------------------------------------------------------------------
-
-
-def admission(sizing: LaunchSizing) -> Admission:
-    (found,) = sizing.admissions
-    assert not isinstance(found, Unknown)
-    return found
-
-
-@pytest.mark.parametrize(("words", "asked"), [("--tp $TP --hicache-size 30", 1), ("--tp $TP", 0)])
-def test_a_gate_whose_sizes_are_not_known_is_unknown_and_no_skip(
-    tmp_path: Path, words: str, asked: int
-) -> None:
-    """A server without a hierarchical cache is asked nothing, known or not."""
-    model = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B"
-    cache = "--enable-hierarchical-cache " * asked
-    found = size(Host().write(tmp_path), f"{model} {cache}{words}").admissions
-    assert len(found) == asked
-    assert all(isinstance(one, Unknown) and "TP is not set" in one.reason for one in found)
-
-
-def test_a_host_may_admit_no_number_of_huge_pages(tmp_path: Path) -> None:
-    """Each page that is reserved lowers MemAvailable, which the gate asks for all the same."""
-    root = Host({2 * MIB: HostPool()}, memory_bytes=100 * GIB).write(tmp_path)
-    found = admission(size(root, (f"{QWEN} {STORE} --hicache-size 30", {**MASTER, **HUGE})))
-    assert found.pages is not None
-    assert found.pages.empty
-    # 2 x 30 005 002 240 + 10 GiB = 70.75 GB are asked for: 36.6 GB are left for pages.
-    assert found.pages.most == (100 * GIB - 2 * 30_005_002_240 - 10 * GIB) // (2 * MIB)
-    assert found.pages.least == 2 * (14308 + 1024 + 8)
 
 
 # Nothing raises ------------------------------------------------------------------------------
@@ -195,27 +135,6 @@ def test_no_launch_makes_the_sizing_raise(
         explain(needs, sizing.shown.inputs.shown)
 
 
-def test_a_store_service_is_no_rank_of_the_documented_rule(host: Path) -> None:
-    """The rule counts L2 once for each rank: two here, whatever else the launch starts."""
-    rank = f"{QWEN} --hicache-size 4 {STORE}"
-    ranks = size(host, (rank, HUGE | MASTER))
-    beside = size(host, (rank, HUGE | MASTER), ("mooncake_client --protocol=tcp", {}))
-    for sized in (ranks, beside):
-        assert not isinstance(sized.inputs.least, Unknown)
-        assert sized.inputs.least.terms.tp_size == 2
-
-
-@pytest.mark.parametrize(
-    ("flag", "formula"), [("", "default of --port"), (" --port=50051", "as given")]
-)
-def test_a_need_says_whether_somebody_asked_for_it(host: Path, flag: str, formula: str) -> None:
-    """The same port: whose default it is is carried with it, and told from one that is given."""
-    sizing = size(host, f"mooncake_master{flag}", f"{QWEN} --hicache-size 1 {STORE}")
-    assert sizing.shown is not None
-    needs = host_needs(sizing.shown, sizing.inputs.processes)["ports"]
-    assert [need.formula for need in needs if need.value == 50051] == [formula]
-
-
 @pytest.mark.parametrize(
     ("before", "given", "why"),
     [
@@ -278,21 +197,6 @@ def sized(tmp_path: Path, *words: str, **options: int) -> LaunchSizing:
     root = Root(str(tmp_path))
     launch = read_launch(words, (), {}, root, is_command=True)
     return size_written(launch, LaunchOptions(**options), root)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("size", "status"), [("400GB", "fails"), ("4GB", "fits")])
-def test_a_segment_on_regular_pages_has_to_be_there(tmp_path: Path, size: str, status: str) -> None:
-    found = sized(tmp_path, "mooncake_client", f"--global_segment_size={size}", "--protocol=tcp")
-    assert found.status == status
-    if status == "fails":
-        assert "400.00 GiB needed" in found.reason
-        assert found.exit_code == 2
-        assert found.consequence is Consequence.DIES_LATER  # as memory.host says
-
-
-def test_of_another_host_the_memory_is_not_known(tmp_path: Path) -> None:
-    words = ("mooncake_client", "--global_segment_size=400GB", "--protocol=tcp")
-    assert sized(tmp_path, *words, available_bytes=1 << 40).status == "fits"
 
 
 def test_an_engine_alone_is_unknown_and_named(

@@ -30,30 +30,6 @@ def _docker(tmp_path: Path, options: str) -> ContainerLimits:
     return found
 
 
-def test_docker_run(tmp_path: Path) -> None:
-    assert container_limits(_command(tmp_path / "run.sh", SERVER)) is None
-    found = _docker(
-        tmp_path,
-        "--ulimit memlock=-1:-1 --ulimit nofile=1024 --shm-size 32g --cap-add=IPC_LOCK "
-        "--cap-add CAP_SYS_NICE --device /dev/infiniband/uverbs0 --network host --user 1000 "
-        "--security-opt seccomp=unconfined --memory 64g",
-    )
-    assert found == ContainerLimits(
-        f"{tmp_path}/run.sh:1",
-        "docker",
-        memlock_bytes=-1,
-        nofile=1024,
-        shm_bytes=32 * GIB,
-        host_network=True,
-        user="1000",
-        capabilities=("IPC_LOCK", "SYS_NICE"),
-        devices=("/dev/infiniband/uverbs0",),
-        verbs_nodes=("/dev/infiniband/uverbs0",),
-        security_options=("seccomp=unconfined",),
-        memory_bytes=64 * GIB,
-    )
-
-
 RUN = "docker run {} image " + SERVER
 PODMAN = f"podman run {{}} image {SERVER}"
 COMPOSE = f"services:\n  x:\n    image: image\n    command: {SERVER}\n    {{}}\n"

@@ -6,9 +6,9 @@ import pytest
 
 from checks.framework.unknown import Unknown
 from preflight.launches.launch_files import read_text
-from preflight.processes.containers import host_path, network_of, place_of
+from preflight.processes.containers import host_path, network_of
 from preflight.processes.ports import ports
-from preflight.processes.processes import LaunchProcess, ProcessKind, understand
+from preflight.processes.processes import LaunchProcess, understand
 from preflight.processes.services import services
 from tests.tables import each_row
 
@@ -95,25 +95,6 @@ def test_a_file_of_the_host_stays_where_it_is() -> None:
     assert isinstance(host_path(elsewhere.command, "/models/x"), Unknown)
 
 
-def test_a_configuration_in_a_container_is_read_where_its_volume_lies() -> None:
-    server = (
-        "-e SGLANG_HICACHE_MOONCAKE_CONFIG_PATH=/conf/m.json i python3 -m sglang.launch_server "
-        "--model-path m --enable-hierarchical-cache --hicache-storage-backend mooncake"
-    )
-    files = {"/srv/m.json": '{"master_server_address": "a:1", "protocol": "tcp"}'}
-
-    def read_file(name: str) -> str | Unknown:
-        return files.get(name, Unknown(f"{name}: No such file", absent=True))
-
-    for volume, known in (("-v /srv:/conf", True), ("", False)):
-        reading = read_text(f"docker run {volume} {server}", "a.sh", {})
-        (process,) = understand(reading.commands, read_file)
-        assert process.server is not None
-        assert process.server.store is not None
-        value = process.server.store.value("protocol")
-        assert value == "tcp" if known else isinstance(value, Unknown)
-
-
 def test_a_tilde_inside_a_word_names_no_home() -> None:
     """Bash hands on --config=~/m.json as it is written, so it is not the file that it wrote."""
     writes = "cat > ~/m.json <<'EOF'\n{}\nEOF\n"
@@ -134,25 +115,6 @@ def test_a_tilde_inside_a_word_names_no_home() -> None:
 
 
 @each_row(
-    ("text", "waited"),
-    [
-        ("mooncake_master\nmooncake_client", [True, True]),
-        ("mooncake_master &\nmooncake_client", [False, True]),
-        ("{ numactl -N0 mooncake_master; mooncake_client; } &", [False, False]),
-        ("docker run -d i mooncake_master\nmooncake_client", [False, True]),
-        ("for i in 1 2; do mooncake_client & done", [False, False]),
-        ("mooncake_master | tee log", [True]),
-        ("bash -c 'mooncake_master & mooncake_client'", [False, True]),
-        ("bash -c 'mooncake_master' &", [False]),
-        ("ssh h 'mooncake_master &'\nssh h mooncake_client", [False, True]),
-    ],
-)
-def test_what_the_script_waits_for(text: str, waited: list[bool]) -> None:
-    found = [process.command.waited for process in read(text) if process.kind.name != "OTHER"]
-    assert found == waited
-
-
-@each_row(
     ("text", "turns"),
     [
         ("mooncake_master & mooncake_client & kill $!\nmooncake_client &", [0, 0, 1]),
@@ -168,22 +130,6 @@ def test_what_the_script_waits_for(text: str, waited: list[bool]) -> None:
 def test_what_the_script_has_ended(text: str, turns: list[int]) -> None:
     found = [process.command.turn for process in read(text) if process.kind.name != "OTHER"]
     assert found == turns
-
-
-@each_row(
-    ("text", "here"),
-    [
-        ("tmux new-window 'mooncake_client --port=1'", True),
-        ("screen -dmS a 'mooncake_client --port=1'", True),
-        ("nsys profile mooncake_client --port=1", True),
-        ("zsh -c 'mooncake_client --port=1'", True),
-        ("ip netns exec other mooncake_client --port=1", False),
-        ("ssh h1 'mooncake_client --port=1'", False),
-    ],
-)
-def test_what_a_terminal_or_a_profiler_starts_is_on_the_host(text: str, here: bool) -> None:
-    (client,) = [each for each in read(text) if each.kind is ProcessKind.CLIENT]
-    assert (place_of(client.command) == ()) is here
 
 
 def test_names_are_looked_up_where_the_process_runs() -> None:
@@ -203,11 +149,3 @@ def test_names_are_looked_up_where_the_process_runs() -> None:
     (open_one,) = [service for service in found if isinstance(service.host, Unknown)]
     assert open_one.name == "elsewhere"
     assert open_one.host.advice.startswith("run this check inside the container")  # type: ignore[union-attr]
-
-
-def test_pods_on_their_hosts_network_are_told_apart() -> None:
-    """Two pods with one port never share a node; a pod's own containers do."""
-    text = POD.format(name="p", host="true") + "---\n" + POD.format(name="q", host="true")
-    pods = [port.pod for process in read(text, "a.yaml") for port in ports(process)]
-    assert set(pods) == {"Deployment/p", "Deployment/q"}
-    assert {port.pod for process in read("mooncake_master") for port in ports(process)} == {""}

@@ -62,14 +62,6 @@ def test_a_buffer_that_cannot_be_had_ends_the_process(size: int) -> None:
     assert failure("0.3.13.post1", client).startswith("SIGSEGV")
 
 
-def test_one_folder_for_two_clients() -> None:
-    """0.3.14 locks the folder; older releases let the second overwrite the first."""
-    client = StoreClient(80 * MIB, 16 * MIB, Protocol.TCP, MIB, offload_folder="/ssd")
-    assert failure("0.3.14", client, client).startswith("setup returns -1101")
-    assert failure("0.3.14", client, client._replace(offload_folder="/ssd/2")) == ""
-    assert failure("0.3.13.post1", client, client) == ""
-
-
 @pytest.mark.parametrize(
     ("arguments", "offloads", "refused"),
     [
@@ -118,6 +110,12 @@ def test_flags_and_variable(
     release = mooncake_release("0.3.13.post1")
     settings, _ = read_store_settings(environment, release, process.arena)
     assert settings.arena_bytes == arena_bytes
+
+
+def test_a_switch_that_a_variable_decides_is_unknown() -> None:
+    offload = word("--enable_offload=$ON", ("ON",))
+    assert isinstance(read_mooncake_client((offload,), {}).offload, Unknown)
+    assert read_mooncake_client((), {}).offload is False
 
 
 def test_a_size_that_a_variable_decides_is_unknown() -> None:

@@ -99,23 +99,6 @@ def test_what_services_publish_and_what_the_host_s_network_has(tmp_path: Path) -
     }
 
 
-def test_container_runs(tmp_path: Path) -> None:
-    text = (
-        "docker run -d -p 80:80 i mooncake_client\n"
-        "docker run -d --network host -p 81:81 i mooncake_client\n"
-        "docker run --rm -p 82:82 i mooncake_client --port 1\n"
-        "docker run --rm --publish=82:82 i bash -c 'mooncake_client --port 2 & mooncake_client'\n"
-        "ssh other docker run -p 82:82 i mooncake_client\n"
-    )
-    found = verdicts(read_script(text, "r.sh", {}), tmp_path, {80: "EACCES"})
-    shown = {name: status for name, status in found.items() if name.startswith("published")}
-    assert shown == {
-        "published port 80 of docker run (r.sh:1)": "unknown",  # the engine, not this user
-        "published port 82 of docker run (r.sh:3)": "pass",  # ends before the next begins
-        "published port 82 of docker run (r.sh:4)": "pass",
-    }
-
-
 PODS = f"""\
 apiVersion: apps/v1
 kind: Deployment
@@ -168,39 +151,6 @@ def test_host_ports_of_pods(tmp_path: Path, error: str, expected: str) -> None:
         "hostPort 8000 of container s of DaemonSet/e (p.yaml:25)": expected,
         "hostPort of container s of DaemonSet/e (p.yaml:25)": "unknown",
     }
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("-p 30000:30000 -p 30000:30001", "fail"),
-        ("-p 30000-30001:30000-30001 -p 30001:9", "fail"),
-        ("-p 127.0.0.1:30000:30000 -p 127.0.0.2:30000:30000", "pass"),
-        ("-p 30000:30000/tcp -p 30000:30000/udp", "pass"),
-    ],
-)
-def test_one_run_publishes_a_port_once(tmp_path: Path, words: str, expected: str) -> None:
-    """Docker refuses the second, whatever the script waits for: the run ends."""
-    reading = read_script(f"docker run {words} a/b {SERVER} 30000\n", "l.sh", {})
-    found = verdicts(reading, tmp_path)
-    assert {one for name, one in found.items() if "published" in name} >= {expected}
-    assert ("fail" in found.values()) is (expected == "fail")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        # kill ends some process: perhaps not the one that still holds the port.
-        (f"{SERVER} 80 &\ntail -f log & T=$!\nkill $T\n{SERVER} 80 &", ["unknown", "unknown"]),
-        (f"{SERVER} 80 &\n{SERVER} 80 &\nkill $!", ["fail", "fail"]),
-        (f"{SERVER} 80\n{SERVER} 80", ["pass", "pass"]),
-        (f"{SERVER} 80 &\nkill $!\n{SERVER} 81 &", ["pass", "pass"]),
-    ],
-)
-def test_processes_that_a_script_ends(tmp_path: Path, text: str, expected: list[str]) -> None:
-    found = verdicts(read_script(text, "l.sh", {}), tmp_path)
-    # Two of one line would be told apart by it only.
-    assert list(found.values()) == expected
 
 
 DP_ATTENTION = "--tp 2 --dp 2 --enable-dp-attention"

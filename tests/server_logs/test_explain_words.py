@@ -111,14 +111,6 @@ def test_a_status_that_is_asked_for_is_the_one_that_is_explained() -> None:
     assert first(answer_query("HTTP 502", {})) == "mooncake.metadata-http"
 
 
-def test_numbers_of_an_example_are_not_said_of_the_users_case() -> None:
-    for pattern in [each for each in KNOWN if each.sums][::3]:
-        part = " ".join(pattern.example.split()[:3])
-        assert not [
-            each for each in answer_query(part, {}).lines if each.sums and each.excerpt != part
-        ]
-
-
 def test_a_quoted_line_says_nothing_of_the_log_that_it_stood_in() -> None:
     bus_error = answer_query("Bus error", {}).lines[0]
     assert (bus_error.pattern, bus_error.decided) == ("process.sigbus", "")
@@ -213,14 +205,6 @@ def test_words_give_lines_checks_and_the_next_command(capsys: Out) -> None:
 def test_what_is_nothing_is_refused(words: list[str], said: str, capsys: Out) -> None:
     assert run(["explain", *words]) == 64
     assert said in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_file_is_a_log_without_the_option(capsys: Out) -> None:
-    log = str(ROOT / "tests/data/logs/hugepages-l2.log")
-    assert run(["explain", log]) == 2
-    short = capsys.readouterr().out
-    assert run(["explain", "--log", log]) == 2
-    assert capsys.readouterr().out == short
 
 
 def test_the_list_is_an_object_too_and_fits(capsys: Out, monkeypatch: Patch) -> None:

@@ -96,14 +96,6 @@ def test_a_known_line_is_explained_by_its_pattern_alone() -> None:
     assert wrong == {}
 
 
-def test_a_harmless_line_is_known_and_no_problem() -> None:
-    """In a log it is read over; quoted, it is said that nothing is wrong."""
-    for pattern in [each for each in PATTERNS if each.stage is Stage.HARMLESS]:
-        reading = read_log([pattern.example])
-        assert (reading.explanations, reading.unknown, reading.exit_code) == ([], [], 0), pattern.id
-        assert [each.pattern for each in reading.harmless] == [pattern.id]
-
-
 def test_every_pattern_has_a_line_and_an_id_of_its_own() -> None:
     """No pattern is there whose wording was never tried; explanations are found again by id."""
     assert all(line for line, _ in EXAMPLES)
@@ -200,17 +192,6 @@ def test_every_log_is_tested() -> None:
     assert {path.name for path in LOGS.glob("*.log") if "healthy" not in path.name} == named
 
 
-def test_variables_are_gathered_in_one_explanation() -> None:
-    """Each name once, in the order in which they come."""
-    found = {each.pattern: each for each in of_file("environment.log")}
-    environment = found["mooncake.environment"]
-    assert environment.stage is Stage.WARNING
-    assert environment.names[:3] == ("MC_IB_PORT", "MC_PKEY_INDEX", "MC_NUM_QP_PER_EP")
-    assert {"MC_GID_INDEX", "MC_MTU", "MC_MMAP_ARENA_POOL_SIZE"} <= set(environment.names)
-
-
-EINVAL = "Failed to register memory 0x7f0a: Invalid argument [22]"
-HUGE = "I1121 utils.h:335] Using hugepage size: 2MB"
 KILLED = "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9)."
 OOM = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=python3,pid=7,uid=0"
 
@@ -231,16 +212,7 @@ def test_a_kill_that_the_kernel_explains_is_a_consequence() -> None:
 
 
 REFUSED = "  what():  Resource temporarily unavailable"
-SYSTEM_ERROR = "terminate called after throwing an instance of 'std::system_error'"
 PIDS = "[48614.6] cgroup: fork rejected by pids controller in {}"
-
-
-def test_a_program_that_is_refused_a_thread_is_told_by_its_reason() -> None:
-    """The reason on the line behind it says all; the abort's exit code follows from it."""
-    lines = [SYSTEM_ERROR, REFUSED, "container exited with code 134"]
-    assert ids(lines) == ["threads.refused", "process.signal"]
-    assert only(lines, "process.signal").stage is Stage.CONSEQUENCE
-    assert only(lines, "process.signal").checks == ("limits.threads",)
 
 
 @pytest.mark.parametrize(
@@ -307,52 +279,6 @@ def test_what_the_words_of_a_line_decide_is_said(pattern: str, says: str, lines:
     assert says in only(lines, pattern).decided
 
 
-def test_checks_and_stage_go_by_the_words_of_a_line() -> None:
-    assert only([PIDS.format("/a")], "kernel.pids").decided == ""
-    by_kernel = only([OPENBLAS, PIDS.format("/docker/9f")], "threads.refused")
-    assert by_kernel.checks == ("limits.threads",)
-    uring = only([SECCOMP.format("c000003e", 425)], "kernel.seccomp")
-    assert uring.checks == ("io-uring.unavailable",)
-    assert only([SECCOMP.format("c00000b7", 238)], "kernel.seccomp").stage is Stage.WARNING
-    # A case with checks of its own keeps the records of known problems.
-    checks = only([HUGE, EINVAL], "mooncake.register-einval").checks
-    assert checks[0] == "rdma.fork-safe"
-    assert {"advisory.mp-2026-0009", "advisory.mp-2026-0025"} < set(checks)
-
-
-def test_an_address_of_another_host_is_no_port_that_is_taken() -> None:
-    """uvicorn begins both lines alike."""
-    bind = "ERROR: [Errno {}] error while attempting to bind on address ('10.9.9.9', 30000): {}"
-    assert ids([bind.format(99, "cannot assign requested address")]) == ["start.address-foreign"]
-    assert ids([bind.format(98, "address already in use")]) == ["sglang.port"]
-
-
-def test_what_nccl_does_not_say_is_read_from_its_warning() -> None:
-    """The segment in /dev/shm that could not be made stands before the error."""
-    error = "ncclSystemError: System call (e.g. socket, malloc) or external library call failed"
-    full = "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a (size 9637888), "
-    full += "error: No space left on device (28)"
-    assert only([error], "start.nccl").stage is Stage.SYMPTOM
-    found = only([full, error], "start.nccl")
-    assert (found.stage, found.checks) == (Stage.CONSEQUENCE, ("shm.space",))
-    assert ids([full, error]) == ["runtime.shm", "start.nccl"]
-
-
-def test_errno_11_is_a_limit_where_a_fork_got_it() -> None:
-    """A lock or a pipe that is not ready has the same words."""
-    error = "BlockingIOError: [Errno 11] Resource temporarily unavailable"
-    assert only([error], "threads.errno-11").stage is Stage.SYMPTOM
-    forked = only(["    self.pid = _fork_exec(", error], "threads.errno-11")
-    assert forked.stage is Stage.CAUSE
-
-
-def test_a_master_that_was_told_to_end_is_no_problem() -> None:
-    """The same line without a signal before it is a port that is taken."""
-    signal = "I1121 master.cpp:1683] Shutdown signal received, exiting gracefully"
-    assert ids([STOPPED]) == ["mooncake.master-ended"]
-    assert ids([signal, STOPPED]) == []
-
-
 NUMBERS = (
     # 40 GB asked, 34.13 GB left after 10 GiB: 5.87 GB are missing; 40 + 10.74 GB have to be there.
     ("Not enough host memory available. Requesting 40.00 GB but only have 34.13 GB free.",
@@ -387,14 +313,6 @@ def test_numbers_of_a_line_are_worked_out(line: str, parts: tuple[str, ...]) -> 
         assert part in sums
 
 
-def test_the_page_size_of_the_log_counts() -> None:
-    """The line that fails does not name it."""
-    line = "utils.cpp:363] mmap failed, size=3221225472, errno=12 (Cannot allocate memory)"
-    huge = "Using hugepage size: 1GB"
-    assert "3 free pages of 1 GiB" in only([huge, line], "mooncake.mmap").sums
-    assert "hugepage" not in " ".join(only([line], "mooncake.mmap").checks[:2])
-
-
 @pytest.mark.slow
 def test_counts_and_lines_are_exact_over_blocks() -> None:
     """Far more than one block, one literal among others, every third line."""
@@ -405,19 +323,6 @@ def test_counts_and_lines_are_exact_over_blocks() -> None:
     many = ["Failed to ping master"] * 5000
     assert only(many, "mooncake.master-lost").times == 5000
     assert read_log(lines).lines == 60000
-
-
-def test_terminal_bytes_and_line_ends_do_not_hide_a_line() -> None:
-    """Colours within the words, CRLF, a progress bar before it on the same line."""
-    line = "RPC call failed: invalid rpc arg"
-    coloured = "\x1b[31mRPC call \x1b[1mfailed\x1b[0m: invalid rpc arg\x1b]0;title\x07"
-    progress = "Loading 10%\rLoading 20%\r" + line
-    for text in (coloured, line + "\r\n", progress, "\0\0" + line, "x" * 10**6 + line):
-        found = explain_log([text])
-        assert [each.pattern for each in found] == ["mooncake.wire"]
-        assert not re.search(r"[\x00-\x1f]", found[0].excerpt)
-        assert len(found[0].excerpt) <= 300
-    assert "Loading" not in explain_log([progress])[0].excerpt
 
 
 @pytest.mark.slow

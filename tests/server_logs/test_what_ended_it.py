@@ -12,10 +12,8 @@ from preflight.cli.main import run
 from preflight.server_logs.by_words import answer_query, answer_text, shown_lines
 from preflight.server_logs.explain import (
     LogReading,
-    explanations_object,
     explanations_text,
     read_log,
-    read_logs,
 )
 from preflight.server_logs.patterns import Stage, read_patterns
 from tests.paths import ROOT
@@ -77,28 +75,6 @@ def test_an_exception_through_the_prefetch_check_is_not_its_hang() -> None:
     assert text_of(unknown).index("no frob") < text_of(unknown).index("hicache.progress")
 
 
-def test_a_bare_assertion_is_of_the_store_where_its_traceback_is() -> None:
-    """Alone it follows from something that the lines above it name."""
-    frame = '  File "/a/mooncake_store/mooncake_store.py", line 745, in warmup'
-    assert causes("AssertionError") == []
-    assert causes(frame, "AssertionError") == ["sglang.assertion"]
-
-
-def test_killed_behind_a_sigquit_is_sglang_itself() -> None:
-    """What failed before is the cause, here an assertion that no table knows."""
-    reading = of_file("sigquit-killed.log")
-    killed = next(each for each in reading.explanations if each.pattern == "process.sigkill")
-    assert (killed.stage, killed.checks) == (Stage.CONSEQUENCE, ())
-    assert reading.causes == []
-    assert reading.unknown[0].unknown.text.startswith("AssertionError: fp8 tensor core")
-    assert reading.exit_code == 1
-    said = text_of(reading)
-    assert said.index("AssertionError") < said.index("process.sigkill")
-    assert "memory ran out" not in said
-    alone = read_log(["Killed"]).explanations[0]
-    assert (alone.stage, alone.checks[0]) == (Stage.SYMPTOM, "memory.cgroup")
-
-
 # What is not known is shown ----------------------------------------------------------------------
 
 
@@ -132,16 +108,6 @@ def test_unknown_errors_are_shown_word_for_word(tmp_path: Path, capsys: Out) -> 
     assert answer["answer"]["ends"][0]["text"] == "goodbye"
 
 
-def test_unknown_errors_beside_a_known_cause_are_counted() -> None:
-    """They are shown with -v."""
-    lines = ["E1126 03:12:01.1  4711 foo.cpp:14] no frob", "RPC call failed: invalid rpc arg"]
-    reading = read_log(lines)
-    assert reading.exit_code == 2
-    assert "no frob" not in text_of(reading)
-    assert "1 kind of error line is not known" in text_of(reading)
-    assert "no frob" in text_of(reading, verbose=True)
-
-
 @pytest.mark.slow
 def test_the_law_no_answer_by_words_is_a_cause() -> None:
     """Of each line with a word removed: what no pattern matches any more is similar at most."""
@@ -161,13 +127,6 @@ def test_the_law_no_answer_by_words_is_a_cause() -> None:
             assert "root cause" not in answer_text(found, plain, 100)
 
 
-def test_a_year_in_the_time_of_glog_is_read() -> None:
-    """glog 0.6 and later write one where it is built with its defaults."""
-    unknown = read_log(["E20250722 21:51:37.218041 2814 foo.cpp:1] no frob"]).unknown[0].unknown
-    assert (unknown.fault, unknown.time[1]) == ("error", "07-22 21:51:37")
-    assert read_log(["I20250722 21:51:37.218041 2814 foo.cpp:1] Failed to frob"]).unknown == []
-
-
 # By time and by process --------------------------------------------------------------------------
 
 REFUSED = "E1126 {}.118824 4907 master_client.cpp:361] Client not available"
@@ -176,13 +135,13 @@ DECODE = "[2026-11-26 {} TP0] Decode batch. #running-req: 1"
 STARTED = "[2026-11-26 {}] server_args=ServerArgs(model_path='a')"
 
 
-def test_what_came_hours_before_the_end_is_not_the_cause() -> None:
-    """Minutes before it is; without any later cause it stays the only one that is known."""
+def test_what_came_half_an_hour_before_the_end_is_not_the_cause() -> None:
+    """Up to that it is; without any later cause it stays the only one that is known."""
     oom = "[2026-11-26 09:00:00 TP1] torch.OutOfMemoryError: CUDA out of memory"
-    assert causes(REFUSED.format("03:12:01"), oom) == ["cuda.memory"]
+    assert causes(REFUSED.format("08:29:59"), oom) == ["cuda.memory"]
+    assert "mooncake.master-unreachable" in causes(REFUSED.format("08:30:01"), oom)
     early = read_log([REFUSED.format("03:12:01"), oom]).explanations[-1]
     assert (early.pattern, early.earlier) == ("mooncake.master-unreachable", "5.8 h before the end")
-    assert "mooncake.master-unreachable" in causes(REFUSED.format("08:52:01"), oom)
     hanging = [REFUSED.format("03:12:01"), DECODE.format("09:00:00")]
     assert causes(*hanging) == ["mooncake.master-unreachable"]
 
@@ -198,15 +157,6 @@ def test_ready_parts_a_start_from_a_run() -> None:
     lines = [STARTED.format("03:00:00"), REFUSED.format("03:02:01"), STARTED.format("03:10:00")]
     reading = read_log([*lines, DECODE.format("03:11:00")])
     assert (reading.causes, reading.explanations[0].earlier) == ([], "in an earlier start")
-
-
-def test_how_often_when_and_on_which_rank() -> None:
-    line = "[2026-11-26 03:1{0}:00 TP{0}] HiCache prefetch transfer failed for request 1"
-    one = read_log([line.format(rank) for rank in range(4)]).explanations[0]
-    assert (one.times, one.line, one.last_line) == (4, 1, 4)
-    assert (one.first_time, one.last_time) == ("11-26 03:10:00", "11-26 03:13:00")
-    assert one.ranks == ("TP0", "TP1", "TP2", "TP3")
-    assert one.process == "TP0"
 
 
 def test_of_several_ranks_in_one_file_each_line_says_which() -> None:
@@ -285,22 +235,6 @@ def test_several_logs_and_a_folder_are_one_answer(tmp_path: Path, capsys: Out) -
     assert f"not read: {tmp_path}/core.bin" in out
 
 
-def test_several_processes_have_one_time_line() -> None:
-    """The master's end comes before that of the server that misses it."""
-    oom = "[2026-11-26 03:10:00 TP1] torch.OutOfMemoryError: CUDA out of memory"
-    reading = read_logs([("a.log", [REFUSED.format("03:12:01")]), ("b.log", [oom])])
-    assert [each.file for each in reading.causes] == ["b.log", "a.log"]
-    swapped = read_logs([("b.log", [oom]), ("a.log", [REFUSED.format("03:12:01")])])
-    assert [each.file for each in swapped.causes] == ["b.log", "a.log"]
-
-
-def test_a_known_line_of_another_log_decides() -> None:
-    """The kernel's log explains the kill of the server's."""
-    oom = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),task=python3,pid=7,uid=0"
-    reading = read_logs([("server.log", ["Killed"]), ("dmesg.log", [oom])])
-    assert [each.pattern for each in reading.causes] == ["kernel.oom-host"]
-
-
 def test_the_answer_fits_a_screen() -> None:
     """The cause, its line, what to do; the others in a line or two each; -v has them whole."""
     reading = of_file("etcd-metadata-dead.log")
@@ -309,14 +243,6 @@ def test_the_answer_fits_a_screen() -> None:
     assert said.count("Cause:") == 1
     assert "Also" in said
     assert text_of(reading, verbose=True).count("Cause:") == len(reading.explanations)
-
-
-def test_the_object_has_what_the_text_has() -> None:
-    reading = of_file("duplicate-name.log")
-    rows = explanations_object(reading)["explanations"]
-    assert rows[0]["process"] == "client"
-    assert (rows[0]["line"], rows[0]["count"]) == (11, 1)
-    assert rows[0]["first_time"] == "11-26 13:31:26"
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.glob("healthy-*.log")))

@@ -24,8 +24,7 @@ from preflight.command_inputs.launch_words import LaunchWords
 from preflight.verdict.judge_host import JudgedHost, judge_host, merge_bounds
 from tests.builders.synthetic import GIB, MIB, PATIENCE_SECONDS, SyntheticHost, build_host, gpu_host
 from tests.checks.test_synthetic import FLAGS, NICS, fitted, script
-
-pytestmark = pytest.mark.slow
+from tests.tables import each_row
 
 SIZE = next(words for words in FLAGS.split(" --") if words.startswith("hicache-size"))
 HUGE = script("Qwen/Qwen3-8B", 8, NICS, "16gb").replace(SIZE, "hicache-ratio 2")
@@ -74,6 +73,7 @@ def pages(needs: LaunchNeeds) -> int:
     return max(by_node.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "text"), [("hugetlb.node-shortage", HUGE), ("memory.host", REGULAR)]
 )
@@ -107,6 +107,26 @@ def one_finding(check: str, subject: str) -> st.SearchStrategy[list[Finding]]:
     need = st.sampled_from(["", "1 page", "2 pages"])
     found = st.builds(Finding, st.just(check), st.sampled_from(Status), st.just(subject), need=need)
     return st.just([]) | found.map(lambda finding: [finding])
+
+
+@each_row(
+    ("upper", "lower", "told"),
+    [
+        (Status.FAIL, Status.FAIL, Status.FAIL),
+        (Status.FAIL, Status.UNKNOWN, Status.FAIL),
+        (Status.FAIL, Status.WARN, Status.UNKNOWN),
+        (Status.FAIL, Status.PASS, Status.UNKNOWN),
+        (Status.FAIL, Status.SKIP, Status.UNKNOWN),
+        (Status.UNKNOWN, Status.FAIL, Status.FAIL),
+        (Status.UNKNOWN, Status.PASS, Status.UNKNOWN),
+        (Status.PASS, Status.FAIL, Status.UNKNOWN),
+        (Status.WARN, Status.PASS, Status.WARN),
+    ],
+)
+def test_a_failure_is_one_that_no_bound_denies(upper: Status, lower: Status, told: Status) -> None:
+    """A lower bound that is not known denies nothing: what fails at the upper one still fails."""
+    both = ([Finding("a.check", status, "rank 0")] for status in (upper, lower))
+    assert [finding.status for finding in merge_bounds(*both)] == [told]
 
 
 FINDINGS = st.tuples(

@@ -15,7 +15,6 @@ from xml.etree import ElementTree
 import pytest
 
 from checks.framework.finding import Evidence, Finding, Kind, Setting, Status
-from checks.framework.root import Root
 from preflight.cli.main import run
 from tests.builders.check_fakes import installed
 from tests.builders.hosts import Host
@@ -109,22 +108,6 @@ def test_a_module_that_cannot_be_imported_does_not_vanish(monkeypatch: Patch, ca
     assert "No module named 'checks.no_such_checks'" in row["text"]
 
 
-def test_a_reader_that_hangs_is_unknown_in_time(monkeypatch: Patch, capsys: Out) -> None:
-    release = threading.Event()
-
-    def hangs(root: Root, needs: Any) -> None:
-        release.wait()
-
-    module: Any = installed(monkeypatch, found(PASS), hangs)
-    try:
-        parsed = answer(capsys, "--timeout", "0.2")
-    finally:
-        release.set()
-    assert parsed["exit_code"] == 3
-    assert "not read within 0.2 s" in parsed["findings"][0]["text"]
-    assert module.__name__ in sys.modules
-
-
 def test_a_launch_on_a_dead_mount_is_unknown_and_the_host_is_still_judged(
     tmp_path: Path, monkeypatch: Patch, capsys: Out
 ) -> None:
@@ -145,16 +128,6 @@ def test_a_launch_on_a_dead_mount_is_unknown_and_the_host_is_still_judged(
 
 
 # Selection -----------------------------------------------------------------------------------
-
-
-def test_only_and_skip_take_patterns(monkeypatch: Patch, capsys: Out) -> None:
-    installed(monkeypatch, found(FAIL, WARN, PASS))
-    assert answer(capsys, "--skip", "*.fail")["status"] == "warn"
-    assert answer(capsys, "--only", "test.p*", "--only", "test.warn")["status"] == "warn"
-    one = answer(capsys, "--only", "test.*", "--skip", "*.fail", "--skip", "*.warn")
-    assert one["answer"]["counts"] == {
-        "fail": 0, "unknown": 0, "warn": 0, "pass": 1, "skip": 0, "ignored": 0,
-    }  # fmt: skip
 
 
 @pytest.mark.slow
@@ -188,24 +161,6 @@ def test_usage_errors(arguments: list[str], says: str, monkeypatch: Patch, capsy
     assert (parsed["status"], parsed["exit_code"]) == ("error", 64)
     assert says in parsed["reason"]
     assert says in printed.err
-
-
-def test_an_ignored_finding_is_shown_and_does_not_count(monkeypatch: Patch, capsys: Out) -> None:
-    installed(monkeypatch, found(FAIL, PASS))
-    arguments = ("--ignore", "test.fail=ticket 12, until May", "--ignore", "test.pass")
-    parsed = answer(capsys, *arguments)
-    counts = parsed["answer"]["counts"]
-    assert (parsed["status"], counts["ignored"], counts["fail"]) == ("pass", 1, 0)
-    (row,) = (f for f in parsed["findings"] if f["ignored"] is not None)
-    assert (row["status"], row["ignored"]) == ("fail", "ticket 12, until May")
-    assert parsed["answer"]["unused_ignores"] == ["test.pass"]
-    shown = text(capsys, *arguments)
-    assert "was fail; ignored: ticket 12, until May" in shown
-    assert "waiver of test.pass: nothing is found that it would waive" in shown
-    installed(monkeypatch, found(FAIL, SKIP))
-    parsed = answer(capsys, "--ignore", "test.fail")
-    assert parsed["exit_code"] == 3
-    assert "nothing was judged" in parsed["reason"]
 
 
 # Ways out ------------------------------------------------------------------------------------
@@ -418,14 +373,3 @@ def test_the_version_is_that_of_the_package() -> None:
     from preflight.base.program import program_version
 
     assert f'version = "{program_version()}"' in (ROOT / "pyproject.toml").read_text()
-
-
-def test_v_prints_what_a_note_about_the_launch_says(tmp_path: Path, capsys: Out) -> None:
-    launch = tmp_path / "launch.sh"
-    launch.write_text(
-        "mooncake_master --enable_offload=true &\nMOONCAKE_MASTER=127.0.0.1:50051 python3 -m "
-        "sglang.launch_server --model-path Qwen/Qwen3-14B --enable-hierarchical-cache "
-        "--hicache-size 1 --hicache-storage-backend mooncake\n"
-    )
-    shown = " ".join(text(capsys, "-v", "--root", "demo:h800", str(launch)).split())
-    assert "turn offload on in the clients, or off in the master" in shown

@@ -194,17 +194,6 @@ def test_a_small_launch(case: Case, tmp_path: Path, capsys: Out) -> None:
         assert not any(part in text for _, _, text in said), part
 
 
-def test_what_awk_decides_is_shown_both_ways(tmp_path: Path, capsys: Out) -> None:
-    """awk is not run here, whatever the environment holds: neither size passes as the value."""
-    path, given = tmp_path / "launch.sh", tmp_path / "given.env"
-    path.write_text(CASES["flags-that-are-not-decided"].launch)
-    given.write_text("CONC=12\n")
-    assert run(["read", "--json", "--env-file", str(given), str(path)]) == 3
-    said = capsys.readouterr().out
-    assert "270 or nothing" in said
-    assert "0.75 or nothing" in said
-
-
 POD = """apiVersion: v1
 kind: Pod
 metadata: {name: store}

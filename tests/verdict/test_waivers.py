@@ -42,12 +42,6 @@ def test_a_waiver_is_shown_and_said_to_be_over_or_not_needed(waivers: str, capsy
     assert "launch.waiver: hugetlb.shortage" in text
 
 
-def test_an_expired_waiver_of_a_check_not_made_is_not_said(waivers: str, capsys: Out) -> None:
-    words = ["check", *DEMO, "--waivers", waivers, "--only", "memlock.*", "--json"]
-    assert run(words) == 0
-    assert "launch.waiver" not in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -73,30 +67,6 @@ def test_a_file_nobody_means_is_refused(text: str, said: str, tmp_path: Path, ca
     assert "waivers.toml" in err
 
 
-def test_a_check_is_waived_once(waivers: str, capsys: Out) -> None:
-    """Of two reasons neither wins in silence."""
-    again = ("--ignore", "memlock.limit=known")
-    assert run(["check", *DEMO, *again, "--ignore", "memlock.limit=by whom?"]) == 64
-    assert "--ignore memlock.limit: it is waived twice" in capsys.readouterr().err
-    assert run(["check", *DEMO, *again, "--waivers", waivers]) == 64
-    assert "waivers.toml: memlock.limit: it is waived twice" in capsys.readouterr().err
-
-
-def test_a_waiver_here_stands_for_an_expired_one_of_the_file(waivers: str, capsys: Out) -> None:
-    """And a reason may have an equals sign."""
-    more = ("--ignore", "hugetlb.shortage=nr=0 until the boot")
-    assert run(["check", *DEMO, "--waivers", waivers, *more, "--json"]) == 2
-    findings = json.loads(capsys.readouterr().out)["findings"]
-    assert "launch.waiver" not in {each["check"] for each in findings}
-    (one,) = (each for each in findings if each["check"] == "hugetlb.shortage")
-    assert one["ignored"] == "nr=0 until the boot"
-
-
-def test_a_file_that_is_not_there_is_refused(capsys: Out) -> None:
-    assert run(["check", "--waivers", "/nowhere.toml"]) == 64
-    assert "--waivers /nowhere.toml: No such file" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_fit_leaves_out_what_is_ignored_and_shows_it(waivers: str, capsys: Out) -> None:
     """Lifted memlock is what makes the launch start at all on this host."""
@@ -109,18 +79,6 @@ def test_fit_leaves_out_what_is_ignored_and_shows_it(waivers: str, capsys: Out) 
     said = capsys.readouterr().out
     assert "ignored: memlock.limit: lifted by the unit (until 2999-12-31)" in said
     assert "launch.waiver, hugetlb.shortage: a waiver until 2020-01-31" in said
-
-
-def test_a_node_makes_the_checks_that_are_asked_for(capsys: Out) -> None:
-    words = ["check", "--json", *DEMO, "--only", "memlock.*", "--skip", "memlock.inert*"]
-    assert run([*words, "--ignore", "memlock.limit=known"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    rows = [each for each in report["findings"] if each["status"] != "skip"]
-    found = {each["check"]: each["status"] for each in rows}
-    assert found == {"memlock.limit": "fail", "memlock.user-namespace": "pass"}
-    assert report["findings"][0]["ignored"] == "known"
-    # Nodes are compared by all of them.
-    assert report["answer"]["machine"]["facts"]["hugetlb.2048KiB.pages"] == 120000
 
 
 def test_what_is_chosen_goes_to_nodes_what_is_over_is_said(waivers: str, capsys: Out) -> None:

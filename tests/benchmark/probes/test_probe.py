@@ -350,18 +350,6 @@ def test_sizes_that_cannot_be_meant(tmp_path: Path, changes: Mapping[str, Any], 
         _make_order(ProbeOptions(**changes), facts, facts.rdma.present, None)
 
 
-def test_the_allowance_that_is_asked_for_is_enough() -> None:
-    """Where --spend is too little, the one that the error names is not."""
-    facts = host_facts(FakeHost())
-    for changes in ({"region_bytes": 2 * GIB}, {"region_bytes": 640 * MIB}, {"page": "1g"}):
-        asked = ProbeOptions(spend_bytes=8 * MIB, **changes)
-        with pytest.raises(UsageError) as refused:
-            _make_order(asked, facts, facts.rdma.present, None)
-        told = int(str(refused.value).rpartition("--spend ")[2].removesuffix("mb"))
-        order = _make_order(asked._replace(spend_bytes=told * MIB), facts, facts.rdma.present, None)
-        assert order.spend_bytes == told * MIB
-
-
 def test_users_of_a_device_are_seen_by_what_the_kernel_counts() -> None:
     facts = host_facts(FakeHost((RXE0, RXE1)))
     assert list(users_of(facts, facts.rdma.present)) == []

@@ -251,24 +251,6 @@ def test_what_is_pinned_for_a_rank_without_a_segment_is_another_processes() -> N
     assert judge(found, run).status == "differs"
 
 
-def test_the_client_that_has_the_segment_is_started_first() -> None:
-    """Wherever the launch names it: ranks without a segment ask it to map their memory."""
-    rank = process(0, 16 * MIB, (4 * MIB,), name="rank 0", dummy=True)
-    members = (member(rank, "sglang"), member(process(name="client"), "mooncake_client"))
-    found = plan(rank, process(name="client"), members=members)
-    kinds = [f"{step.member.name} {step.action}" for step in found.steps]
-    assert kinds == ["rank 0 pool", "client program", "rank 0 dummy", "rank 0 register"]
-
-
-def test_halves_cover_the_pool() -> None:
-    """K and V, as SGLang registers them, to the last byte."""
-    rank = process(pools=(4 * MIB + 3,))._replace(split_pools=(True,))
-    found = plan(rank, members=(member(rank, "sglang"),))
-    parts = [s.order for s in found.steps if s.action == "register"]
-    halves = [(part["offset"], part["bytes"]) for part in parts]
-    assert halves == [(0, 2 * MIB + 1), (2 * MIB + 1, 2 * MIB + 2)]
-
-
 FAILS, DIES = OnShortage.FAILS, OnShortage.BUS_ERROR
 
 
@@ -622,35 +604,3 @@ def ran(plan: RehearsalPlan, error: str = "") -> RehearsalRun:
             break
     held = (ProcessMemory(plan.members[0], 0, 0, 0),)
     return RehearsalRun(tuple(done), held, {}, Transfer("", "", 0), "", {})
-
-
-def test_what_was_foretold_is_told() -> None:
-    """The reason says what ends inside a huge page, and what to set."""
-    plan = planned(4 * GIB)
-    answer = judge(plan, ran(plan))
-    assert (answer.status, answer.as_predicted) == ("fails", True)
-    assert "6 blocks of 715827882 B" in answer.reason
-    assert "set RDMAV_HUGEPAGES_SAFE=1" in answer.reason
-
-
-def test_pages_are_compared_where_it_was_to_end() -> None:
-    """A refused registration leaves as many as were predicted, to the page."""
-    plan = planned(4 * GIB)
-    run = ran(plan)
-    (done,) = run.done
-    fewer = run._replace(done=(done._replace(pages={ANYWHERE: 2055}),))
-    assert judge(plan, fewer).differences == (
-        "rank, store client (local buffer, global segment): 2055 pages of 2 MiB were taken, 2056 "
-        "were predicted",
-    )
-
-
-def test_another_limit_may_come_first() -> None:
-    """With a finding of memlock a local buffer may fail before the segment that was to."""
-    plan = planned(4 * GIB)
-    early = StepResult(plan.steps[0], REFUSED, 0.1, {ANYWHERE: 8})
-    run = ran(plan)._replace(done=(early,))
-    assert judge(plan, run).status == "differs"
-    answer = judge(plan, run, (), ("memlock.limit: have 8 MiB",))
-    assert answer.as_predicted is True
-    assert "memlock.limit" in answer.reason

@@ -510,16 +510,6 @@ def test_env_files_are_read_again_in_the_order_in_which_they_were_given(tmp_path
     assert reading.commands[0].environment["MOONCAKE_GLOBAL_SEGMENT_SIZE"].text == "1gb"
 
 
-def test_a_value_of_an_env_file_is_edited_there(tmp_path: Path) -> None:
-    path, env = tmp_path / "launch.sh", tmp_path / "my.env"
-    path.write_text(f"{SERVER} {STORE} --hicache-size 30\n")
-    env.write_text("MOONCAKE_MASTER=a:1\nMOONCAKE_GLOBAL_SEGMENT_SIZE=4gb\n")
-    found = edit(path, SizeValues(129 * GB, 700 * GIB), str(env))
-    after = {Path(change.path).name: change.after for change in found.edits}
-    assert after["my.env"] == "MOONCAKE_MASTER=a:1\nMOONCAKE_GLOBAL_SEGMENT_SIZE=700gb\n"
-    assert after["launch.sh"] == f"{SERVER} {STORE} --hicache-size 129\n"
-
-
 @pytest.mark.parametrize("old", ['"4gb"', "4294967296"])
 def test_a_value_of_a_configuration_is_edited_there(old: str, tmp_path: Path) -> None:
     path, config = tmp_path / "launch.sh", tmp_path / "mooncake.json"
@@ -532,22 +522,6 @@ def test_a_value_of_a_configuration_is_edited_there(old: str, tmp_path: Path) ->
     (changed,) = found.edits
     assert Path(changed.path) == config
     assert changed.after == text.replace(old, '"700gb"')
-
-
-@pytest.mark.parametrize(
-    ("version", "text"), [("0.5.3", str(8 * GIB)), ("0.5.4", "8gb"), ("0.5.23", "8gb")]
-)
-def test_a_segment_is_written_as_the_release_reads_it(
-    version: str, text: str, tmp_path: Path
-) -> None:
-    """Before 0.5.4 SGLang dies of ``8gb``: it takes plain bytes alone."""
-    path = tmp_path / "launch.sh"
-    path.write_text(f"export MOONCAKE_MASTER=a:1\n{SERVER} {STORE} --hicache-size 30\n")
-    reading = read_source(str(path), {})
-    processes = understand(reading.commands, Unknown, version)
-    segment = knobs(reading, processes).segment
-    assert segment is not None
-    assert segment.spell(8 * GIB) == text
 
 
 def test_a_value_of_the_callers_environment_is_said(tmp_path: Path) -> None:

@@ -131,18 +131,6 @@ def test_nothing_was_asked() -> None:
     assert (curve.rate(10), curve.ceiling, curve.knee, curve.size_for(0.5)) == (0, 0, 0, None)
 
 
-def test_the_size_for_a_rate_is_the_least_that_gives_it() -> None:
-    requests = made(3)
-    curve = counted(requests).curve()
-    for percent in range(1, 100):
-        size = curve.size_for(percent / 100)
-        if size is None:
-            assert percent / 100 > curve.ceiling
-        else:
-            assert curve.rate(size) >= percent / 100 - 1e-12
-            assert size == 0 or curve.rate(size - 1) < percent / 100
-
-
 def test_the_ceiling_has_a_size_however_it_is_rounded() -> None:
     """49 x (1 / 49) is less than 1, and with other numbers more."""
     for accesses in range(1, 200):
@@ -333,15 +321,6 @@ def test_what_comes_to_a_store_whose_memory_is_leased_goes_at_once() -> None:
     # Their leases end: 6 x (0.6 - 0.5 + 0.1), rounded up.
     store.put([6], 10.0)
     assert [block for block in range(7) if block in store] == [2, 3, 4, 6]
-
-
-def test_what_moved_is_counted() -> None:
-    _, flows = replayed("ab cd ef ab", sizes(2, 4, 9), EAGER)
-    assert dict(flows.moved) == {("L1", "L2"): 6, ("L2", "L3"): 6, ("L3", "L2"): 2, ("L2", "L1"): 2}
-    assert dict(flows.evicted) == {"L1": 6, "L2": 4}
-    # The last token of a prompt is always computed, so the page that it ends is.
-    assert dict(flows.saved) == {"L3": BLOCK}
-    assert (flows.accesses, flows.input_tokens, flows.missed) == (8, 8 * BLOCK, 0.75)
 
 
 def test_a_sticky_conversation_stays() -> None:

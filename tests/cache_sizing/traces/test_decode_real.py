@@ -10,15 +10,12 @@ import hashlib
 import json
 import random
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from checks.releases.sglang import sglang_release
-from preflight.verdict.store_keys import Meeting
 from tests.cache_sizing.traces.real_sglang import answers_of, on_sglang
-from tests.engines.consumers.test_store_keys import EAGLE, SGLANG, match_of
 from tests.paths import ROOT
 
 RECORD = ROOT / "tests" / "data" / "decode_keys.json"
@@ -101,20 +98,6 @@ def test_decode_offload_writes_whole_strides_of_what_it_generated(version: str) 
     assert [summary(expected(version, case)) for case in cases()] == rows
     assert len(rows) == COUNT
     assert sum(count > 0 for count, _ in rows) > COUNT // 2
-
-
-@pytest.mark.parametrize("draft", ["", EAGLE])
-def test_prefill_asks_for_decodes_keys_where_keys_says_so(tmp_path: Path, draft: str) -> None:
-    decode = "--disaggregation-mode decode --disaggregation-decode-enable-offload-kvcache"
-    lines = f"{SGLANG} {draft} --disaggregation-mode prefill", f"{SGLANG} {draft} {decode}"
-    met = match_of(tmp_path, *lines).verdict is Meeting.EQUAL
-    for version in VERSIONS:
-        for case in cases():
-            text = case["prompt"] + [token for step in case["steps"] for token in step]
-            asked = page_keys(text, case["page_tokens"], bool(draft))
-            wrote = expected(version, case)
-            assert set(wrote) & set(asked) == (set(wrote) if met else set())
-    assert met == (not draft)
 
 
 @pytest.mark.slow

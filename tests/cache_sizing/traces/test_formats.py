@@ -18,7 +18,7 @@ from preflight.base.within import GIVEN_SECONDS
 from preflight.cache_sizing.capacity.rounds import rounds_requests
 from preflight.cache_sizing.capacity.workload import MultiTurnWorkload
 from preflight.cache_sizing.traces.describe import mooncake_lines, profile_trace, profiles
-from preflight.cache_sizing.traces.formats import Request, Trace, chained, open_trace
+from preflight.cache_sizing.traces.formats import Request, Trace, open_trace
 from preflight.cli.capacity import KINDS
 from preflight.cli.main import run
 from tests.paths import ROOT
@@ -143,13 +143,6 @@ def test_tokens_and_texts_become_pages(
     assert len({each.blocks[0] for each in requests}) == 1
 
 
-def test_prompts_share_the_pages_that_are_alike(write: Write) -> None:
-    lines = [line({"token_ids": [*TOKENS[:at], *[9] * (150 - at)]}) for at in (150, 70, 64, 63)]
-    first, *others = (each.blocks for each in read(write(*lines))[1])
-    shared = [sum(a == b for a, b in zip(first, each, strict=True)) for each in others]
-    assert shared == [1, 1, 0]
-
-
 def test_one_request_by_every_way(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed, on standard input, with empty lines, and as a table of commas."""
     heads = "timestamp,input_length,output_length,hash_ids"
@@ -159,22 +152,6 @@ def test_one_request_by_every_way(write: Write, monkeypatch: pytest.MonkeyPatch)
     first, *others = (read(name)[1] for name in names)
     assert len(first) == 2
     assert all(each == first for each in others)
-
-
-def test_a_block_is_named_with_all_before_it(write: Write) -> None:
-    lines = [f'{{"input_length": 1024, "hash_ids": {ids}}}' for ids in ([1, 2], [1, 3], [9, 2])]
-    first, second, third = (request.blocks for request in read(write(*lines))[1])
-    assert len({chained([each], "")[0] for each in range(-9, 9)}) == 18
-    assert first[0] == second[0]
-    assert len({first[1], second[1], third[1]}) == 3
-
-
-def test_turns_of_a_conversation_are_kept_together(write: Write) -> None:
-    turns = ((3, -1), (4, 3), (5, 4), (6, -1))
-    lines = [
-        (QWEN % parent).replace('"chat_id": 3', f'"chat_id": {turn}') for turn, parent in turns
-    ]
-    assert [request.session for request in read(write(*lines))[1]] == [3, 3, 3, 6]
 
 
 @pytest.mark.parametrize(

@@ -75,29 +75,6 @@ def test_ports_of_one_line_are_all_said(read: Callable[..., Any]) -> None:
     assert "HTTP port 30000, 30002, 30010" in " ".join(text.split())
 
 
-@pytest.mark.parametrize(
-    ("words", "group"),
-    [
-        ("kubectl exec -it pod-0 --", "behind kubectl exec -it pod-0"),
-        ("docker exec -d sgl", "container sgl"),
-    ],
-)
-def test_what_exec_names_is_the_place(read: Callable[..., Any], words: str, group: str) -> None:
-    found = answer(read(f"{words} mooncake_master\n", "--json"))
-    assert [process["group"] for process in found["processes"]] == [group]
-
-
-def test_a_router_that_starts_its_servers_is_one_beside_them(read: Callable[..., Any]) -> None:
-    """One server for each of --dp-size, on free ports; --port is the router's."""
-    words = "python3 -m sglang_router.launch_server --model-path x/m --dp-size 4 --port 30010\n"
-    found = answer(read(words, "--json"))
-    assert found["launch"]["summary"] == "4 SGLang servers (m), 1 router"
-    (server,) = found["processes"]
-    assert server["count"] == 4
-    assert server["settings"]["router's HTTP port"]["value"] == 30010
-    assert "HTTP port" not in server["settings"]
-
-
 def test_json_has_every_setting_with_its_origin(read: Callable[..., Any]) -> None:
     found = answer(read(LAUNCH, "--json"))
     assert [p["program"] for p in found["processes"]] == [
@@ -170,40 +147,6 @@ def test_a_launch_that_uses_neither_hicache_nor_mooncake_is_known(line: str, nei
     assert not uses_no_hicache_or_mooncake(understood(f"{PLAIN}{line}", "mooncake_master"))
     assert not uses_no_hicache_or_mooncake(understood("vllm serve Qwen/Qwen3-14B"))
     assert not uses_no_hicache_or_mooncake(())
-
-
-def test_a_variable_that_nothing_sets_is_named_with_what_follows_from_it(
-    read: Callable[..., Any],
-) -> None:
-    text = "python3 -m sglang.launch_server --model-path $M --tp $T --port $M\n"
-    found = answer(read(text, "--json"))
-    assert found["exit_code"] == 3
-    assert [each["what"] for each in found["unread"]] == ["M", "T"]
-    assert "it decides model-path, port" in found["unread"][0]["reason"]
-
-
-def test_what_one_line_starts_with_other_settings_has_lines_of_its_own(
-    read: Callable[..., Any],
-) -> None:
-    text = "for n in 1 1 2; do mooncake_client --global_segment_size=${n}GB --protocol=tcp & done\n"
-    _, out = read(text)
-    assert out.count("2 x mooncake_client") == 1
-    assert "segment_bytes 2147483648" in out
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        ("--api-key $K --served-model-name $K --chat-template $K", 0),
-        ("--tool-call-parser=$K --log-level=$K", 0),
-        ("--tp $K", 3),
-        ("--max-total-tokens=$K", 3),
-    ],
-)
-def test_what_decides_nothing_may_be_left_open(
-    read: Callable[..., Any], words: str, code: int
-) -> None:
-    assert read(f"{PLAIN} {words}\n")[0] == code
 
 
 def test_a_key_that_is_left_open_is_told_as_such(read: Callable[..., Any]) -> None:

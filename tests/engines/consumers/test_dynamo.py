@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from checks.framework.units import GIB
 from preflight.engines.consumers.consumer import Consumer
 from preflight.engines.consumers.vllm import read_kvbm
 from preflight.launches.source import Origin, Word
-from preflight.processes.ports import ports
 from tests.engines.consumers.test_vllm import read, transfer
 from tests.paths import ROOT
 from tests.processes.test_unread import sized
@@ -28,28 +26,6 @@ def kvbm(**environment: str) -> Consumer:
     return read_kvbm(
         {name: Word(text, Origin("launch.sh", 1)) for name, text in environment.items()}
     )
-
-
-def test_its_pools_are_those_of_the_server(tmp_path: Path) -> None:
-    words = f"python3 -m dynamo.sglang --namespace a --endpoint dyn://a.b.c {SERVER} --fpm-trace"
-    found = sized(tmp_path, f"{words} --dyn-reasoning-parser qwen3\n")
-    (process,) = found.inputs.processes
-    assert process.server is not None
-    assert (process.server.arguments.error, found.unread) == (None, ())
-    assert process.server.arguments.unrecognized == ()
-    assert found.shown is not None
-    pools = [sum(one.process.host_pools_bytes) for one in found.shown.asked]
-    assert len(pools) == 2
-    assert min(pools) > 9 * GIB
-
-
-def test_its_ports_are_drawn_unless_they_are_given(tmp_path: Path) -> None:
-    def bound(more: str) -> list[object]:
-        (process,) = sized(tmp_path, f"python3 -m dynamo.sglang {SERVER} {more}\n").inputs.processes
-        return [port.port for port in ports(process)]
-
-    assert bound("--port 1234") == []
-    assert bound("--disaggregation-bootstrap-port 9001") == [9001]
 
 
 # What ai-dynamo 1.6.1's own parser (dynamo.sglang.args, parse_known_args) leaves for SGLang.
@@ -115,14 +91,6 @@ def test_dynamos_own_parser_hands_on_the_same_words(tmp_path: Path) -> None:
     assert [" ".join(words) for words in left[: len(HANDED_ON)]] == [said for _, said in HANDED_ON]
     for words, theirs in zip(given, left, strict=True):
         test_the_words_that_dynamo_hands_on(tmp_path, " ".join(words), " ".join(theirs))
-
-
-def test_a_configuration_file_behind_an_equals_sign_reaches_nobody(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("tp: 8\n")
-    found = sized(tmp_path, f"python3 -m dynamo.sglang {SERVER} --config=c.yaml\n")
-    (process,) = found.inputs.processes
-    assert process.server is not None
-    assert process.server.value("tp_size") == 2
 
 
 def test_arguments_in_a_file_of_dynamos_own_are_unknown_by_name(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from preflight.verdict.launch_checks import key_findings
 from preflight.verdict.store_keys import (
     KeyMatch,
     Meeting,
-    Unsure,
     compare_keys,
     launch_keys,
     matches,
@@ -33,18 +32,6 @@ LMCACHE_STORE = {
     "local_hostname": "a",
     "metadata_server": "P2PHANDSHAKE",
     "mooncake_master_server_addr": "10.0.0.1:50051",
-}
-
-LATENT = {
-    "architectures": ["DeepseekV2ForCausalLM"],
-    "model_type": "deepseek_v2",
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 16,
-    "hidden_size": 1024,
-    "torch_dtype": "bfloat16",
 }
 
 
@@ -158,32 +145,6 @@ def test_two_processes(tmp_path: Path, first: str, second: str, verdict: Meeting
     assert compare_keys(match.second, match.first).verdict is verdict
 
 
-def test_two_releases_may_name_their_keys_each_its_own_way(tmp_path: Path) -> None:
-    match = match_of(tmp_path, SGLANG, SGLANG.replace("page_first", "page_first_direct"))
-    assert match.verdict is COLLIDE
-    older = Unsure("0.5.2", "not known")
-    named = {**match.second.named, "SGLang release": older}
-    assert compare_keys(match.first, match.second._replace(named=named)).verdict is UNKNOWN
-
-
-def test_a_model_is_that_of_its_folder_or_of_model_config(tmp_path: Path) -> None:
-    """The latent rows of a model with MLA are whole on every rank: tp is no part of the bytes."""
-    (tmp_path / "host" / "models" / "m").mkdir(parents=True)
-    (tmp_path / "host" / "models" / "m" / "config.json").write_text(json.dumps(LATENT))
-    lines = [SGLANG.replace("Qwen/Qwen3-8B", "/models/m") + f" --tp {tp}" for tp in (1, 2)]
-    assert match_of(tmp_path, *lines).verdict is EQUAL
-    found = sized(tmp_path, SGLANG, f"{SGLANG} --tp 2", config=json.dumps(LATENT))
-    (match,) = matches(launch_keys(found))
-    assert match.verdict is EQUAL
-
-
-def test_pairs_stand_without_a_word_that_there_is_no_store(tmp_path: Path) -> None:
-    found = list(key_findings(sized(tmp_path, vllm(), vllm("--block-size 32"))))
-    assert [one.status for one in found] == [Status.UNKNOWN]
-    (alone,) = key_findings(sized(tmp_path, vllm()))
-    assert (alone.status, alone.text) == (Status.SKIP, "no server of it has a store")
-
-
 def test_vllm_draws_its_seed_until_0_28(tmp_path: Path) -> None:
     config = json.dumps(CONNECTOR)
     image = "docker run --entrypoint vllm -e MOONCAKE_CONFIG_PATH=/mc.json vllm/vllm-openai"
@@ -207,17 +168,6 @@ def test_the_check_warns_of_one_model_alone(tmp_path: Path) -> None:
     assert statuses(vllm(), vllm(cache_prefix="x")) == [Status.WARN]
     assert statuses(vllm(), vllm()) == [Status.PASS]
     assert statuses(vllm(), vllm(model="a/other")) == []
-
-
-def test_processes_whose_keys_follow_from_the_same_are_judged_once(tmp_path: Path) -> None:
-    """Their number squared was said before: 400 servers gave 79,800 findings."""
-    alike = [f"{SGLANG} --port {30000 + number}" for number in range(20)]
-    found = key_findings(sized(tmp_path, *alike, f"{SGLANG} --tp 2"))
-    name = f"SGLang server ({tmp_path}/launch.sh:1)"
-    assert [(str(one.subject), one.have) for one in found if " and " in str(one.subject)] == [
-        (f"{name} and 19 more", "keys: equal"),
-        (f"{name} and 20 more", "keys: the same keys for other bytes"),
-    ]
 
 
 def test_the_command_holds_two_launches_together(

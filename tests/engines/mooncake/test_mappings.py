@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checks.framework.pages import MemoryKind, Spot
+from checks.framework.pages import Spot, Usage
 from checks.hugetlb.fit import Fit, Stock, judge_fit
 from checks.releases.mooncake import mooncake_release
 from preflight.engines.mooncake.allocations import mappings
@@ -13,28 +13,13 @@ from preflight.engines.programs.memory_records import (
     HotCache,
     Launch,
     MappedProcess,
+    OwnAllocator,
     Protocol,
     StoreClient,
     StoreSettings,
 )
 from preflight.engines.programs.store_environment import read_store_settings
-from tests.builders.hosts import GIB, MIB
-
-
-def test_two_segments_on_other_nodes_are_two_mappings() -> None:
-    """Both are split into shares of one size, one behind the other: no local buffer between."""
-    clients = tuple(
-        StoreClient(GIB, 0, Protocol.RDMA, nic_nodes=nodes) for nodes in ((0, 1), (2, 3))
-    )
-    process = MappedProcess("rank 0", StoreSettings(True, 2 * MIB), clients=clients)
-    launch = Launch((process,), mooncake_release("0.3.12"), (0, 1))
-    (replay,) = replay_endless(launch)
-    segments = [
-        [share.node for share in shares]
-        for shares in mappings(replay.allocations)
-        if shares[0].what is MemoryKind.SEGMENT
-    ]
-    assert segments == [[0, 1], [2, 3]]
+from tests.builders.hosts import MIB
 
 
 @pytest.mark.parametrize(
@@ -51,21 +36,37 @@ def test_each_hot_block_has_a_record(block_bytes: int, records: list[int]) -> No
 
 
 @pytest.mark.parametrize(
-    ("version", "hca", "pages", "mappings_"),
-    [("0.3.14", True, [24, 16], 2), ("0.3.14", False, [20, 20], 1), ("0.3.13", True, [20, 20], 1)],
+    ("version", "hca", "size", "pages", "mappings_"),
+    [
+        ("0.3.14", True, 80 * MIB, [24, 16], 2),
+        ("0.3.14", True, 80 * MIB + 1, [24, 24], 2),
+        ("0.3.14", True, 96 * MIB + 1, [32, 24], 2),
+        ("0.3.14", False, 80 * MIB, [20, 20], 1),
+        ("0.3.14", False, 80 * MIB + 1, [21, 21], 1),
+        ("0.3.13", True, 80 * MIB, [20, 20], 1),
+    ],
 )
 def test_a_segment_for_each_node_has_whole_slabs(
-    version: str, hca: bool, pages: list[int], mappings_: int
+    version: str, hca: bool, size: int, pages: list[int], mappings_: int
 ) -> None:
-    """80 MiB on two nodes, as 0.3.14 took them with two NICs: 48 and 32 MiB."""
+    """80 MiB on two nodes, as 0.3.14 took them with two NICs: 48 and 32 MiB. A byte more takes one
+    slab of 16 MiB more, or a page of each node."""
     variables = ("MC_STORE_USE_HUGEPAGE", "MC_STORE_HCA_AFFINITY", "MC_STORE_HCA_NUMA_SEGMENTS")
     release = mooncake_release(version)
     settings, _ = read_store_settings(dict.fromkeys(variables[: 3 if hca else 2], "1"), release)
-    client = StoreClient(80 * MIB, 0, Protocol.RDMA)
+    client = StoreClient(size, 0, Protocol.RDMA)
     process = MappedProcess("rank 0", settings, clients=(client,))
     (replay,) = replay_endless(Launch((process,), release, (0, 1)))
     assert [allocation.pages for allocation in replay.allocations] == pages
     assert len(list(mappings(replay.allocations))) == mappings_
+
+
+def test_pools_of_sglangs_own_allocator_are_a_usage_of_their_own() -> None:
+    """They may lie on regular pages, so nothing of them has to be there, arena or not."""
+    settings = StoreSettings(hugepages=True, hugepage_bytes=2 * MIB)
+    process = MappedProcess("a", settings, (3 * MIB,), own_allocator=OwnAllocator(2 * MIB))
+    _, own = hugetlb_usages(Launch((process,), mooncake_release("0.3.13")))
+    assert own == Usage("a, own allocator", {Spot(2 * MIB, None): 2}, {}, True, {})
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from preflight.engines.programs.sglang_arguments import _as_words
 from preflight.engines.sglang.server import SglangServer
 from tests.processes.test_unread import sized
+from tests.tables import each_row
 
 YAML = """\
 model-path: m
@@ -58,7 +62,23 @@ def test_what_sglang_refuses(tmp_path: Path, line: str, text: str, says: str) ->
     assert says in problem
 
 
-def test_only_the_word_alone_is_looked_for(tmp_path: Path) -> None:
-    """--config=c.yaml is taken by the parser and never opened."""
-    found = server(tmp_path, "--model-path m --config=c.yaml", c=YAML)
-    assert (found.arguments.error, found.value("tp_size")) == (None, 1)
+@each_row(
+    ("entries", "words"),
+    [
+        ({"enable-metrics": True}, "--enable-metrics"),
+        ({"enable_metrics": False}, ""),
+        ({"tp": 2, "page-size": "64"}, "--tp 2 --page-size 64"),
+        ({"tp": True}, "--tp true"),
+        ({"other": True}, "--other true"),
+        ({"other": False}, "--other false"),
+        ({"other": []}, ""),
+        ({"other": [1, "a"]}, "--other 1 a"),
+        ({"other": {"a": None}}, '--other {"a": null}'),
+    ],
+)
+def test_entries_as_words(entries: dict[str, object], words: str) -> None:
+    """A switch stands alone if it is on, and is left out if it is off; other values are written."""
+    switch = {"flags": ["--enable-metrics"], "name": "enable_metrics", "kind": "constant"}
+    size = {"flags": ["--tp-size", "--tp"], "name": "tp_size", "kind": "value"}
+    table: Any = SimpleNamespace(rows=[{**switch, "value": True}, size])
+    assert " ".join(_as_words(entries, table)) == words

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from preflight.engines.programs.mooncake_flags import flag_table
 from preflight.engines.programs.sglang_argument_tables import argument_names
 from preflight.processes.unread import name_rows, row_of, without_row
 from tests.paths import ROOT
-from tests.processes.test_unread import sized
 
 STATES = ("modelled", "named", "harmless")
 OFFERED = {
@@ -22,7 +20,6 @@ OFFERED = {
     "flag": {name for flags in flag_table().programs.values() for name in flags},
     "variable": {*known_variables()},
 }
-SERVER = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-14B"
 # Rows of what the tables of known names do not have: of vLLM and LMCache.
 VLLMS = ("offload_backend", "mm_processor_cache_gb", "MC_TE_", "VLLM_", "MOONCAKE_")
 
@@ -73,30 +70,3 @@ def test_the_documented_counts() -> None:
         found = Counter(row.state for row in rows if row is not None)
         counts = " | ".join(str(found[state]) for state in STATES)
         assert f"| {title} | {len(OFFERED[kind])} | {counts} |" in page
-
-
-@pytest.mark.parametrize(
-    ("launch", "names"),
-    [
-        (f"{SERVER} --enable-hisparse --disable-radix-cache", "--enable-hisparse"),
-        (f"{SERVER} --enable-flexkv", "--enable-flexkv"),
-        (f"{SERVER} --radix-cache-backend flexkv", "--radix-cache-backend"),
-        (f"{SERVER} --enable-paged-experts", "--enable-paged-experts"),
-        (
-            f"SGLANG_EXPERT_PACK_PATH=/x {SERVER} --cpu-offload-gb 4 --use-ray",
-            "--use-ray, --cpu-offload-gb, SGLANG_EXPERT_PACK_PATH",
-        ),
-        ("mooncake_master --enable_cxl=true --rpc_thread_num=4", "--enable_cxl"),
-        # Harmless ones are not in the way.
-        (f"SGLANG_ENABLE_SPEC_V2=1 SGLANG_USE_CPU_ENGINE=0 {SERVER} --cuda-graph-max-bs 8", ""),
-        (
-            f"{SERVER} --cpu-offload-gb 0 --enable-metrics --tool-call-parser q --lora-paths a=b",
-            "",
-        ),
-        ("MC_ENABLE_MNNVL=1 mooncake_master --enable_cxl=false --client_ttl=20", ""),
-    ],
-)
-def test_named_ones_are_unknown_in_one_line(launch: str, names: str, tmp_path: Path) -> None:
-    found = sized(tmp_path, launch).unread
-    assert [each.what for each in found] == ([names] if names else [])
-    assert all(each.why.endswith(": not counted") for each in found)

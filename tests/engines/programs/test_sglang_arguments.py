@@ -104,16 +104,6 @@ def test_defaults_of_a_release(name: str, expected: dict[str, Any]) -> None:
         assert version in parsed.settings[name].origin
 
 
-def test_an_argument_that_the_release_does_not_have() -> None:
-    """Its name is there for whoever asks, without a value and not given; its flag is left over."""
-    parsed = parse("--hicache-host-memory-fraction", "0.5", version="0.5.20")
-    setting = parsed.settings["hicache_host_memory_fraction"]
-    assert (setting.value, setting.origin) == (None, "absent from SGLang 0.5.20")
-    assert not parsed.given("hicache_host_memory_fraction")
-    assert [word.text for word in parsed.unrecognized] == ["--hicache-host-memory-fraction", "0.5"]
-    assert parse("--hicache-host-memory-fraction", "0.5", version="0.5.21").unrecognized == ()
-
-
 @each_row(
     ("asked", "taken", "exact"),
     [
@@ -172,21 +162,6 @@ def test_a_variable_that_is_not_set(text: str) -> None:
     parsed = parse_sglang_arguments(line, "0.5.2")
     assert parsed.error is None
     assert isinstance(parsed.value("hicache_mem_layout"), Unknown)
-
-
-def test_one_bad_value_does_not_hide_the_rest() -> None:
-    """The refusal is the first one, as the server prints it; the other values are still read."""
-    parsed = parse("--hicache-size", "30.5", "--tp", "8", "--hicache-ratio", "x", version="0.5.9")
-    assert parsed.error == "argument --hicache-size: invalid int value: '30.5'"
-    assert parsed.value("tp_size") == 8
-    assert parsed.value("hicache_ratio") == 2.0
-
-
-def test_an_equals_sign_keeps_the_whole_word() -> None:
-    """What is left over is the word as it was written, for the message to point at."""
-    parsed = parse("--hicache-sise=30")
-    assert [word.text for word in parsed.unrecognized] == ["--hicache-sise=30"]
-    assert parsed.unrecognized[0].origin == Origin("start.sh", 3)
 
 
 def test_json_that_is_nested_too_deeply_is_refused() -> None:

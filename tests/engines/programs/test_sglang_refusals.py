@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checks.framework.unknown import Unknown
 from preflight.engines.programs.sglang_arguments import ParsedArguments, parse_sglang_arguments
-from preflight.engines.programs.sglang_refusals import every_release_refuses, refusal_rows, refusals
+from preflight.engines.programs.sglang_refusals import refusal_rows, refusals
 from preflight.launch_problems.rules.launch_rules import findings
 from preflight.launches.source import Origin, Word
 from tests.builders.launch_text import understood
@@ -105,28 +104,6 @@ def test_each_row(case: tuple[str, str, str], row: object) -> None:
     version = row.until or NEWEST
     assert any(text in message for message in said(refused, version))
     assert said(taken, version) == []
-
-
-def test_a_row_holds_for_its_releases_alone() -> None:
-    older = ("--nnodes 2 --tp 2 --dp 2", "0.5.21", "0.5.22")
-    ratio = (f"{HICACHE} --hicache-ratio 0.5", "0.5.14", "0.5.15")
-    for flags, last, first in (older, ratio):
-        assert said(flags, last) != said(flags, first)
-    assert said(ratio[0], "0.5.23") == []
-
-
-def test_what_is_not_known_breaks_no_row() -> None:
-    words = [Word("--model-path", Origin("a")), Word("m", Origin("a"))]
-    words += [Word("--page-size", Origin("a")), Word("$P", Origin("a"), ("P",))]
-    arguments = parse_sglang_arguments(words, NEWEST)
-    assert isinstance(arguments.value("page_size"), Unknown)
-    assert list(refusals(arguments, NEWEST)) == []
-
-
-def test_without_a_release_all_must_refuse() -> None:
-    assert every_release_refuses(parsed("--page-size 0", NEWEST))
-    assert every_release_refuses(parsed("--nnodes 2 --tp 2 --dp 2", NEWEST))
-    assert not every_release_refuses(parsed(f"{HICACHE} --enable-lmcache", NEWEST))
 
 
 @pytest.mark.parametrize(

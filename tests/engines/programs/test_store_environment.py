@@ -156,21 +156,6 @@ def test_what_is_misread_is_said(environment: dict[str, str], id_: str, says: st
     assert says in notes[0].text
 
 
-def test_a_plain_environment_is_read_in_silence() -> None:
-    environment = {
-        "MC_STORE_USE_HUGEPAGE": "1",
-        "MC_STORE_HUGEPAGE_SIZE": "1GB",
-        "MC_MMAP_ARENA_POOL_SIZE": "56gb",
-        "MC_DISABLE_MMAP_ARENA": "0",
-        "MC_STORE_LOCAL_HOT_CACHE_SIZE": "33554432",
-    }
-    settings, notes = read_store_settings(environment, mooncake_release("0.3.13.post1"))
-    assert notes == ()
-    assert (settings.hugepage_bytes, settings.arena_bytes) == (GIB, 56 * GIB)
-    assert not settings.arena_disabled
-    assert settings.hot_cache is not None
-
-
 @each_row(
     ("version", "hugepages", "arena", "in_store_pages", "numa"),
     [

@@ -13,8 +13,10 @@ from preflight.engines.programs.store_service_config import (
     ServiceConfig,
     read_service_config,
     service_arguments,
+    store_bool,
 )
 from preflight.launches.source import Origin, Word
+from tests.tables import each_row
 
 HERE = Origin("launch.sh", 1)
 
@@ -64,31 +66,6 @@ def test_refused_arguments(arguments: tuple[str, ...], error: str) -> None:
     assert service_arguments(words(*arguments)).error == error
 
 
-def test_an_override_is_read_by_the_library_not_by_the_service() -> None:
-    """1.5gb and 0x10000 are sizes to both; a protocol is lowered only by the service."""
-    found = config(
-        "-Dglobal_segment_size=0x10000",
-        "-Dprotocol=rdma",
-        "-Denable_ssd_offload=enable",
-        MOONCAKE_MASTER="m:1",
-        MOONCAKE_LOCAL_BUFFER_SIZE="1.5gb",
-        MOONCAKE_PROTOCOL="TCP",
-    )
-    assert found.refused == ()
-    assert found.values["global_segment_size"] == 65536
-    assert found.values["local_buffer_size"] == 1536 * 1024**2
-    assert found.values["protocol"] == "rdma"
-    assert found.values["enable_ssd_offload"] is True
-
-
-def test_an_override_does_not_rescue_a_refused_setting() -> None:
-    """The configuration is checked before -D is looked at."""
-    found = config(
-        "-Dglobal_segment_size=4gb", MOONCAKE_MASTER="m:1", MOONCAKE_GLOBAL_SEGMENT_SIZE="4GiB"
-    )
-    assert "global_segment_size '4GiB': ValueError" in found.refused[0]
-
-
 @given(
     st.lists(st.text(max_size=20) | st.sampled_from(["-D", "--config", "--port", "-Dprotocol="]))
 )
@@ -114,3 +91,60 @@ def test_no_file_stops_the_reader(given_values: dict[str, object]) -> None:
     found = read_service_config(words("--config=f"), {}, lambda _: text)
     assert isinstance(found, ServiceConfig)
     assert len(found.unknown_keys) == len(given_values.keys() & {"", "x'y"})
+
+
+@each_row(
+    ("value", "read"),
+    [
+        *((text, True) for text in ("true", " TRUE ", "1", "yes", "on", "enable", True, 1, 0.5)),
+        *((text, False) for text in ("", "false", "0", "no", "off", "disable", False, 0, None)),
+    ],
+)
+def test_words_of_a_boolean(value: object, read: bool) -> None:
+    assert store_bool(value) is read
+
+
+@each_row("value", ["2", "enabled", "y", []])
+def test_what_is_no_boolean(value: object) -> None:
+    with pytest.raises(ValueError, match="boolean"):
+        store_bool(value)
+
+
+FULL = {
+    "MOONCAKE_LOCAL_HOSTNAME": "a",
+    "MOONCAKE_TE_META_DATA_SERVER": "P2PHANDSHAKE",
+    "MOONCAKE_MASTER": "b:1",
+}
+
+
+def test_defaults_of_the_service() -> None:
+    found = config(**FULL)
+    assert found.refused == ()
+    assert [found.values[key] for key in ("global_segment_size", "local_buffer_size")] == [
+        3355443200,
+        1 << 30,
+    ]
+    assert [found.values[key] for key in ("protocol", "client_http_port")] == ["tcp", 9300]
+    switches = ("enable_ssd_offload", "enable_client_http_server")
+    assert [found.values[key] for key in switches] == [False, False]
+
+
+@each_row(
+    ("override", "refused"),
+    [
+        ("global_segment_size=1023", True),
+        ("global_segment_size=1024", False),
+        ("global_segment_size=0", False),
+        ("local_buffer_size=1024gb", False),
+        ("local_buffer_size=1099511627777", True),
+        ("protocol=tcp", False),
+        ("protocol=udp", True),
+        ("client_http_port=0", True),
+        ("client_http_port=1", False),
+        ("client_http_port=65535", False),
+        ("client_http_port=65536", True),
+    ],
+)
+def test_bounds_of_what_setup_takes(override: str, refused: bool) -> None:
+    found = config("-Denable_client_http_server=true", f"-D{override}", **FULL)
+    assert bool(found.refused) is refused, found.refused

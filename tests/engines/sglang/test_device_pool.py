@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,16 +12,15 @@ import pytest
 from checks.framework.units import MIB
 from checks.framework.unknown import Unknown
 from checks.releases.sglang import sglang_release
-from preflight.engines.sglang.host_pool_records import HostPools, PoolRequest
-from preflight.engines.sglang.host_pools import host_pools
+from preflight.engines.sglang.host_pool_records import PoolRequest
 from preflight.engines.sglang.model import WellKnownModel, checkpoint_bytes, well_known_model
 from preflight.engines.sglang.pool_request import (
     DeviceRequest,
-    Interval,
+    _retraction_ratio,
     decode_pool_ratio,
     default_mem_fraction,
-    device_tokens,
 )
+from preflight.engines.sglang.pools import _keeps_retracted_requests
 from tests.tables import each_row
 
 NEWEST = sglang_release("0.5.23")
@@ -31,22 +31,6 @@ def ask(name: str = "Qwen3-8B", gpu_mib: int = 81_559, tp: int = 1, **rest: Any)
     assert isinstance(known, WellKnownModel)
     pools = PoolRequest(known.geometry, NEWEST, 64, "page_first", ratio=2.0, tp=tp)
     return DeviceRequest(pools, gpu_mib * MIB)._replace(**rest)
-
-
-def interval(request: DeviceRequest) -> Interval:
-    found = device_tokens(request)
-    assert isinstance(found, Interval), found
-    return found
-
-
-def host_bytes(request: DeviceRequest) -> list[int]:
-    """The host pools of a rank under the ratio, at both ends of the device's tokens."""
-    tokens, found = interval(request), []
-    for count in (tokens.least, tokens.most):
-        pools = host_pools(request.pools._replace(device_tokens=count))
-        assert isinstance(pools, HostPools), pools
-        found.append(pools.bytes)
-    return found
 
 
 # GPU memory in MiB, then the default at tp 1, 2, 4, 8 as SGLang 0.5.23's own code computes it.
@@ -61,6 +45,15 @@ FRACTIONS = [
     ("DeepSeek-R1", 81_559, (0.816, 0.815, 0.805, 0.799)),
     ("DeepSeek-R1", 143_771, (0.896, 0.895, 0.890, 0.886)),
     ("DeepSeek-R1", 183_359, (0.849, 0.848, 0.846, 0.844)),
+    # On both sides of where one class of GPUs ends and the next begins.
+    ("Qwen3-8B", 20_479, (0.802, 0.795, 0.783, 0.758)),
+    ("Qwen3-8B", 20_480, (0.645, 0.638, 0.615, 0.59)),
+    ("Qwen3-8B", 35_839, (0.797, 0.793, 0.78, 0.766)),
+    ("Qwen3-8B", 35_840, (0.798, 0.794, 0.78, 0.766)),
+    ("Qwen3-8B", 61_439, (0.882, 0.88, 0.872, 0.863)),
+    ("Qwen3-8B", 61_440, (0.774, 0.772, 0.759, 0.751)),
+    ("Qwen3-8B", 163_839, (0.915, 0.914, 0.91, 0.907)),
+    ("Qwen3-8B", 163_840, (0.836, 0.835, 0.834, 0.831)),
 ]
 
 
@@ -70,63 +63,28 @@ def test_default_fraction(name: str, gpu_mib: int, fractions: tuple[float, ...])
     assert found == fractions
 
 
-def test_older_releases_have_other_defaults() -> None:
-    request = ask()
-    old = request._replace(pools=request.pools._replace(release=sglang_release("0.5.9")))
-    assert isinstance(default_mem_fraction(old), Unknown)
-    bounds = interval(old)
-    assert bounds.least == 0
-    assert bounds.most >= interval(request).most
-    assert "at most the whole GPU" in bounds.reason
-
-
-def test_a_bound_pool_is_exact() -> None:
-    request = ask(max_total_tokens=100_000, weights_bytes=16 * 10**9)
-    assert interval(request)[:2] == (99_968, 99_968)
-    assert host_bytes(request) == [29_491_200_000] * 2
-
-
-def test_more_tokens_asked_for_than_fit_is_an_upper_bound() -> None:
-    request = ask(weights_bytes=16 * 10**9)
-    assert interval(request._replace(max_total_tokens=10**9))[:2] == interval(request)[:2]
-
-
-def test_without_a_gpu_the_tokens_asked_for_are_all_that_is_known() -> None:
-    bounds = interval(ask(gpu_bytes=Unknown("no GPU"), max_total_tokens=100_000))
-    assert (bounds.least, bounds.most) == (99_968, 99_968)
-    assert "if as many fit" in bounds.reason
-    assert isinstance(device_tokens(ask(gpu_bytes=Unknown("no GPU"))), Unknown)
-
-
-def test_weights_narrow_the_bounds() -> None:
-    loose = interval(ask())
-    tight = interval(ask(weights_bytes=2 * 8_190_735_360))
-    assert loose.least == 0
-    assert loose.least < tight.least < tight.most < loose.most
-    # Weights of a fifth of the GPU: a few per cent apart.
-    assert tight.most / tight.least < 1.06
-
-
-def test_weights_that_do_not_fit_leave_nothing() -> None:
-    assert interval(ask("DeepSeek-R1", weights_bytes=700 * 10**9))[:2] == (0, 0)
-    # A fraction that is given wins.
-    assert interval(ask(mem_fraction=0.5)).most < interval(ask(mem_fraction=0.9)).most
-
-
-def test_host_bytes_are_about_the_ratio_times_the_cache() -> None:
-    least, most = host_bytes(ask(mem_fraction=0.8, weights_bytes=0))
-    assert 0.94 < least / (2 * 0.8 * 81_559 * MIB) < 1
-    assert least < most < 2 * 0.8 * 81_559 * MIB
-
-
-def test_sparse_attention_pays_for_its_index_keys_on_the_device() -> None:
-    plain = interval(ask("DeepSeek-R1", mem_fraction=0.9))
-    sparse = interval(ask("DeepSeek-V3.2", mem_fraction=0.9))
-    assert sparse.most / plain.most == pytest.approx(1152 / (1152 + 132), rel=1e-3)
-
-
-def test_linear_states_are_not_computed() -> None:
-    assert isinstance(device_tokens(ask("Qwen3-Next-80B-A3B-Instruct")), Unknown)
+@each_row(
+    ("role", "most_running", "chunk", "dp", "pp", "fraction"),
+    [
+        ("", None, 4096, 1, 1, 0.807),
+        ("", None, 4608, 1, 1, 0.788),  # and one graph more
+        ("", None, 16384, 1, 1, 0.353),
+        ("", None, None, 2, 1, 0.784),
+        ("", None, None, 1, 4, 0.77),
+        ("prefill", None, 2048, 1, 1, 0.892),
+        ("prefill", None, 8192, 1, 1, 0.664),
+        ("decode", None, None, 1, 1, 0.892),  # 2048 tokens, whatever is asked for below
+        ("decode", 2048, None, 1, 1, 0.892),
+        ("decode", 4096, None, 1, 1, 0.817),
+    ],
+)
+def test_what_a_server_does_decides_its_default_fraction(
+    role: str, most_running: int | None, chunk: int | None, dp: int, pp: int, fraction: float
+) -> None:
+    """On a GPU of 40 GiB at tp 4, by the formula of server_args.py of 0.5.23."""
+    plain = ask("Qwen3-8B", 40_960, 4, role=role, max_running=most_running, chunked_prefill=chunk)
+    pools = plain.pools._replace(attention_dp=dp > 1, dp=dp, pp=pp)
+    assert default_mem_fraction(plain._replace(pools=pools)) == fraction
 
 
 @pytest.mark.parametrize(
@@ -157,3 +115,63 @@ def test_checkpoint_bytes(tmp_path: Path) -> None:
         assert checkpoint_bytes(str(tmp_path)) == 100
     index.write_text(json.dumps({"metadata": {"total_size": 12_345}}))
     assert checkpoint_bytes(str(tmp_path)) == 12_345
+
+
+@each_row(
+    ("version", "context", "drafts", "bounds"),
+    [
+        ("0.5.17", 131_072, "", (0.0, 0.0)),
+        ("0.5.18", 131_072, "", (1.0, 1.0)),
+        ("0.5.20", 131_072, "", (0.2, 0.2)),
+        ("0.5.23", 8_192, "", (0.2, 0.2)),
+        ("0.5.23", 8_192, "EAGLE", (0.2, 1.0)),
+        ("0.5.23", 10**6, "", (1.0, 1.0)),
+        ("0.5.23", Unknown("no config"), "", (0.2, 1.0)),
+    ],
+)
+def test_a_pool_of_retracted_requests_lies_between_bounds(
+    version: str, context: int | Unknown, drafts: str, bounds: tuple[float, float]
+) -> None:
+    """Of 100 032 tokens of the GPU. Drafts lengthen a request by what is not computed."""
+    hardware = SimpleNamespace(context_tokens=context, drafts=SimpleNamespace(algorithm=drafts))
+    release = sglang_release(version)
+    sized: Any = SimpleNamespace(release=release, hardware=hardware, value=lambda _: None)
+    request = ask().pools
+    assert _retraction_ratio(sized, request, 100_032) == bounds
+    assert _retraction_ratio(sized, request, 0)[0] == (release.decode_ratio or 0)
+
+
+@each_row(
+    ("flags", "model", "kept"),
+    [
+        ({}, "Qwen3-8B", True),
+        ({}, "DeepSeek-R1", False),
+        ({}, "gpt-oss-20b", True),
+        ({"enable_unified_memory": True}, "gpt-oss-20b", False),
+        ({"enable_unified_memory": True}, "Qwen3-8B", True),
+        ({"enable_unified_memory": True}, None, True),  # a bound
+        ({"disaggregation_decode_retraction_backup": "none"}, "Qwen3-8B", False),
+        ({"disaggregation_decode_retraction_backup": "cpu_tensor"}, "Qwen3-8B", False),
+        ({"disaggregation_decode_retraction_backup": "host_pool"}, "DeepSeek-R1", True),
+        ({"dcp_size": 1}, "Qwen3-8B", True),
+        ({"dcp_size": 2}, "Qwen3-8B", False),
+        ({"disaggregation_decode_enable_radix_cache": True}, "Qwen3-8B", False),
+        ({"enable_priority_scheduling": True}, "Qwen3-8B", False),
+        (
+            {"enable_priority_scheduling": True, "disable_priority_preemption": True},
+            "Qwen3-8B",
+            True,
+        ),
+    ],
+)
+def test_which_decode_servers_keep_retracted_requests(
+    flags: dict[str, Any], model: str | None, kept: bool
+) -> None:
+    """By kv_cache_builder.py of 0.5.23; no release before 0.5.18 keeps any."""
+    known = Unknown("no model") if model is None else well_known_model(model)
+    geometry = known if isinstance(known, Unknown) else known.geometry
+    hardware = SimpleNamespace(geometry=geometry)
+    sized: Any = SimpleNamespace(release=NEWEST, hardware=hardware, value=flags.get)
+    assert _keeps_retracted_requests(sized) is kept
+    sized.release = sglang_release("0.5.17")
+    assert _keeps_retracted_requests(sized) is False

@@ -63,43 +63,6 @@ def test_heads_are_replicated_when_ranks_exceed_them(tp: int, heads: int) -> Non
     assert pools.bytes // pools.pools[0].tokens == 2 * 128 * heads * 94 * 2
 
 
-def test_latent_rows_are_whole_on_every_rank() -> None:
-    assert exact(ask("DeepSeek-R1", tp=1, size_gb=100)) == exact(
-        ask("DeepSeek-R1", tp=16, size_gb=100)
-    )
-
-
-def test_attention_data_parallelism_leaves_fewer_ranks_to_shard_the_heads() -> None:
-    sharded = exact(ask("Qwen3-235B-A22B", tp=8, size_gb=30))
-    apart = exact(ask("Qwen3-235B-A22B", tp=8, dp=8, attention_dp=True, size_gb=30))
-    assert apart == exact(ask("Qwen3-235B-A22B", tp=1, size_gb=30)) != sharded
-    # Plain data parallelism is whole replicas.
-    assert exact(ask("Qwen3-235B-A22B", tp=8, dp=8, size_gb=30)) == sharded
-
-
-def test_stages_agree_on_the_fewest_tokens() -> None:
-    # 94 layers over 4 stages: 23, 23, 24, 24; the wider stages hold fewer tokens.
-    stages = [exact(ask("Qwen3-235B-A22B", pp=4, stage=n, size_gb=30)).pools[0] for n in range(4)]
-    assert len({pool.tokens for pool in stages}) == 1
-    assert stages[0].bytes < stages[3].bytes
-    old = sglang_release("0.5.5")
-    # All the rest to the last stage: 23, 23, 23, 25, and every stage fills its own size.
-    before = [
-        exact(ask("Qwen3-235B-A22B", old, pp=4, stage=n, size_gb=30)).pools[0] for n in range(4)
-    ]
-    assert before[2].tokens > before[3].tokens
-    assert before[3].bytes // before[3].tokens == 2 * 128 * 4 * 25 * 2
-
-
-def test_before_0_5_9_there_is_no_pool_of_index_keys() -> None:
-    assert len(exact(ask("DeepSeek-V3.2", sglang_release("0.5.8"), tp=8, size_gb=100)).pools) == 1
-
-
-def test_the_gate_sees_one_page_of_index_keys_less_than_is_allocated() -> None:
-    indexer = exact(ask("DeepSeek-V3.2", tp=8, size_gb=100)).pools[1]
-    assert indexer.requested_bytes == indexer.bytes - 64 * 132 * 61
-
-
 def test_before_0_5_11_a_draft_of_its_own_has_no_pool() -> None:
     draft = model("Qwen3-8B")._replace(layers=(LayerKind.FULL,))
     asked = ask("Qwen3-8B", size_gb=30, draft=draft)
@@ -264,13 +227,6 @@ def test_a_sliding_pool_below_the_gpus_stops_the_releases_that_compare_them() ->
     assert isinstance(refused, Unknown)
     assert refused.reason.startswith("AssertionError: The host memory should be larger")
     exact(windowed("0.5.16", "fs", **small))
-
-
-def test_stages_share_the_tokens_of_both_pools_of_a_sliding_model() -> None:
-    """Each host pool of a stage takes the MIN over the stages (sync_fixed_hicache_size)."""
-    asked = windowed("0.5.23", "fsffss", size_gb=10, device_tokens=64_000, pp=2)
-    stages = [exact(asked._replace(stage=stage)).pools for stage in (0, 1)]
-    assert [pool.tokens for pool in stages[0]] == [pool.tokens for pool in stages[1]]
 
 
 def test_a_stage_of_sliding_layers_alone_is_unknown() -> None:

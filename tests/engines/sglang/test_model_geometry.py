@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from checks.framework.unknown import Unknown
-from preflight.engines.sglang.model import WellKnownModel, _table, well_known_model
+from preflight.engines.sglang.model import _table, well_known_model
 from preflight.engines.sglang.model_geometry import (
     AttentionKind,
     Heads,
@@ -209,16 +209,3 @@ def test_every_well_known_model_has_a_geometry(name: str) -> None:
     known = well_known_model(name)
     if isinstance(known, Unknown):  # what SGLang keeps of it is not computed here, and said so
         assert "its pools have rules of their own, which are not computed here" in known.reason
-
-
-def test_a_repack_that_asks_for_an_fp8_cache_has_one() -> None:
-    plain, packed = (
-        well_known_model(name) for name in ("Qwen/Qwen3-235B-A22B", "nvidia/Qwen3-235B-A22B-NVFP4")
-    )
-    assert isinstance(plain, WellKnownModel)
-    assert isinstance(packed, WellKnownModel)
-    assert (plain.geometry.dtype_bytes, packed.geometry.dtype_bytes) == (2, 1)
-    assert packed.geometry.heads == plain.geometry.heads
-    assert packed.weights_bytes is None
-    # What nobody has read of that publisher stays unknown.
-    assert isinstance(well_known_model("nvidia/Qwen3-14B-NVFP4"), Unknown)

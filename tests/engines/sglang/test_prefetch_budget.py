@@ -17,7 +17,6 @@ from sglang_wheels import unpacked
 from checks.framework.unknown import Unknown
 from checks.releases.sglang import sglang_release
 from preflight.cache_sizing.capacity.deployment import Bounds
-from preflight.cache_sizing.capacity.workload import WorkloadOptions
 from tests.builders.capacity_launches import STORED, server_of
 from tests.tables import each_row
 
@@ -70,20 +69,6 @@ def expressions(folder: Path) -> tuple[str, ...]:
 
 
 L2 = STORED.format(model="Qwen/Qwen3-8B", tp=1, size=20, segment="64gb")
-
-
-def test_capacity_says_the_budget_and_when_the_store_is_hardly_read(tmp_path: Path) -> None:
-    """20 GB of L2 are 135,680 tokens of 144 KiB: half of them may be under prefetch."""
-    wanted = WorkloadOptions(clients=8, rounds=10, request_length=8192)
-    found = server_of(tmp_path, f"{L2} --max-total-tokens 100000", wanted=wanted)
-    host = found.tiers.host
-    assert host is not None
-    assert isinstance(host.group_tokens, Bounds)
-    half = host.group_tokens.most // 2
-    assert found.capacity.prefetch == Bounds(half, half)
-    assert any("L3 will hardly be read" in note for note in found.notes)
-    short = server_of(tmp_path, L2, wanted=wanted._replace(request_length=512))
-    assert not any("hardly" in note for note in short.notes)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,6 @@ from checks.host_snapshot.capture import open_root
 from preflight.needs.process_shares import gpu_memory
 from tests.builders.synthetic import build_host, gpu_host
 
-H800_BYTES = 80 << 30
-
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -38,18 +36,3 @@ def test_gpus_that_do_not_agree_are_not_guessed_from(
     assert isinstance(found, Unknown)
     assert why in found.reason
     assert "--gpu-memory" in found.reason
-
-
-def test_gpus_that_agree_are_asked_only_where_that_is_wanted(tree: Path) -> None:
-    host = open_root(str(tree))
-    assert gpu_memory(None, host, ask_nvml=True, elsewhere=False) == H800_BYTES
-    assert gpu_memory(1 << 30, host, ask_nvml=True, elsewhere=False) == 1 << 30
-    assert isinstance(gpu_memory(None, host, ask_nvml=False, elsewhere=False), Unknown)
-    assert isinstance(gpu_memory(None, host, ask_nvml=True, elsewhere=True), Unknown)
-
-
-def test_a_host_without_a_gpu_says_so(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    found = gpu_memory(None, open_root(str(tmp_path)), ask_nvml=True, elsewhere=False)
-    assert isinstance(found, Unknown)
-    assert "shows an NVIDIA GPU" in found.reason

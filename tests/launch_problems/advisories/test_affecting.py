@@ -6,6 +6,7 @@ host what it adds. A record that is said beside it is said outside its range.
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from checks.framework.unknown import Unknown, require
 from checks.run_checks.facts import Facts
 from checks.system.facts import with_kernel
 from preflight.command_inputs.launch_words import LaunchWords
-from preflight.launch_problems.advisories.judge import verdicts
+from preflight.launch_problems.advisories.judge import _engine_protocol, verdicts
 from preflight.verdict.judge_host import judge_host
 from tests.lab.results import DATA
 from tests.launch_problems.advisories.test_judge import (
@@ -35,6 +36,7 @@ from tests.launch_problems.advisories.test_judge import (
     on_host,
 )
 from tests.paths import ROOT
+from tests.tables import each_row
 
 # Three pairs of releases, Mooncake's first.
 OLD, MIDDLE, NEW = ("0.3.8.post1", "0.5.9"), ("0.3.10.post2", "0.5.12.post1"), ("0.3.14", "0.5.23")
@@ -222,3 +224,19 @@ def test_no_record_is_said_of_what_it_is_not_about(name: str, tmp_path: Path) ->
             if said != table:
                 wrong[host, mooncake] = (sorted(said - table), sorted(table - said))
     assert wrong == {}
+
+
+@each_row(
+    ("named", "forced", "protocol"),
+    [("rdma", False, "rdma"), ("rdma", True, "tcp"), ("", True, None), ("", False, None)],
+)
+def test_the_protocol_of_another_engines_transfers(
+    named: str, forced: bool, protocol: str | None
+) -> None:
+    command = SimpleNamespace(environment={"MC_FORCE_TCP": ""} if forced else {})
+    consumer = SimpleNamespace(transfer_protocol=named)
+    process = SimpleNamespace(server=None, consumer=consumer, command=command)
+    subject: Any = SimpleNamespace(process=process)
+    assert _engine_protocol(subject) == protocol
+    process.consumer = None
+    assert _engine_protocol(subject) is None

@@ -17,9 +17,8 @@ import pytest
 from checks.framework.unknown import Unknown
 from preflight.launch_problems.rules.launch_rules import findings, problems_of
 from preflight.launches.container import ContainerSettings
-from preflight.launches.source import Command, Reading
+from preflight.launches.source import Command
 from preflight.processes.processes import understand
-from preflight.processes.unread import unread
 from tests.builders.launch_text import process
 from tests.builders.rule_examples import Example
 from tests.processes.test_unread import sized
@@ -295,19 +294,3 @@ def test_an_error_fails_where_the_release_that_runs_is_known_to_end_with_it(
         ids = [one.id for one in found if one.id.startswith("consumer-refused")]
         says = {"F": ["consumer-refused"], "w": [BY_ASSUMED], "": []}[expected]
         assert ids == says, (release, [one.text for one in found])
-
-
-def test_what_a_host_has_installed_says_nothing_of_an_image() -> None:
-    command = process(NO_ROLE_LINE)._replace(container=ContainerSettings("docker", "vllm:latest"))
-    (one,) = understand([command], lambda name: Unknown(name), installed={"vllm": "0.34.0"})
-    assert one.consumer is not None
-    assert one.consumer.named == {}
-
-
-def test_what_another_release_may_take_is_not_counted_and_named() -> None:
-    """A launch whose connector nobody read fits nowhere for certain."""
-    commands = [process(vllm("OffloadingConnector"))]
-    for host, named in (({"vllm": "0.33.0"}, False), ({"vllm": "0.12.0"}, True), ({}, True)):
-        found = understand(commands, lambda name: Unknown(name), installed=host)
-        said = [one.text for one in unread(Reading(tuple(commands)), found)]
-        assert any("its CPU pool" in text for text in said) is named

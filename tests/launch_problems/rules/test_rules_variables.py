@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from preflight.launch_problems.rules.launch_rules import findings
+from preflight.launch_problems.rules.rules import Spelling
 from tests.builders.launch_text import SERVER, understood
 from tests.builders.rule_examples import Example, env
 
@@ -67,8 +68,8 @@ def test_a_variable_that_newer_releases_dropped(release: str | None, texts: list
     assert said(SERVER, release, SGLANG_ENABLE_SPEC_V2="1") == texts
 
 
-def test_what_a_program_of_ones_own_reads_is_not_judged() -> None:
-    assert said("cargo run --example bench", None, MC_RUST_BENCH_WARMUP="1") == []
-    assert said(SERVER, None, MC_RUST_BENCH_WARMUP="1") == [
-        "MC_RUST_BENCH_WARMUP: neither Mooncake nor SGLang reads it"
-    ]
+def test_names_are_looked_up_a_bounded_number_of_times() -> None:
+    spelling = Spelling()
+    found = [spelling.nearest("hicache-siz", ["hicache-size", "other"]) for _ in range(26)]
+    assert found == ["hicache-size"] * 24 + [None] * 2
+    assert Spelling().nearest("something", ["hicache-size"]) is None

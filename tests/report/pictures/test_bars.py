@@ -45,10 +45,6 @@ def uncoloured(text: str, colour: str) -> str:
     return text
 
 
-def coloured(text: str, colour: str) -> str:
-    return f"\x1b[{len(colour)}m{text}\x1b[0m"
-
-
 def lines(text: str) -> list[str]:
     return text.splitlines()
 
@@ -161,35 +157,6 @@ def hits(number: int, **parts: float) -> Round:
 
 # Ten clients' worth: L2 holds three rounds, L3 all.
 ROUNDS = tuple(hits(at + 1, L2=part, L3=1) for at, part in enumerate((1, 1, 1, 0.5, 0.25)))
-CURVE = """\
-Reuse that is left, by round, with all tiers up to each, at least
-100 % |2.......2.......3.......3
-      |          ..
- 80 % |            .
-      |             ..
- 60 % |               .
-      |                2...
- 40 % |                    ...
-      |                       ..
- 20 % |                        2
-      |
-  0 % |
-      +-------------------------
-round  2       3       4       5
-       2 L2, 3 up to L3"""
-
-
-def test_a_curve_in_ascii() -> None:
-    """Both tiers hold all in rounds two and three; then L2 has half, and a quarter."""
-    assert curve_text(ROUNDS, uncoloured, 100, plain=True) == CURVE
-
-
-def test_a_curve_in_braille_has_the_same_marks() -> None:
-    text = curve_text(ROUNDS, uncoloured, 100, plain=False)
-    assert re.search("[\u2801-\u28ff]", text)
-    for ascii_line, line in zip(CURVE.splitlines(), text.splitlines(), strict=True):
-        marks = [(at, char) for at, char in enumerate(ascii_line) if char.isdigit()]
-        assert [(at, line[at]) for at, _ in marks] == marks
 
 
 def test_a_line_is_drawn_at_the_least() -> None:

@@ -20,7 +20,6 @@ from preflight.report.pictures.figures import (
     capacity_figure,
     locked_figure,
     memory_figure,
-    nearest,
     topology_figure,
 )
 from preflight.report.pictures.memory_map import Bar, BarPart, MemoryMap, MemoryPlace
@@ -314,18 +313,6 @@ TOPOLOGY = Topology(
         ("GPU1", "mlx5_1"): Unknown("not read"),
     },
 )
-
-
-def test_each_gpu_is_joined_to_its_nearest_nics() -> None:
-    assert nearest(TOPOLOGY, "GPU0") == ("PIX", ("mlx5_1",))
-    assert nearest(TOPOLOGY, "GPU1") == ("SYS", ("mlx5_0",))
-    assert nearest(TOPOLOGY, "GPU2") is None
-    markup = Markup(f"<!DOCTYPE html>\n{topology_figure(TOPOLOGY)}")
-    # One line within node 0; the other NIC is in another box, and is told in words.
-    joined = [each for each in markup.all("line") if each.get("x1") != "0"]
-    assert [each["class"] for each in joined] == ["path pix"]
-    assert "GPU1: its nearest NIC (mlx5_0) is not on its node" in markup.text
-    assert "PIX: through one PCIe switch" in markup.text
 
 
 def test_what_the_launch_uses_is_marked_and_named() -> None:

@@ -119,43 +119,6 @@ def take(owner: str, gib: int, node: int | None = None, page: int | None = PAGE)
 # Cases, in GiB -------------------------------------------------------------------------------
 
 
-def test_a_launch_takes_its_pages_from_the_pool_and_the_rest_from_free_memory() -> None:
-    """16 GiB of free pages: L2 of 12 leaves 4; 6 GiB on regular pages come from the 40 free."""
-    takes = [take("l2", 12, 0), take("segment", 6, 0, None)]
-    found = memory_map(memory_facts(TWO_NODES), takes)
-    node = bar(found, "node 0")
-    assert parts(node) == {"used": 4, "held": 4, "l2_huge": 12, "pool": 4, "segment": 6, "free": 34}
-    assert node.notes == ()
-    assert parts(bar(found, "node 0", now=True)) == {"used": 4, "held": 4, "pool": 16, "free": 40}
-    assert parts(bar(found, "node 1")) == {"used": 4, "held": 4, "pool": 16, "free": 40}
-
-
-def test_pages_that_are_not_reserved_yet_come_out_of_free_memory() -> None:
-    found = memory_map(memory_facts(TWO_NODES), [take("l2", 24, 1)])
-    node = bar(found, "node 1")
-    assert parts(node) == {"used": 4, "held": 4, "l2_huge": 24, "free": 32}
-    assert node.notes == ("8.00 GiB of the huge pages are not reserved yet",)
-    assert node.over_bytes == 0
-
-
-def test_what_is_bound_to_no_node_stands_apart_and_in_the_host() -> None:
-    found = memory_map(memory_facts(TWO_NODES), [take("arena", 20), take("other", 1, None, None)])
-    assert [place.name for place in found.places] == ["node 0", "node 1", "any node", "host"]
-    assert parts(bar(found, "any node")) == {"arena_huge": 20, "other": 1}
-    assert bar(found, "any node").total_bytes is None
-    assert "arena_huge" not in parts(bar(found, "node 0"))
-    assert parts(bar(found, "host"))["arena_huge"] == 20
-
-
-def test_more_than_there_is_is_shown_as_such() -> None:
-    """60 available, 70 asked for: the parts keep their sizes, and 10 of them are not there."""
-    found = memory_map(memory_facts(ONE_NODE), [take("l2", 70, None, None)])
-    host = bar(found, "host")
-    assert parts(host) == {"used": 4, "l2": 70}
-    assert host.over_bytes == 10 * GIB
-    assert host.notes == ("over-committed: 10.00 GiB more than there is",)
-
-
 def test_a_launch_that_leaves_less_than_the_reserve_says_how_much() -> None:
     """60 available, 53 asked for: 7 of the reserve's 10 are left, and nothing is free."""
     host = bar(memory_map(memory_facts(ONE_NODE), [take("l2", 53, None, None)]), "host")
@@ -175,16 +138,6 @@ def test_what_the_cgroup_forbids_is_not_free() -> None:
         "the memory cgroup allows 20.00 GiB more",
         "over-committed: 5.00 GiB more than the memory cgroup allows",
     )
-
-
-def test_promised_pages_are_others_and_their_node_is_not_known() -> None:
-    facts = memory_facts(TWO_NODES, reserved_pages=1024)
-    found = memory_map(facts, None)
-    assert parts(bar(found, "host"))["held"] == 10
-    assert parts(bar(found, "host"))["pool"] == 30
-    assert parts(bar(found, "node 0"))["pool"] == 16
-    said = "2.00 GiB of all nodes' free huge pages are promised to others"
-    assert bar(found, "node 0").notes == (said,)
 
 
 def test_a_pool_that_cannot_be_read_is_drawn_as_unknown() -> None:
@@ -226,15 +179,6 @@ def test_pools_larger_than_the_memory_contradict_it() -> None:
     host = memory_map(memory_facts({0: node}), None).places[-1]
     assert isinstance(host.now, Unknown)
     assert "20.00 GiB" in host.now.reason
-
-
-def test_counters_that_are_a_little_apart_are_nobodys_memory() -> None:
-    """The pool grew by a page between two reads: the page was free memory when that was read."""
-    node = MemoryNode(64 * GIB, 44 * GIB, 10241, 10241)
-    host = bar(memory_map(memory_facts({0: node}), None), "host")
-    assert sum(part.bytes for part in host.parts) == 64 * GIB
-    assert host.bytes_of("used") == 0
-    assert host.bytes_of("pool") == 10241 * PAGE
 
 
 # Laws ----------------------------------------------------------------------------------------

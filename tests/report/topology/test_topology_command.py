@@ -90,30 +90,6 @@ def script(folder: Path, variables: str = "", tp: int = 8) -> str:
     return str(file)
 
 
-def test_nodes_are_boxes_with_what_sits_on_them(on: Any) -> None:
-    code, text = on(gpu_host(), "--ascii")
-    lines = text.splitlines()
-    assert code == 0
-    assert lines[0] == "PASS: Mooncake takes the nearest of the NICs in use"
-    assert lines[2] == f"+- node 0  1.00 TiB  CPUs 0-47 {'-' * 48}+"
-    # In PCI order, so a GPU stands beside the NIC of its switch.
-    assert lines[3].startswith("| GPU0    0000:13:00.0  NVIDIA H800 80.00 GiB")
-    assert lines[4].startswith("| mlx5_0  0000:14:00.0  mlx5 400 Gb/s ACTIVE")
-    assert {len(line) for line in lines[2:22]} == {80}
-    assert text.isascii()
-
-
-def test_a_launch_shows_who_uses_what_and_what_it_leaves_out(on: Any, tmp_path: Path) -> None:
-    launch = script(tmp_path, "MOONCAKE_DEVICE=mlx5_0,mlx5_4", 8)
-    code, text = on(gpu_host(), "--mooncake-version", "0.3.14", launch)
-    assert code == 0, text
-    assert "GPU7    0000:c5:00.0  NVIDIA H800 80.00 GiB  rank 7" in text
-    assert "mlx5_4  0000:94:00.0  mlx5 400 Gb/s ACTIVE   rank 0-7" in text
-    assert "cpu:1, cuda:4-7  mlx5_4; then mlx5_0" in text
-    assert "GPU6-7: mlx5_6-7 (PIX) is nearer than mlx5_0, mlx5_4 (NODE)" in text
-    assert "segment is split" not in text
-
-
 @pytest.mark.slow
 def test_a_segment_is_said_to_be_split_where_the_sizing_splits_it(on: Any, tmp_path: Path) -> None:
     """Since 0.3.14 a rank that is bound to one node has its segment there whole; the store has not,
@@ -258,15 +234,6 @@ def _damaged(host: SyntheticHost, damage: dict[str, str]) -> list[tuple[str, str
         for end, text in damage.items()
         if name.endswith(f"/{end}")
     ]
-
-
-def test_a_locale_without_the_characters_gets_ascii(on: Any, monkeypatch: Any) -> None:
-    written = io.BytesIO()
-    output = io.TextIOWrapper(written, encoding="ascii")
-    monkeypatch.setattr(sys, "stdout", output)
-    on(plain_host())
-    output.flush()
-    assert b"\n\n+- node 0" in written.getvalue()
 
 
 # The parts ----------------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import checks.placement.mooncake_topology as calls
 from checks.framework.finding import Finding, Status
-from checks.framework.needs import RdmaUse
 from checks.framework.root import Root
 from checks.framework.unknown import Unknown
 from checks.placement.mooncake_topology import (
@@ -105,24 +104,6 @@ def test_what_is_preferred_for_a_location(
     assert len(view) == host.nodes + len(host.gpus)
     nics = {nic.name for nic in host.nics}
     assert all({*first, *others} == nics for first, others in view.values())
-
-
-def test_devices_by_name_and_gpus_by_number_are_the_process_own(tmp_path: Path) -> None:
-    facts = read(tmp_path, gpu_host())
-    named = RdmaUse(("mlx5_6", "mlx5_1"), "--device")
-    view = view_of(facts, rdma=named, environment={"CUDA_VISIBLE_DEVICES": "7,0"})
-    assert view["cuda:0"] == (("mlx5_6",), ("mlx5_1",))
-    assert view["cuda:1"] == (("mlx5_1",), ("mlx5_6",))
-    assert "cuda:2" not in view
-
-
-def test_a_build_without_cuda_has_no_location_of_a_gpu(tmp_path: Path) -> None:
-    facts = read(tmp_path, gpu_host())
-    view = predict_view(
-        facts.numa, facts.pci, facts.gpus, facts.rdma, ANY_PROCESS, None, knows_gpus=False
-    )
-    assert isinstance(view, View)
-    assert [place.name for place in view.locations] == ["cpu:0", "cpu:1"]
 
 
 def test_a_topology_of_the_users_own_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -212,39 +193,6 @@ def test_a_host_is_judged_gpu_by_gpu(
     make: Callable[[], SyntheticHost], statuses: list[Status], tmp_path: Path
 ) -> None:
     assert [finding.status for finding in found(tmp_path, make())] == statuses
-
-
-def test_a_nearer_nic_in_use_is_named(tmp_path: Path) -> None:
-    """Through one bridge less and the CPU, rather than through their common switch."""
-    (finding,) = found(tmp_path, integrated_beside_switches())
-    assert finding.have == "mlx5_1 PHB preferred"
-    assert "mlx5_1 PHB" in finding.text
-    assert "mlx5_0 PXB is in use" in finding.text
-    assert finding.advice.startswith("name mlx5_0 for it")
-
-
-def test_an_older_release_is_judged_by_its_own_rule(tmp_path: Path) -> None:
-    needs = launch(rank(0, gpu_registered_bytes=GIB), mooncake="0.3.7.post2")
-    (finding,) = found(tmp_path, shallow_on_the_other_socket(), needs)
-    assert finding.status is Status.WARN
-    assert "mlx5_1 SYS" in finding.text
-    assert "0.3.8 and later" in finding.advice
-    newer = launch(rank(0, gpu_registered_bytes=GIB), mooncake="0.3.8")
-    assert found(tmp_path / "new", shallow_on_the_other_socket(), newer)[0].status is Status.PASS
-
-
-def test_only_devices_in_use_count(tmp_path: Path) -> None:
-    """That a nearer one is left out is numa.gpu-nic-distance's to say."""
-    use = RdmaUse(("mlx5_4",), "--device")
-    needs = launch(rank(0, gpu_registered_bytes=GIB, rdma=use))
-    (finding,) = found(tmp_path, gpu_host(), needs)
-    assert (finding.status, finding.have) == (Status.PASS, "mlx5_4 alone")
-
-
-def test_host_memory_goes_by_its_node(tmp_path: Path) -> None:
-    """A launch that registers no memory of GPUs has nothing to judge here."""
-    (finding,) = found(tmp_path, integrated_beside_switches(), launch(rank(0)))
-    assert finding.status is Status.SKIP
 
 
 def test_a_gpu_without_location_may_take_any(tmp_path: Path) -> None:
