@@ -143,9 +143,11 @@ def _in_format(
     if name == "junit":
         return report_junit(answer.report).rstrip("\n")
     if name == "html":
+        from preflight.cache_sizing.capacity.figure import draw_tiers
         from preflight.report.pictures.check_page import check_page
 
-        return check_page(answer.report, answer.judged_host, page_stamp()).rstrip("\n")
+        made_by = page_stamp()
+        return check_page(answer.report, answer.judged_host, made_by, draw_tiers).rstrip("\n")
     if (text := protocol_line(answer.report, name)) is not None:
         return text
     from preflight.report.to_text import report_text

@@ -55,16 +55,14 @@ COMMAND_ROOMS = {
     "capacity": {"cache_sizing", "benchmark"},  # --measured: what each tier's rates make of it
     "fit": {"cache_sizing", "benchmark"},
     "trace": {"cache_sizing"},
-    "check": {"benchmark"},  # --measured: hands in what the rates of a file say
+    "check": {"benchmark", "cache_sizing"},  # hands in what --measured says, and the page's tiers
     "measure": {"benchmark"},
     "observe": {"live_servers"},
     "capture": {"live_servers"},  # --running: hands in the record of what runs
     "fleet": {"fleet", "benchmark"},  # the least budget of its measure
 }
 # Imports against the order, each with its reason. This list may only shrink.
-AGAINST_THE_ORDER = {
-    ("preflight.report", "preflight.cache_sizing"): "the page of check draws the tiers of a cache",
-}
+AGAINST_THE_ORDER: dict[tuple[str, str], str] = {}
 
 
 @cache

@@ -25,13 +25,9 @@ from preflight.base.html_page import (
 from preflight.base.one_line import with_last_name
 from preflight.base.program import data_file
 from preflight.base.usage_error import UsageError
-from preflight.cache_sizing.capacity.answer import CapacityRequest
-from preflight.cache_sizing.capacity.report import summarize_rounds
-from preflight.cache_sizing.capacity.rounds import replayed_capacity
 from preflight.command_inputs.host_source import Sized
 from preflight.needs.launch_sizing import LaunchSizing
 from preflight.report.pictures.figures import (
-    capacity_figure,
     locked_figure,
     locked_of,
     memory_figure,
@@ -48,10 +44,18 @@ from preflight.verdict.report import Report, Row, count_text, verdict_reason
 PAGE_TOPICS = (*MAP_TOPICS, "system", "limits", "pci", "gpus", "rdma", "storage")
 
 
-def check_page(report: Report, judged_host: JudgedHost, made_by: MadeBy) -> str:
+def check_page(
+    report: Report,
+    judged_host: JudgedHost,
+    made_by: MadeBy,
+    draw_tiers: Callable[[JudgedHost, Sized], Html | Unknown],
+) -> str:
     """Return the HTML document of an answer of ``check``.
 
     A picture whose facts are missing is replaced by a sentence with the reason.
+
+    Args:
+        draw_tiers: Draws what the tiers of a launch's cache hold on its host.
     """
     launch = judged_host.launch
     facts, needs = judged_host.facts, judged_host.needs
@@ -64,30 +68,10 @@ def check_page(report: Report, judged_host: JudgedHost, made_by: MadeBy) -> str:
         sections.append(PagePart("What the cache holds", lambda: launch))
         sections.append(PagePart("The launch", lambda: launch))
     elif launch is not None:
-        sections.append(PagePart("What the cache holds", lambda: _capacity(judged_host, launch)))
+        sections.append(PagePart("What the cache holds", lambda: draw_tiers(judged_host, launch)))
         sections.append(PagePart("The launch", lambda: launch_tables(launch.needs, launch.sizing)))
     sections.append(PagePart("The host", lambda: host_table(judged_host.facts), on_paper=True))
     return report_page(report, sections, made_by, catalogue().texts_by_id())
-
-
-def _capacity(judged_host: JudgedHost, sized: Sized) -> Html:
-    """Return each server's tiers as pictures, with the curve of the benchmark that the launch
-    starts, if any.
-
-    Raises:
-        UsageError: As ``replayed_capacity`` does.
-    """
-    folders = judged_host.facts.storage.folders
-    inputs, root = sized.sizing.inputs, judged_host.host.root
-    answer = replayed_capacity(inputs, sized.options, root, CapacityRequest(), folders)
-    parts: list[Html] = []
-    for server in answer.servers:
-        heading = f"{server.subject}, {server.model}" if server.model else server.subject
-        parts += [element("h3", heading), capacity_figure(server.capacity)]
-        sentences = (*summarize_rounds(server, answer.workload), *server.notes)
-        if sentences:
-            parts.append(element("ul", *(element("li", note) for note in sentences)))
-    return join([*parts, *(element("p", note) for note in answer.notes)], "\n")
 
 
 NAME = "mooncake-preflight check"

@@ -16,6 +16,7 @@ from checks.framework.units import GIB
 from checks.framework.unknown import Unknown
 from preflight.base.output import drawing_encoding
 from preflight.cache_sizing.capacity.deployment import Capacity, Round
+from preflight.cache_sizing.capacity.figure import MOST_MARKS, capacity_figure
 from preflight.cache_sizing.capacity.report import (
     Hit,
     curve_text,
@@ -25,7 +26,6 @@ from preflight.cache_sizing.capacity.report import (
     hit_text,
     share,
 )
-from preflight.report.pictures.figures import MOST_MARKS, capacity_figure
 from preflight.report.pictures.memory_map import (
     KINDS,
     MemoryMap,

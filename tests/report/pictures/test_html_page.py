@@ -14,10 +14,10 @@ from checks.memlock.demand import Demand
 from preflight.base.html_page import Html, Keyed, element, escape, join, page, status_badge, table
 from preflight.base.shell import Line
 from preflight.cache_sizing.capacity.deployment import Bounds, Capacity, Round, Tier
+from preflight.cache_sizing.capacity.figure import capacity_figure
 from preflight.report.pictures.check_page import MadeBy, PagePart, error_page, report_page
 from preflight.report.pictures.figures import (
     LockedMemory,
-    capacity_figure,
     locked_figure,
     memory_figure,
     topology_figure,
