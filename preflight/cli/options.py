@@ -280,11 +280,11 @@ def _launch_words(launch: tuple[str, ...], model_config: str | None, **options: 
 
         model_config = config_text(model_config)
     for stream in (word for word in launch if launch == ("-",) or word.startswith("/dev/fd/")):
-        from preflight.launches.env_files import read_small_file
+        from preflight.launches.env_files import read_stream
 
         # Here, once: what reads the launch may be another process, or read it twice.
         called = "standard input" if stream == "-" else stream
-        within(limit_seconds(), called, partial(read_small_file, stream))
+        within(limit_seconds(), called, partial(read_stream, stream))
     return LaunchWords(launch, model_config=model_config, **options)
 
 

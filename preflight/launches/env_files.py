@@ -10,7 +10,6 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 
 from checks.framework.regex import regex
@@ -91,9 +90,12 @@ def env_file_settings(command: str, near: Callable[[str], str | None]) -> str | 
 
 
 def read_small_file(path: str) -> str | None:
-    """Return the text of a regular file of at most 4 MiB, or of a ``STREAM``; else None."""
+    """Return the text of a regular file of at most 4 MiB, or of a stream that was read; else None.
+
+    A stream is never opened here: what a script or another process names so is not ours to read.
+    """
     if STREAM.fullmatch(path):
-        return _text_of_stream(path)
+        return _streams.get(path)
     try:
         status = Path(path).stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_FILE_BYTES:
@@ -103,9 +105,20 @@ def read_small_file(path: str) -> str | None:
         return None
 
 
-@cache
+# What ``read_stream`` read, by path: a stream has its text once.
+_streams: dict[str, str | None] = {}
+
+
+def read_stream(path: str) -> None:
+    """Read a ``STREAM`` that the user named to its end, for ``read_small_file`` to return.
+
+    It has no text if it is closed, or has more than 4 MiB.
+    """
+    if path not in _streams:
+        _streams[path] = _text_of_stream(path)
+
+
 def _text_of_stream(path: str) -> str | None:
-    """Read a ``STREAM`` to its end, once; None if it is closed, or has more than 4 MiB."""
     try:
         if path == "-":
             content = sys.stdin.buffer.read(LARGEST_FILE_BYTES + 1)

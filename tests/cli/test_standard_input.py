@@ -88,7 +88,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def piped(monkeypatch: pytest.MonkeyPatch) -> None:
-    env_files._text_of_stream.cache_clear()
+    env_files._streams.clear()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LAUNCH.encode())))
 
 
@@ -164,7 +164,7 @@ def test_what_a_shell_opens_for_a_launch_is_read_once() -> None:
 def test_more_than_a_launch_can_be_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    env_files._text_of_stream.cache_clear()
+    env_files._streams.clear()
     endless = io.TextIOWrapper(io.BytesIO(b"#" * (env_files.LARGEST_FILE_BYTES + 1)))
     monkeypatch.setattr(sys, "stdin", endless)
     assert run(["check", *DEMO, "-"]) == 64

@@ -52,6 +52,10 @@ WAITING: Waiting = {
 # What a command needs beside the file that is asked about.
 TRACED = (*DESCRIBED, "--goal", "hits")
 BESIDE = {
+    "capacity --write-trace": (
+        *("--root", "demo:h800"),
+        *("--clients", "2", "--rounds", "2", "--request-length", "64"),
+    ),
     "capture": ("OUT",),
     "capture file": (),
     "check --lock": ("--root", "demo:h800"),

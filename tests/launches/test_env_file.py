@@ -118,3 +118,13 @@ def test_what_a_program_needs_is_unknown_behind_what_is_not_read(line: str) -> N
         f"export MOONCAKE_MASTER=h:1\n{line}\nx\n", "s", {}, beside=lambda name: None
     ).commands
     assert command.environment["MOONCAKE_MASTER"].text == "h:1"
+
+
+def test_a_stream_that_nobody_named_is_not_opened() -> None:
+    """A pipe of ours that a running process names by its own number: reading it would hang."""
+    reading, writing = os.pipe()
+    try:
+        assert read_small_file(f"/dev/fd/{reading}") is None
+    finally:
+        os.close(reading)
+        os.close(writing)

@@ -443,7 +443,8 @@ class Chooser:
 
         Whether the server holds a token at all is open if the least L1 is 0.
         """
-        if not self._tried or any(f"{each.kept:.0%}" != "0%" for each in self._tried):
+        certain = (least for each in self._tried for least, _ in each.rates)
+        if not self._tried or any(f"{least:.0%}" != "0%" for least in certain):
             return ""
         if self._choice.trace and not self._choice.ceiling:
             return ""  # nothing is asked twice: no cache of any size keeps something
@@ -455,6 +456,8 @@ class Chooser:
                     "that no division of the memory keeps anything for certain: give "
                     "--mem-fraction-static, or more GPUs"
                 )
+        if any(f"{each.kept:.0%}" != "0%" for each in self._tried):
+            return ""
         return (
             "no division of the memory keeps anything of what is asked again: give --goal l2 or "
             "--goal pool for sizes alone"
