@@ -441,16 +441,19 @@ class Chooser:
     def why_nothing_kept(self) -> str:
         """Return why no division that was tried keeps anything, with the way out; "" if one does.
 
-        Whether the server holds a token at all is open if the least L1 is 0.
+        Whether the server starts at all is open if L1 may hold no token, and at most less than half
+        of a conversation (DeepSeek-V3 on 8 H20; two A10 of a published run hold nearly a whole one).
         """
         certain = (least for each in self._tried for least, _ in each.rates)
         if not self._tried or any(f"{least:.0%}" != "0%" for least in certain):
             return ""
         if self._choice.trace and not self._choice.ceiling:
             return ""  # nothing is asked twice: no cache of any size keeps something
+        work = self.workload
+        half = 1 if work is None else work.context_tokens((work.rounds + 1) // 2)
         for server in self._base.servers:
             tokens = server.tiers.gpu.group_tokens
-            if isinstance(tokens, Bounds) and not tokens.least:
+            if isinstance(tokens, Bounds) and not tokens.least and tokens.most < half:
                 return (
                     f"L1 of {server.subject} holds {tokens.least:,} to {tokens.most:,} tokens, so "
                     "that no division of the memory keeps anything for certain: give "
