@@ -442,7 +442,7 @@ class Chooser:
         """Return why no division that was tried keeps anything, with the way out; "" if one does.
 
         Whether the server starts at all is open if L1 may hold no token, and at most less than half
-        of a conversation (DeepSeek-V3 on 8 H20; two A10 of a published run hold nearly a whole one).
+        of a conversation (DeepSeek-V3 on 8 H20; two A10 of a published run hold nearly one).
         """
         certain = (least for each in self._tried for least, _ in each.rates)
         if not self._tried or any(f"{least:.0%}" != "0%" for least in certain):
