@@ -335,8 +335,9 @@ def cgroup_limit(wanted: PageNeed, hugetlb: HugetlbFacts) -> Iterator[Finding]:
             finding = finding.warned(text, consequence=Consequence.DIES_LATER)
         later = isinstance(limit, HugeTlbLimit) and not limit.refuses
         if finding.status is Status.FAIL and later and not wanted.needs.rdma_processes:
-            # Nothing pins the segment at the start (seen with 0.3.13.post1 on 6.18, over TCP).
-            text = f"{finding.text}; a put into it over TCP returns -800"
+            # Nothing pins the segment at the start (seen with 0.3.13.post1 on 6.18, over TCP): a
+            # put of its own process ended that with SIGBUS, one of another client returned -800.
+            text = f"{finding.text}; a put into it returns -800, or ends the process (SIGBUS)"
             finding = finding._replace(text=text, consequence=Consequence.DIES_LATER)
         yield finding
     yield from _container_limits(wanted.needs)
