@@ -209,14 +209,14 @@ def prepare(readable: list[str]) -> None:
 def main() -> None:
     orders = json.loads(Path(sys.argv[1]).read_text())
     prepare(orders["readable"])
-    for name in ("rehearsal.rehearse", "rehearsal.run"):
+    for name in ("benchmark.rehearsal.rehearse", "benchmark.rehearsal.run"):
         import_module(f"preflight.{name}")  # once for all the forks
-    for name in ("inputs.written_launch", "launches.shell_script"):
+    for name in ("command_inputs.written_launch", "launches.shell_script"):
         import_module(f"preflight.{name}")
     for order in orders["rehearsals"]:
         print(json.dumps(rehearse(order)), flush=True)
     if orders["fittings"]:
-        for name in ("fit.fit_launch", "fit.report"):
+        for name in ("cache_sizing.fit.fit_launch", "cache_sizing.fit.report"):
             import_module(f"preflight.{name}")
     for order in orders["fittings"]:
         print(json.dumps(fit(order)), flush=True)
