@@ -156,9 +156,18 @@ def _flag_releases(groups: Groups, seen: Hits) -> Mapping[str, Any]:
     return {"oldest": releases[0], "newest": releases[-1]}
 
 
+def _dropped(groups: Groups, seen: Hits) -> Mapping[str, Any]:
+    """Count the clients that a mooncake_client dropped while they had memory mapped, and the calls
+    for memory that is not mapped beyond one for each client that ended in order.
+    """
+    expired, calls = seen.get("client.server-expired"), seen.get("mooncake.client-restarted")
+    dropped = (expired.times if expired else 0) - (calls.times if calls else 0)
+    return {"dropped": dropped, "beyond": -dropped}
+
+
 COMPUTE: dict[str, Compute] = {"pages": _pages, "arena": _arena, "admission": _admission}
 COMPUTE |= {"victim": _victim, "pinned-pages": _pinned_pages, "missing": _missing}
-COMPUTE |= {"slabs": _slabs, "flag-releases": _flag_releases}
+COMPUTE |= {"slabs": _slabs, "flag-releases": _flag_releases, "dropped": _dropped}
 
 
 # Words at which a sentence does not start with a capital: they are typed.

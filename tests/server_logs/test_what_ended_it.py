@@ -262,3 +262,38 @@ def test_a_launch_that_passes_the_checks_says_so(tmp_path: Path, capsys: Out) ->
     launch = str(ROOT / "docs/examples/launch.sh")
     run(["explain", "--root", "demo:h800", "--launch", launch, str(log)])
     assert "What check can see is fine here" in " ".join(capsys.readouterr().out.split())
+
+
+# A client in another process ----------------------------------------------------------------------
+
+EXPIRED = "I0320 11:44:1{}.7 1965 real_client.cpp:2127] client_id={}-2, action=client_expired"
+UNMAPPED = "E0320 11:44:1{}.8 1965 real_client.cpp:2457] client_id={}-2, error=shm_not_mapped"
+
+
+@pytest.mark.parametrize(
+    ("lines", "stage"),
+    [
+        ([EXPIRED.format(1, 1), UNMAPPED.format(1, 1)], None),
+        ([EXPIRED.format(1, 1)], Stage.WARNING),
+        ([EXPIRED.format(1, 1), UNMAPPED.format(1, 1), EXPIRED.format(3, 3)], Stage.WARNING),
+        ([EXPIRED.format(1, 1), *[UNMAPPED.format(9, 1)] * 2], Stage.CAUSE),
+    ],
+)
+def test_a_server_that_mooncake_client_dropped_is_no_end_in_order(
+    lines: list[str], stage: Stage | None
+) -> None:
+    """Of one that ended in order nothing was mapped; of the others each counts."""
+    found = read_log(lines).explanations
+    assert [each.stage for each in found[:1]] == ([] if stage is None else [stage])
+    assert all(each.pattern == "client.server-expired" for each in found[:1])
+
+
+def test_a_connection_that_the_client_closed_itself_is_no_fault() -> None:
+    closed = [
+        "I1128 18:14:02.9 28413 dummy_client.cpp:604] [unregister_shm] client_id=1-2",
+        "E1128 18:14:03.9 28413 dummy_client.cpp:186] Dummy Client not connected",
+    ]
+    assert read_log(closed).exit_code == 0
+    assert read_log(closed[::-1]).exit_code == 2
+    lost = "W1128 18:14:02.9 28413 dummy_client.cpp:1] RealClient lost, entering reconnection loop"
+    assert read_log([lost, *closed]).exit_code == 2
