@@ -297,3 +297,57 @@ def test_a_connection_that_the_client_closed_itself_is_no_fault() -> None:
     assert read_log(closed[::-1]).exit_code == 2
     lost = "W1128 18:14:02.9 28413 dummy_client.cpp:1] RealClient lost, entering reconnection loop"
     assert read_log([lost, *closed]).exit_code == 2
+
+
+# How a process ended ------------------------------------------------------------------------------
+
+SIGNALS = [(4, "ILL"), (6, "ABRT"), (7, "BUS"), (8, "FPE"), (9, "KILL"), (11, "SEGV")]
+# SGLang, vLLM, torchrun, systemd, Kubernetes, podman, a shell.
+ENDINGS = [
+    "Scheduler or DataParallelController 1201 terminated with -{number}",
+    "RuntimeError: Rank 0 scheduler died during initialization (exit code: -{number}).",
+    "(APIServer pid=1) ERROR 08-13 10:22:41 [utils.py:6] EngineCore_0 terminated with -{number}",
+    "E1126 02:08:05.123 12 torch/api.py:882] failed (exitcode: -{number}) local_rank: 3 (pid: 77)",
+    "  traceback : Signal {number} (SIG{name}) received by PID 77",
+    "systemd[1]: sglang.service: Main process exited, code=killed, status={number}/{name}",
+    "systemd[1]: sglang.service: Main process exited, code=exited, status={status}/n/a",
+    "      Exit Code:    {status}",
+    'level=info msg="container died" exitCode={status}',
+]
+DEATHS = [
+    *("corrupted size vs. prev_size", "double free or corruption (!prev)", "free(): invalid size"),
+    *("malloc(): corrupted top size", "munmap_chunk(): invalid pointer", "Aborted (core dumped)"),
+    *("pure virtual method called", "*** stack smashing detected ***: terminated"),
+    "Fatal glibc error: malloc.c:2593 (sysmalloc): assertion failed: (old_top == initial_top (av))",
+    "run.sh: line 3:  1234 Aborted                 (core dumped) python3 -m sglang.launch_server",
+    "Illegal instruction (core dumped)",
+    "srun: error: node1: task 3: Bus error",
+    "systemd[1]: sglang.service: A process of this unit has been killed by the OOM killer.",
+    "systemd[1]: sglang.service: Failed with result 'oom-kill'.",
+    "[ 6210.91] Out of memory: Killed process 2343 (python3)",
+    "[ 6210.91] traps: python3[11] general protection fault ip:7f sp:7f error:0 in libc.so.6[7f+1]",
+    "      Reason:       OOMKilled",
+]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_law_an_end_by_a_signal_is_a_problem(ending: str) -> None:
+    """Whoever tells it; an end in order is none."""
+    for number, name in SIGNALS:
+        found = read_log([ending.format(number=number, status=128 + number, name=name)])
+        expected = {7: "process.sigbus", 9: "process.sigkill"}.get(number, "process.signal")
+        assert [each.pattern for each in found.causes] == [expected], name
+    if "code=killed" not in ending and "(SIG" not in ending:
+        assert read_log([ending.format(number=0, status=0, name="")]).causes == []
+
+
+@pytest.mark.parametrize("line", DEATHS)
+def test_the_last_words_of_a_process_are_a_problem(line: str) -> None:
+    reading = read_log(["[2026-11-26 03:20:00] The server is fired up and ready to roll!", line])
+    assert reading.causes
+    assert "No problem" not in text_of(reading)
+
+
+def test_an_abort_of_the_c_library_is_told_by_its_own_words() -> None:
+    found = read_log(["corrupted size vs. prev_size", "Aborted (core dumped)"])
+    assert [each.pattern for each in found.causes] == ["process.heap"]
