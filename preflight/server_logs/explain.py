@@ -31,6 +31,7 @@ from preflight.server_logs.search import (
     Search,
     UnknownText,
     blocks,
+    is_exception,
     parts,
     speaker_of,
 )
@@ -283,11 +284,14 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
         every.update({id_: hit for id_, hit in of_process.items() if id_ in common})
     explanations: list[Explanation] = []
     harmless: list[Explanation] = []
+    fatal: set[tuple[LogProcess, str]] = set()
     for place, mine in hits.items():
         of_place = _explanations_of(place, {**every, **mine}, mine, alone)
         harmless += [each for each in of_place if each.stage is Stage.HARMLESS]
         of_place = [each for each in of_place if each.stage is not Stage.HARMLESS]
-        explanations += of_place if alone else _mark_earlier(of_place, mine, searches[place].end[0])
+        timed = of_place if alone else _mark_earlier(of_place, mine, searches[place].end[0])
+        explanations += timed
+        fatal.add((place, _last_exception(timed, mine)))
     files = list(dict.fromkeys(place.file for place in searches))
     # Of several processes what came first may have ended the others.
     first = len(searches) > 1
@@ -295,7 +299,9 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
     def order_of(each: Explanation) -> tuple[Any, ...]:
         time = (each.first_time or "~") if first and each.stage in CAUSES else ""
         stage = Stage.KERNEL if time else each.stage
-        return (bool(each.earlier), stage, time, each.stage, files.index(each.file), each.line)
+        ended_it = (LogProcess(each.file, each.source), each.pattern) in fatal
+        where = (each.stage, not ended_it, files.index(each.file), each.line)
+        return (bool(each.earlier), stage, time, *where)
 
     explanations.sort(key=order_of)
     # An exception tells more than an error, and the last of them more than those before.
@@ -340,7 +346,8 @@ def _mark_earlier(
     start, from before it was ready, or long before the end.
 
     Warnings are not marked. Without any line about a start or readiness, nothing is marked if that
-    would leave no cause.
+    would leave no cause. Nor is what a process that did not end has seen since it was ready, if no
+    later cause explains its later warnings.
 
     Args:
         end_seconds: The last time in the log, None if not known.
@@ -355,16 +362,39 @@ def _mark_earlier(
             return "in an earlier start"
         if ready is not None and each.last_line < ready.last_line:
             return "before the server was ready"
+        return ""
+
+    def long_before(each: Explanation) -> str:
+        """Say how long before the end an explanation is; "" if that is not long."""
         seconds = hits[each.pattern].last_time[0]
-        if end_seconds is None or seconds is None:
+        if end_seconds is None or seconds is None or each.stage is Stage.WARNING:
             return ""
         before = end_seconds - seconds
         return f"{before / 3600:.1f} h before the end" if before > BEFORE_THE_END_SECONDS else ""
 
-    timed = [each._replace(earlier=earlier(each)) for each in explanations]
+    of_run = [each._replace(earlier=earlier(each)) for each in explanations]
+    timed = [each._replace(earlier=each.earlier or long_before(each)) for each in of_run]
     explained = any(each.stage in CAUSES and not each.earlier for each in timed)
+    last = max((each.last_line for each in timed if not each.earlier), default=0)
+    if not explained and "process.ended" not in hits:
+        pairs = zip(of_run, timed, strict=True)
+        timed = [whole if whole.last_line < last else each for whole, each in pairs]
     # Else nothing later explains an end: a process may hang long after what went wrong.
     return timed if explained or ready is not None or started is not None else explanations
+
+
+def _last_exception(explanations: Iterable[Explanation], hits: Hits) -> str:
+    """Return the pattern of the last exception before the server ended itself; "" for none.
+
+    It is what ended the process, whatever went wrong and was survived before it.
+    """
+    end = hits["process.ended"].last_line if "process.ended" in hits else 0
+    raised = [
+        (each.last_line, each.pattern)
+        for each in explanations
+        if each.last_line < end and is_exception(each.excerpt)
+    ]
+    return max(raised, default=(0, ""))[1]
 
 
 def explanations_text(

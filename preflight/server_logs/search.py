@@ -240,6 +240,14 @@ _LOUD = regex(
 _EXCEPTION = regex(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?:: |:?\s*$)")
 
 
+_BRACKETS = regex(r"^\[[^\]]{0,80}\] ")
+
+
+def is_exception(line: str) -> bool:
+    """Return whether a line is the last one of a traceback, whatever stands in brackets before."""
+    return _EXCEPTION.match(_BRACKETS.sub("", line)) is not None
+
+
 def _fault_kind(line: str) -> str:
     """Tell which fault an unknown line shows: "exception", "error" or "line"; "" for no fault."""
     head = _GLOG_HEAD.search(line, 0, 200)

@@ -351,3 +351,33 @@ def test_the_last_words_of_a_process_are_a_problem(line: str) -> None:
 def test_an_abort_of_the_c_library_is_told_by_its_own_words() -> None:
     found = read_log(["corrupted size vs. prev_size", "Aborted (core dumped)"])
     assert [each.pattern for each in found.causes] == ["process.heap"]
+
+
+# The end, then back -------------------------------------------------------------------------------
+
+LOST = "E1126 02:05:04.587862  1192 client_service.cpp:4857] Failed to ping master"
+RETRY = (
+    "E1126 02:07:04.1 1192 worker_pool.cpp:654] Worker: Process failed for slice (opcode: 1): "
+    "transport retry counter exceeded"
+)
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+SIGQUIT = "[2026-11-26 02:08:05] Received sigquit from a child process. It usually means the child"
+FIRED_UP = "[2026-11-26 02:00:00] The server is fired up and ready to roll!"
+
+
+@pytest.mark.parametrize("before", [RETRY, LOST])
+def test_the_last_exception_before_the_end_comes_first(before: str) -> None:
+    """Without an end it is a line as others, in their order."""
+    assert causes(FIRED_UP, before, OUT_OF_MEMORY, SIGQUIT)[0] == "cuda.memory"
+    assert causes(FIRED_UP, before, OUT_OF_MEMORY)[1] == "cuda.memory"
+    assert causes(FIRED_UP, OUT_OF_MEMORY, before, SIGQUIT)[0] == "cuda.memory"
+
+
+def test_a_cause_long_ago_explains_a_server_that_answers_badly_since() -> None:
+    """Not one that answers well, nor one that ended of something else."""
+    bad = "[2026-11-26 02:50:00 TP0] HiCache storage query failed for request 17"
+    decode = DECODE.format("03:10:00")
+    assert causes(FIRED_UP, LOST, bad, decode) == ["mooncake.master-lost"]
+    assert causes(FIRED_UP, LOST, decode) == []
+    assert causes(FIRED_UP, bad, LOST, decode) == []
+    assert causes(FIRED_UP, LOST, bad, decode, SIGQUIT.replace("02:08", "03:10")) == []
