@@ -15,7 +15,7 @@ REMOVED = "(removed)"
 # The last words of a name, written with _ between them.
 _SECRET = regex(
     r"(?:password|passwd|passphrase|secret|credentials?|cookie|sshpass)$"
-    r"|_(?:pass|pwd|pw)$|^(?:pass|pw|jwt|authorization|rediscli_auth)$"
+    r"|_(?:pass|pwd|pw)$|^(?:pass|pw|jwt|authorization|bearer|rediscli_auth)$"
     r"|(?:api|access|account|auth|encryption|master|private|secret|session|signing)_?keys?$"
     r"|access_key_id$|token$"
 )
@@ -40,6 +40,8 @@ _OF_TEXTS = (
         regex(rf"(?=-){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]+|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+)"),
         regex(rf"{_QUOTED}|[^\s;&|\"',\]\-][^\s;&|,\]]*"),
     ),
+    # Bearer value, of an HTTP header (RFC 6750), also without the header's name
+    (regex(r"\b(?P<name>[Bb]earer)[ \t]+"), regex(r"[\w.~+/-]{8,}=*")),
     # A variable of a Kubernetes container.
     (
         regex(rf"name:[ \t]*[\"']?{_NAME}[\"']?[ \t]*(?:,|\n)\s*[\"']?value[\"']?:[ \t]*"),

@@ -17,12 +17,15 @@ from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from checks.framework.regex import regex
+from checks.host_snapshot.secrets import clean_text
 from preflight.server_logs.patterns import Pattern, PatternHit, Stage, read_patterns
 
 # A regular expression is tried on so much of the line before and after its literal.
 _BEFORE, _AFTER = 400, 1600
 # An excerpt is shown so long, a named value so long; so many names are kept of one pattern.
 _LONGEST_EXCERPT, _LONGEST_VALUE, MOST_NAMES = 300, 200, 8
+# A secret is known by its name before it, or the host behind it: so much is looked at.
+_MOST_CLEANED = 8000
 MOST_RANKS = 64
 _DIGITS = "0123456789"
 _CONTROL = regex(r"[\x00-\x1f\x7f-\x9f]+")
@@ -50,7 +53,7 @@ class Search:
     @property
     def unknown(self) -> list[UnknownText]:
         """The errors that no pattern knows, in the order in which they were last seen."""
-        return list(self._unknown.values())
+        return [each._replace(text=_excerpt(each.text, 0)) for each in self._unknown.values()]
 
     def add(self, block: str, numbers: Sequence[int] | None = None) -> None:
         """Search a block of whole lines.
@@ -174,7 +177,7 @@ class Search:
         template = _VARYING.sub("", line[:_LONGEST_EXCERPT])
         before = self._unknown.pop(template, None)
         if before is None or number >= before.last_line:
-            text = _excerpt(line, 0)
+            text = line[:_MOST_CLEANED]  # an excerpt of each would take long
             times, first = (before.times + 1, before.line) if before else (1, number)
             before = UnknownText(fault, text, first, number, times, time_of(line))
         else:
@@ -431,13 +434,20 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
         if value is not None:
             # Mooncake up to 0.3.12 prints a port as the byte itself.
             byte = len(value) == 1 and value < " "
-            plain = str(ord(value)) if byte else _CONTROL.sub(" ", value)[:_LONGEST_VALUE].strip()
+            plain = (
+                str(ord(value))
+                if byte
+                else _CONTROL.sub(" ", clean_text(value))[:_LONGEST_VALUE].strip()
+            )
             groups[key.rstrip(_DIGITS)] = plain
     return groups
 
 
 def _excerpt(line: str, at: int) -> str:
-    """Return the line without control characters, shortened to the part around position ``at``."""
+    """Return the line without control characters and secrets, shortened to the part around
+    position ``at``.
+    """
+    line = clean_text(line[:_MOST_CLEANED])
     if len(line) > _LONGEST_EXCERPT:
         start = max(0, min(at - 80, len(line) - _LONGEST_EXCERPT))
         line = line[start : start + _LONGEST_EXCERPT]

@@ -381,3 +381,42 @@ def test_a_cause_long_ago_explains_a_server_that_answers_badly_since() -> None:
     assert causes(FIRED_UP, LOST, decode) == []
     assert causes(FIRED_UP, bad, LOST, decode) == []
     assert causes(FIRED_UP, LOST, bad, decode, SIGQUIT.replace("02:08", "03:10")) == []
+
+
+# What is not printed ------------------------------------------------------------------------------
+
+SECRET_LINES = [
+    "E1126 03:12:01.1  4711 foo.cpp:14] no answer of redis://user:hunter2@10.0.0.1:6379/0",
+    "E1126 03:12:01.1  4711 foo.cpp:14] refused, Authorization: Bearer hunter2",
+    "E1126 03:12:01.1  4711 foo.cpp:14] python3 -m sglang.launch_server --api-key hunter2 failed",
+    "E1126 03:12:01.1  4711 foo.cpp:14] " + "x" * 280 + " redis://user:hunter2@10.0.0.1:6379/0",
+    "E1126 03:12:01.1  4711 client_service.cpp:1095] Failed to ping master, " + "y" * 400
+    + " --api-key hunter2",
+    "torch.OutOfMemoryError: CUDA out of memory of redis://user:hunter2@10.0.0.1:6379/0",
+    "FooError: {'Authorization': 'Bearer hunter2'}",
+    "FooError: got Bearer hunter2.hunter2",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", SECRET_LINES)
+def test_a_quoted_line_has_no_secret(line: str, tmp_path: Path, capsys: Out) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(f"{line}\n")
+    for arguments in (["-v", str(log)], ["--json", str(log)], [line], ["--json", line]):
+        run(["explain", *arguments])
+        written = capsys.readouterr()
+        assert "hunter2" not in written.out + written.err
+    assert read_log([line]).exit_code
+
+
+def test_a_folder_of_which_nothing_was_read_is_no_healthy_log(tmp_path: Path, capsys: Out) -> None:
+    (tmp_path / "core.bin").write_bytes(bytes(range(1, 32)) * 99)
+    assert run(["explain", str(tmp_path)]) == 3
+    written = capsys.readouterr()
+    assert "No problem" not in written.out
+    assert f"not read: {tmp_path}/core.bin" in written.out
+    (tmp_path / "core.bin").write_bytes(b"")
+    assert run(["explain", "--json", str(tmp_path)]) == 3
+    answer = json.loads(capsys.readouterr().out)
+    valid(answer, SCHEMA)
+    assert "nothing of it was read" in answer["reason"]
