@@ -106,8 +106,8 @@ def explain(
     `check` already judges is not repeated.
 
     Exit codes with a log: 0 no problem in it; 1 warnings, or errors that are not known; 2 the cause
-    of a failure; 3 nothing of a folder was read. With --advisories: 0 none affects the launch, or none was given; 1 one does, or
-    may; what may only arise while it runs does not count.
+    of a failure; 3 nothing of a folder was read. With --advisories: 0 none affects the launch, or
+    none was given; 1 one does, or may; what may only arise while it runs does not count.
     """
     place = CheckTarget(launch, root or "/", timeout_seconds)
     target = place if here or launch.words or root is not None else None

@@ -220,8 +220,8 @@ class LogReading(NamedTuple):
     first.
 
     Attributes:
-        unknown: Errors that no pattern knows; exceptions come first, later errors before earlier
-            ones.
+        unknown: Errors that no pattern knows: exceptions, the last one first, then errors, the
+            first one first, then other lines.
         ends: The last line of each process.
         harmless: Explanations of lines that mean no problem.
         whole: False if a log was too long and only the beginning was read.
@@ -304,7 +304,11 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
         return (bool(each.earlier), stage, time, *where)
 
     explanations.sort(key=order_of)
-    # An exception tells more than an error, and the last of them more than those before.
+    # An exception tells more than an error: the last one, and the first error, tell most.
+
+    def sequence(each: UnknownText) -> int:
+        return each.line if each.fault == "error" else -each.last_line
+
     order = {"exception": 0, "error": 1, "line": 2}
     unknown = []
     for place, search in searches.items():
@@ -314,7 +318,7 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
         last = max(last, ready.last_line if ready is not None else 0)
         rows = (each for each in search.unknown if each.fault != "line" or each.last_line >= last)
         unknown += [UnknownLine(place, each) for each in rows]
-    unknown.sort(key=lambda each: (order[each.unknown.fault], -each.unknown.last_line))
+    unknown.sort(key=lambda each: (order[each.unknown.fault], sequence(each.unknown)))
     ends = [UnknownLine(place, search.last) for place, search in searches.items()]
     count = sum(search.lines for search in searches.values())
     return LogReading(count, explanations, unknown, ends, harmless)
@@ -458,7 +462,8 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
     """Return the paragraph on errors that no pattern knows, and on the last lines of their
     processes.
 
-    If a cause is known, and ``verbose`` is False, the paragraph tells only the number of errors.
+    If a cause is known, and ``verbose`` is False, the paragraph tells only the first of them, and
+    their number.
 
     Returns:
         [] if no error is unknown.
@@ -468,7 +473,10 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
     if reading.causes and not verbose:
         count = len(reading.unknown)
         kinds = "1 kind of error line is" if count == 1 else f"{count} kinds of error lines are"
-        return [f"{kinds} not known here (-v shows)."]
+        (file, source), line = reading.unknown[0]
+        more = "; -v shows all" if count > 1 else ""
+        where = _place(file, source, line.last_line)
+        return [f"{kinds} not known here{more}:\n  {where} ({line.fault})\n    {line.text}"]
     shown = list(reading.unknown[: (20 if verbose else MOST_UNKNOWN_SHOWN)])
     places = {each.place for each in shown}
     rows = []
@@ -501,7 +509,7 @@ def _place_and_times(each: Explanation) -> str:
     """Say where in the log the line is, when it was printed, how often, and by which ranks."""
     times = "once" if each.times == 1 else f"{each.times} times to line {each.last_line}"
     parts_ = [_place(each.file, each.source, each.line), each.first_time, times]
-    if each.last_time != each.first_time:
+    if each.last_time and each.last_time != each.first_time:
         parts_.append(f"last {each.last_time}")
     if each.ranks:
         ranks = "rank" if len(each.ranks) == 1 else f"{len(each.ranks)} ranks:"

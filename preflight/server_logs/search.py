@@ -243,6 +243,9 @@ _LOUD = regex(
 _EXCEPTION = regex(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?:: |:?\s*$)")
 
 
+_VLLM_HEAD = regex(
+    r"(?:\([\w-]+ pid=\d+\) )+ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w/]+\.py:\d+\] (?=.)"
+)
 _BRACKETS = regex(r"^\[[^\]]{0,80}\] ")
 
 
@@ -256,6 +259,11 @@ def _fault_kind(line: str) -> str:
     head = _GLOG_HEAD.search(line, 0, 200)
     if head is not None:
         return "error" if head[1] in "EF" else ""
+    of_vllm = _VLLM_HEAD.match(line)
+    if of_vllm is not None:  # each line of a traceback has it
+        return _fault_kind(line[of_vllm.end() :]) or (
+            "" if line[of_vllm.end()] in " T" else "error"
+        )
     if _EXCEPTION.match(line):
         return "exception"
     if line[:1].isspace() or _CALM.search(line) or not _LOUD.search(line):
@@ -434,12 +442,8 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
         if value is not None:
             # Mooncake up to 0.3.12 prints a port as the byte itself.
             byte = len(value) == 1 and value < " "
-            plain = (
-                str(ord(value))
-                if byte
-                else _CONTROL.sub(" ", clean_text(value))[:_LONGEST_VALUE].strip()
-            )
-            groups[key.rstrip(_DIGITS)] = plain
+            plain = str(ord(value)) if byte else clean_text(_CONTROL.sub(" ", value))
+            groups[key.rstrip(_DIGITS)] = plain[:_LONGEST_VALUE].strip()
     return groups
 
 

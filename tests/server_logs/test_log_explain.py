@@ -141,6 +141,7 @@ def test_conditions_and_sums_name_what_a_line_can_have() -> None:
 
 
 PRINTERS = {"SGLang", "Mooncake", "kernel", "CUDA", "system library", "container or shell"}
+PRINTERS |= {"vLLM", "LMCache", "NIXL"}
 TEXTS = {"id", "from", "regex", "example", "compute", "apart", "cause", "remedy", "sums", "stage"}
 LISTS = {"find", "unless", "checks"}
 OF_CASE = {"cause", "remedy", "sums", "stage", "decided", "checks"}

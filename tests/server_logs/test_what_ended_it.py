@@ -409,6 +409,17 @@ def test_a_quoted_line_has_no_secret(line: str, tmp_path: Path, capsys: Out) -> 
     assert read_log([line]).exit_code
 
 
+@pytest.mark.parametrize("device", ["mlx5_0", "mlx5_bond_1", "bnxt_re0", "rxe0", "rocep59s0"])
+def test_the_name_of_a_peer_s_nic_is_no_password(device: str) -> None:
+    line = f"CUDA out of memory, peer_nic: 10.0.0.2:1500@{device}, a:1@{device}"
+    assert read_log([line]).explanations[0].excerpt == line
+
+
+def test_what_tells_a_peer_or_a_count_is_no_secret() -> None:
+    line = "[2026-11-26 02:02:00 TP0] CUDA out of memory, #new-token: 512, GET http://h:1/metadata?key=mooncake%2Fram%2Fa"
+    assert read_log([line]).explanations[0].excerpt == line
+
+
 def test_a_folder_of_which_nothing_was_read_is_no_healthy_log(tmp_path: Path, capsys: Out) -> None:
     (tmp_path / "core.bin").write_bytes(bytes(range(1, 32)) * 99)
     assert run(["explain", str(tmp_path)]) == 3
@@ -420,3 +431,26 @@ def test_a_folder_of_which_nothing_was_read_is_no_healthy_log(tmp_path: Path, ca
     answer = json.loads(capsys.readouterr().out)
     valid(answer, SCHEMA)
     assert "nothing of it was read" in answer["reason"]
+
+
+# Other engines ------------------------------------------------------------------------------------
+
+
+def test_of_what_is_not_known_the_first_error_is_shown_first() -> None:
+    """What followed from it says less; the last exception says more than those before it."""
+    unknown = of_file("public-ascend-slice.log").unknown
+    assert "Transfer slice failed with status: 503900" in unknown[0].unknown.text
+    known = text_of(read_log([OUT_OF_MEMORY, *(each.unknown.text for each in unknown[:2])]))
+    assert "Transfer slice failed with status: 503900" in known
+
+
+def test_each_line_of_a_traceback_of_vllm_is_no_error_of_its_own() -> None:
+    head = "(EngineCore_DP0 pid=7) ERROR 05-21 03:40:21 [core.py:468] "
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/a/core.py", line 5, in run',
+        '    raise FrobError("failed with error")',
+        "acme.FrobError: no frob",
+    ]
+    unknown = read_log([head + line for line in lines]).unknown
+    assert [(each.unknown.fault, each.unknown.line) for each in unknown] == [("exception", 4)]
