@@ -473,10 +473,10 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
     if reading.causes and not verbose:
         count = len(reading.unknown)
         kinds = "1 kind of error line is" if count == 1 else f"{count} kinds of error lines are"
-        (file, source), line = reading.unknown[0]
+        place, first = reading.unknown[0]
         more = "; -v shows all" if count > 1 else ""
-        where = _place(file, source, line.last_line)
-        return [f"{kinds} not known here{more}:\n  {where} ({line.fault})\n    {line.text}"]
+        where = _place(place.file, place.process, first.last_line)
+        return [f"{kinds} not known here{more}:\n  {where} ({first.fault})\n    {first.text}"]
     shown = list(reading.unknown[: (20 if verbose else MOST_UNKNOWN_SHOWN)])
     places = {each.place for each in shown}
     rows = []

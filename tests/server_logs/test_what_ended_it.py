@@ -301,7 +301,16 @@ def test_a_connection_that_the_client_closed_itself_is_no_fault() -> None:
 
 # How a process ended ------------------------------------------------------------------------------
 
-SIGNALS = [(4, "ILL"), (6, "ABRT"), (7, "BUS"), (8, "FPE"), (9, "KILL"), (11, "SEGV")]
+SIGNALS = [
+    (4, "ILL"),
+    (5, "TRAP"),
+    (31, "SYS"),
+    (6, "ABRT"),
+    (7, "BUS"),
+    (8, "FPE"),
+    (9, "KILL"),
+    (11, "SEGV"),
+]
 # SGLang, vLLM, torchrun, systemd, Kubernetes, podman, a shell.
 ENDINGS = [
     "Scheduler or DataParallelController 1201 terminated with -{number}",
@@ -321,6 +330,11 @@ DEATHS = [
     "Fatal glibc error: malloc.c:2593 (sysmalloc): assertion failed: (old_top == initial_top (av))",
     "run.sh: line 3:  1234 Aborted                 (core dumped) python3 -m sglang.launch_server",
     "Illegal instruction (core dumped)",
+    # Printed by bash 5.2 for python3 that kills itself.
+    "k.sh: line 2: 22657 Floating point exceptionpython3 -c 1",
+    "bash: line 1: 22023 Trace/breakpoint trap   python3 -c 1",
+    "k.sh: line 2: 23262 Bad system call         python3 -c 1",
+    "bash: 23454 Aborted                 python3 -c 1",
     "srun: error: node1: task 3: Bus error",
     "systemd[1]: sglang.service: A process of this unit has been killed by the OOM killer.",
     "systemd[1]: sglang.service: Failed with result 'oom-kill'.",
