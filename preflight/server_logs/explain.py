@@ -474,9 +474,9 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
         count = len(reading.unknown)
         kinds = "1 kind of error line is" if count == 1 else f"{count} kinds of error lines are"
         place, first = reading.unknown[0]
-        more = "; -v shows all" if count > 1 else ""
+        others = "; -v shows all" if count > 1 else ""
         where = _place(place.file, place.process, first.last_line)
-        return [f"{kinds} not known here{more}:\n  {where} ({first.fault})\n    {first.text}"]
+        return [f"{kinds} not known here{others}:\n  {where} ({first.fault})\n    {first.text}"]
     shown = list(reading.unknown[: (20 if verbose else MOST_UNKNOWN_SHOWN)])
     places = {each.place for each in shown}
     rows = []

@@ -468,3 +468,32 @@ def test_each_line_of_a_traceback_of_vllm_is_no_error_of_its_own() -> None:
     ]
     unknown = read_log([head + line for line in lines]).unknown
     assert [(each.unknown.fault, each.unknown.line) for each in unknown] == [("exception", 4)]
+
+
+# A tier that is not there -------------------------------------------------------------------------
+
+METRICS = (
+    "I20260521 08:00:00.2 30 rpc_service.cpp:265] Master Admin Metrics: master={{Mem Storage: "
+)
+METRICS += (
+    "1 GB / 1 TB | NVMe-oF SSD: 0 B / 0 B | SSD Storage: {} | Keys: 7 | Clients: {} | Requests"
+)
+NO_SSD, OFFERED = METRICS.format("0 B / 0 B", 9), METRICS.format("0 B / 2.00 TB", 9)
+OFFLOADS = "I1128 18:13:42.1 2 master.cpp:1522] Master service started on port 2, enable_offload=1"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([OFFLOADS, NO_SSD], 1),
+        ([OFFLOADS, NO_SSD, OFFERED], 0),
+        ([OFFLOADS, METRICS.format("0 B / 0 B", 0)], 0),
+        ([NO_SSD], 0),
+    ],
+)
+def test_an_ssd_that_no_client_offers_is_said_where_it_was_meant(
+    lines: list[str], code: int
+) -> None:
+    assert read_log(lines).exit_code == code
+    told = [each.pattern for each in read_log([NO_SSD]).harmless]
+    assert told == ["master.no-ssd"]
