@@ -45,6 +45,7 @@ class Search:
         self._characters = 0
         self._found: dict[str, _Matches] = {}
         self._unknown: OrderedDict[str, UnknownText] = OrderedDict()
+        self._first_error: list[UnknownText] = []
 
     @property
     def hits(self) -> dict[str, PatternHit]:
@@ -53,7 +54,8 @@ class Search:
     @property
     def unknown(self) -> list[UnknownText]:
         """The errors that no pattern knows, in the order in which they were last seen."""
-        return [each._replace(text=_excerpt(each.text, 0)) for each in self._unknown.values()]
+        every = (*self._first_error, *self._unknown.values())
+        return [each._replace(text=_excerpt(each.text, 0)) for each in every]
 
     def add(self, block: str, numbers: Sequence[int] | None = None) -> None:
         """Search a block of whole lines.
@@ -169,7 +171,7 @@ class Search:
         """Count a line that no pattern knows, together with lines that differ only in numbers.
 
         Keeps the text of the latest line. Of more than ``MOST_UNKNOWN`` kinds of lines, the one
-        that was seen longest ago is dropped.
+        that was seen longest ago is dropped, but not the first error of all.
 
         Args:
             fault: As ``_fault_kind``.
@@ -184,7 +186,9 @@ class Search:
             before = before._replace(times=before.times + 1, line=min(number, before.line))
         self._unknown[template] = before
         if len(self._unknown) > MOST_UNKNOWN:
-            self._unknown.popitem(last=False)
+            _, left_out = self._unknown.popitem(last=False)
+            errors = [each for each in (*self._first_error, left_out) if each.fault == "error"]
+            self._first_error = sorted(errors, key=lambda each: each.line)[:1]
 
     def _end_of(self, block: str, line_of: Callable[[int], int]) -> None:
         """Remember the last line with text, and the last time in the block's last 200 lines."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -456,6 +457,13 @@ def test_of_what_is_not_known_the_first_error_is_shown_first() -> None:
     assert "Transfer slice failed with status: 503900" in unknown[0].unknown.text
     known = text_of(read_log([OUT_OF_MEMORY, *(each.unknown.text for each in unknown[:2])]))
     assert "Transfer slice failed with status: 503900" in known
+
+
+def test_the_first_error_is_kept_however_many_follow() -> None:
+    kinds = ["".join(letters) for letters in itertools.product("ghijklmnopqrstuvwxyz", repeat=2)]
+    lines = [f"E1126 03:12:01.1  4711 foo.cpp:14] {kind} is not there" for kind in kinds]
+    unknown = read_log(lines).unknown
+    assert (unknown[0].unknown.line, unknown[1].unknown.line) == (1, len(kinds) - 199)
 
 
 def test_each_line_of_a_traceback_of_vllm_is_no_error_of_its_own() -> None:
