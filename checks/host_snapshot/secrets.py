@@ -15,7 +15,7 @@ REMOVED = "(removed)"
 # The last words of a name, written with _ between them.
 _SECRET = regex(
     r"(?:password|passwd|passphrase|secret|credentials?|cookie|sshpass)$"
-    r"|_(?:pass|pwd|pw)$|^(?:pass|pw|jwt|authorization|rediscli_auth)$"
+    r"|_(?:pass|pwd|pw)$|^(?:pass|pw|jwt|authorization|bearer|rediscli_auth)$"
     r"|(?:api|access|account|auth|encryption|master|private|secret|session|signing)_?keys?$"
     r"|access_key_id$|token$"
 )
@@ -40,6 +40,8 @@ _OF_TEXTS = (
         regex(rf"(?=-){_NAME}[\"']?(?:[ \t]*\\\n[ \t]*|[ \t]+|[ \t]*,\s*|[ \t]*\n[ \t]*-[ \t]+)"),
         regex(rf"{_QUOTED}|[^\s;&|\"',\]\-][^\s;&|,\]]*"),
     ),
+    # Bearer value, of an HTTP header (RFC 6750), also without the header's name
+    (regex(r"\b(?P<name>[Bb]earer)[ \t]+"), regex(r"[\w.~+/-]{8,}=*")),
     # A variable of a Kubernetes container.
     (
         regex(rf"name:[ \t]*[\"']?{_NAME}[\"']?[ \t]*(?:,|\n)\s*[\"']?value[\"']?:[ \t]*"),
@@ -50,8 +52,14 @@ _OF_TEXTS = (
 _REFERENCE = regex(r"\$\w+|\$\{\w+\}|\$\(\w+\)|\$\{\{[^{}]*\}\}|\.\.\.")
 _USER = regex(r"(?<=://)[^/?#\s\"']{0,1000}@")
 # user:password@host without a scheme, as Mooncake takes it; repository:tag@sha256:... is an image.
-_PASSWORD = regex(r"(?<![\w.+%/@:-])[\w.+%-]*:[^\s\"'/,;]{1,1000}@(?!sha\d+:)(?=[\w\[$<{])")
-_QUERY = regex(r"(?P<address>://[^\s\"'?#]{0,1000})\?(?:(?!,\w+://)[^\s\"'])*")
+# host:port@device is a NIC in Mooncake's lines: no host's name has a _ or is such a device's.
+_NIC = r"\d{1,5}@(?:\w*_\w|(?:rxe|rocep|ibp|rdmap|irdma|qedr|siw)\d)"
+_PASSWORD = regex(
+    rf"(?<![\w.+%/@:-])[\w.+%-]*:(?!{_NIC})[^\s\"'/,;]{{1,1000}}@(?!sha\d+:)(?=[\w\[$<{{])"
+)
+# The keys of Mooncake's metadata are names of peers. #token: 544 of SGLang is how many there are.
+_COUNT = regex(r"\d+$")
+_QUERY = regex(r"(?P<address>://[^\s\"'?#]{0,1000})\?(?!key=mooncake)(?:(?!,\w+://)[^\s\"'])*")
 
 
 @lru_cache(maxsize=4096)  # a launch of many servers asks of the same names
@@ -134,6 +142,8 @@ def _without_values(text: str, head: re.Pattern[str], value: re.Pattern[str]) ->
         if match.start() < done or not is_secret(match["name"]):
             continue
         secret = value.match(text, match.end())
+        if secret and text.startswith("#", match.start() - 1) and _COUNT.match(secret[0]):
+            continue
         if secret is None or _REFERENCE.fullmatch(secret[0].strip("\"'\\")):
             continue
         written = secret[0]

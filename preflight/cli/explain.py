@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 import click
 
+from checks.host_snapshot.secrets import clean_text
+from preflight.base.exit_codes import UNKNOWN
 from preflight.base.output import columns, painter, say
 from preflight.base.usage_error import UsageError
 from preflight.base.within import limit_seconds, within
@@ -104,8 +106,8 @@ def explain(
     `check` already judges is not repeated.
 
     Exit codes with a log: 0 no problem in it; 1 warnings, or errors that are not known; 2 the cause
-    of a failure. With --advisories: 0 none affects the launch, or none was given; 1 one does, or
-    may; what may only arise while it runs does not count.
+    of a failure; 3 nothing of a folder was read. With --advisories: 0 none affects the launch, or
+    none was given; 1 one does, or may; what may only arise while it runs does not count.
     """
     place = CheckTarget(launch, root or "/", timeout_seconds)
     target = place if here or launch.words or root is not None else None
@@ -126,7 +128,7 @@ def explain(
         raise click.UsageError("--all, --osv and --osv-zip are for --advisories")
     if target is None and any(launch._replace(words=())):
         raise click.UsageError("what is said of a launch goes with it: give --launch FILE")
-    query = " ".join(what)
+    query = clean_text(" ".join(what))
     if index and (target is not None or what or log is not None):
         raise click.UsageError("--index is of every known line: give nothing else with it")
     if index:
@@ -394,7 +396,7 @@ def explain_log_files(
     """Print what is known of logs (all if ``verbose``), with the findings on ``target``.
 
     Return 0 if they show no problem, 1 for warnings or unknown errors, 2 for the cause of a
-    failure.
+    failure, 3 if nothing of a folder was read.
 
     Raises:
         UsageError: If a log cannot be read.
@@ -441,14 +443,18 @@ def explain_log_files(
     # One log is named by its lines alone where it came through a pipe.
     named = [("" if path == "-" else path, read(path)) for path in files]
     reading = read_logs(named)._replace(whole=not cut)
-    code = reading.exit_code
+    of_folder = (
+        f"{paths[0]}: nothing of it was read, so nothing is known of it: give the logs of it"
+    )
+    nothing = of_folder if not reading.lines and files != list(paths) else None
+    code = UNKNOWN if nothing else reading.exit_code
     report = report_on([id_ for each in reading.explanations for id_ in each.checks], target)
     if as_json:
         causes = [each.cause for each in reading.explanations]
-        say_object(code, explanations_object(reading), report, next(iter(causes), None))
+        say_object(code, explanations_object(reading), report, next(iter(causes), nothing))
     else:
         here = status_by_check(report)
-        text = explanations_text(reading, painter(color), columns(), here, verbose)
+        text = nothing or explanations_text(reading, painter(color), columns(), here, verbose)
         unread = [f"not read: {why}" for why in passed_over]
         say(with_report("\n".join([text, *unread]), report, color, 0))
     return code

@@ -31,6 +31,7 @@ from preflight.server_logs.search import (
     Search,
     UnknownText,
     blocks,
+    is_exception,
     parts,
     speaker_of,
 )
@@ -156,9 +157,18 @@ def _flag_releases(groups: Groups, seen: Hits) -> Mapping[str, Any]:
     return {"oldest": releases[0], "newest": releases[-1]}
 
 
+def _dropped(groups: Groups, seen: Hits) -> Mapping[str, Any]:
+    """Count the clients that a mooncake_client dropped while they had memory mapped, and the calls
+    for memory that is not mapped beyond one for each client that ended in order.
+    """
+    expired, calls = seen.get("client.server-expired"), seen.get("mooncake.client-restarted")
+    dropped = (expired.times if expired else 0) - (calls.times if calls else 0)
+    return {"dropped": dropped, "beyond": -dropped}
+
+
 COMPUTE: dict[str, Compute] = {"pages": _pages, "arena": _arena, "admission": _admission}
 COMPUTE |= {"victim": _victim, "pinned-pages": _pinned_pages, "missing": _missing}
-COMPUTE |= {"slabs": _slabs, "flag-releases": _flag_releases}
+COMPUTE |= {"slabs": _slabs, "flag-releases": _flag_releases, "dropped": _dropped}
 
 
 # Words at which a sentence does not start with a capital: they are typed.
@@ -210,8 +220,8 @@ class LogReading(NamedTuple):
     first.
 
     Attributes:
-        unknown: Errors that no pattern knows; exceptions come first, later errors before earlier
-            ones.
+        unknown: Errors that no pattern knows: exceptions, the last one first, then errors, the
+            first one first, then other lines.
         ends: The last line of each process.
         harmless: Explanations of lines that mean no problem.
         whole: False if a log was too long and only the beginning was read.
@@ -274,11 +284,14 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
         every.update({id_: hit for id_, hit in of_process.items() if id_ in common})
     explanations: list[Explanation] = []
     harmless: list[Explanation] = []
+    fatal: set[tuple[LogProcess, str]] = set()
     for place, mine in hits.items():
         of_place = _explanations_of(place, {**every, **mine}, mine, alone)
         harmless += [each for each in of_place if each.stage is Stage.HARMLESS]
         of_place = [each for each in of_place if each.stage is not Stage.HARMLESS]
-        explanations += of_place if alone else _mark_earlier(of_place, mine, searches[place].end[0])
+        timed = of_place if alone else _mark_earlier(of_place, mine, searches[place].end[0])
+        explanations += timed
+        fatal.add((place, _last_exception(timed, mine)))
     files = list(dict.fromkeys(place.file for place in searches))
     # Of several processes what came first may have ended the others.
     first = len(searches) > 1
@@ -286,10 +299,16 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
     def order_of(each: Explanation) -> tuple[Any, ...]:
         time = (each.first_time or "~") if first and each.stage in CAUSES else ""
         stage = Stage.KERNEL if time else each.stage
-        return (bool(each.earlier), stage, time, each.stage, files.index(each.file), each.line)
+        ended_it = (LogProcess(each.file, each.source), each.pattern) in fatal
+        where = (each.stage, not ended_it, files.index(each.file), each.line)
+        return (bool(each.earlier), stage, time, *where)
 
     explanations.sort(key=order_of)
-    # An exception tells more than an error, and the last of them more than those before.
+    # An exception tells more than an error: the last one, and the first error, tell most.
+
+    def sequence(each: UnknownText) -> int:
+        return each.line if each.fault == "error" else -each.last_line
+
     order = {"exception": 0, "error": 1, "line": 2}
     unknown = []
     for place, search in searches.items():
@@ -299,7 +318,7 @@ def read_logs(logs: Iterable[tuple[str, Iterable[str]]], alone: bool = False) ->
         last = max(last, ready.last_line if ready is not None else 0)
         rows = (each for each in search.unknown if each.fault != "line" or each.last_line >= last)
         unknown += [UnknownLine(place, each) for each in rows]
-    unknown.sort(key=lambda each: (order[each.unknown.fault], -each.unknown.last_line))
+    unknown.sort(key=lambda each: (order[each.unknown.fault], sequence(each.unknown)))
     ends = [UnknownLine(place, search.last) for place, search in searches.items()]
     count = sum(search.lines for search in searches.values())
     return LogReading(count, explanations, unknown, ends, harmless)
@@ -331,7 +350,8 @@ def _mark_earlier(
     start, from before it was ready, or long before the end.
 
     Warnings are not marked. Without any line about a start or readiness, nothing is marked if that
-    would leave no cause.
+    would leave no cause. Nor is what a process that did not end has seen since it was ready, if no
+    later cause explains its later warnings.
 
     Args:
         end_seconds: The last time in the log, None if not known.
@@ -346,16 +366,39 @@ def _mark_earlier(
             return "in an earlier start"
         if ready is not None and each.last_line < ready.last_line:
             return "before the server was ready"
+        return ""
+
+    def long_before(each: Explanation) -> str:
+        """Say how long before the end an explanation is; "" if that is not long."""
         seconds = hits[each.pattern].last_time[0]
-        if end_seconds is None or seconds is None:
+        if end_seconds is None or seconds is None or each.stage is Stage.WARNING:
             return ""
         before = end_seconds - seconds
         return f"{before / 3600:.1f} h before the end" if before > BEFORE_THE_END_SECONDS else ""
 
-    timed = [each._replace(earlier=earlier(each)) for each in explanations]
+    of_run = [each._replace(earlier=earlier(each)) for each in explanations]
+    timed = [each._replace(earlier=each.earlier or long_before(each)) for each in of_run]
     explained = any(each.stage in CAUSES and not each.earlier for each in timed)
+    last = max((each.last_line for each in timed if not each.earlier), default=0)
+    if not explained and "process.ended" not in hits:
+        pairs = zip(of_run, timed, strict=True)
+        timed = [whole if whole.last_line < last else each for whole, each in pairs]
     # Else nothing later explains an end: a process may hang long after what went wrong.
     return timed if explained or ready is not None or started is not None else explanations
+
+
+def _last_exception(explanations: Iterable[Explanation], hits: Hits) -> str:
+    """Return the pattern of the last exception before the server ended itself; "" for none.
+
+    It is what ended the process, whatever went wrong and was survived before it.
+    """
+    end = hits["process.ended"].last_line if "process.ended" in hits else 0
+    raised = [
+        (each.last_line, each.pattern)
+        for each in explanations
+        if each.last_line < end and is_exception(each.excerpt)
+    ]
+    return max(raised, default=(0, ""))[1]
 
 
 def explanations_text(
@@ -419,7 +462,8 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
     """Return the paragraph on errors that no pattern knows, and on the last lines of their
     processes.
 
-    If a cause is known, and ``verbose`` is False, the paragraph tells only the number of errors.
+    If a cause is known, and ``verbose`` is False, the paragraph tells only the first of them, and
+    their number.
 
     Returns:
         [] if no error is unknown.
@@ -429,7 +473,10 @@ def _unknown_text(reading: LogReading, paint: Paint, width: int, verbose: bool) 
     if reading.causes and not verbose:
         count = len(reading.unknown)
         kinds = "1 kind of error line is" if count == 1 else f"{count} kinds of error lines are"
-        return [f"{kinds} not known here (-v shows)."]
+        place, first = reading.unknown[0]
+        others = "; -v shows all" if count > 1 else ""
+        where = _place(place.file, place.process, first.last_line)
+        return [f"{kinds} not known here{others}:\n  {where} ({first.fault})\n    {first.text}"]
     shown = list(reading.unknown[: (20 if verbose else MOST_UNKNOWN_SHOWN)])
     places = {each.place for each in shown}
     rows = []
@@ -462,7 +509,7 @@ def _place_and_times(each: Explanation) -> str:
     """Say where in the log the line is, when it was printed, how often, and by which ranks."""
     times = "once" if each.times == 1 else f"{each.times} times to line {each.last_line}"
     parts_ = [_place(each.file, each.source, each.line), each.first_time, times]
-    if each.last_time != each.first_time:
+    if each.last_time and each.last_time != each.first_time:
         parts_.append(f"last {each.last_time}")
     if each.ranks:
         ranks = "rank" if len(each.ranks) == 1 else f"{len(each.ranks)} ranks:"

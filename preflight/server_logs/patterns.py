@@ -29,7 +29,7 @@ else:
     import tomli as tomllib
 
 # Where several patterns look for the same words, the first that matches a line has it.
-TABLES = "kernel memory registration rdma services store sglang system".split()
+TABLES = "kernel memory registration rdma services store engines sglang system".split()
 # Of a record of a known problem, by the product that it affects; SGLang prints the others.
 _PRINTER_OF = {"mooncake": "Mooncake", "vllm": "vLLM", "lmcache": "LMCache", "nixl": "NIXL"}
 _SHARED = regex(r"<<([\w-]+)>>")

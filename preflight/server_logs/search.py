@@ -17,12 +17,15 @@ from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from checks.framework.regex import regex
+from checks.host_snapshot.secrets import clean_text
 from preflight.server_logs.patterns import Pattern, PatternHit, Stage, read_patterns
 
 # A regular expression is tried on so much of the line before and after its literal.
 _BEFORE, _AFTER = 400, 1600
 # An excerpt is shown so long, a named value so long; so many names are kept of one pattern.
 _LONGEST_EXCERPT, _LONGEST_VALUE, MOST_NAMES = 300, 200, 8
+# A secret is known by its name before it, or the host behind it: so much is looked at.
+_MOST_CLEANED = 8000
 MOST_RANKS = 64
 _DIGITS = "0123456789"
 _CONTROL = regex(r"[\x00-\x1f\x7f-\x9f]+")
@@ -42,6 +45,7 @@ class Search:
         self._characters = 0
         self._found: dict[str, _Matches] = {}
         self._unknown: OrderedDict[str, UnknownText] = OrderedDict()
+        self._first_error: list[UnknownText] = []
 
     @property
     def hits(self) -> dict[str, PatternHit]:
@@ -50,7 +54,8 @@ class Search:
     @property
     def unknown(self) -> list[UnknownText]:
         """The errors that no pattern knows, in the order in which they were last seen."""
-        return list(self._unknown.values())
+        every = (*self._first_error, *self._unknown.values())
+        return [each._replace(text=_excerpt(each.text, 0)) for each in every]
 
     def add(self, block: str, numbers: Sequence[int] | None = None) -> None:
         """Search a block of whole lines.
@@ -166,7 +171,7 @@ class Search:
         """Count a line that no pattern knows, together with lines that differ only in numbers.
 
         Keeps the text of the latest line. Of more than ``MOST_UNKNOWN`` kinds of lines, the one
-        that was seen longest ago is dropped.
+        that was seen longest ago is dropped, but not the first error of all.
 
         Args:
             fault: As ``_fault_kind``.
@@ -174,14 +179,16 @@ class Search:
         template = _VARYING.sub("", line[:_LONGEST_EXCERPT])
         before = self._unknown.pop(template, None)
         if before is None or number >= before.last_line:
-            text = _excerpt(line, 0)
+            text = line[:_MOST_CLEANED]  # an excerpt of each would take long
             times, first = (before.times + 1, before.line) if before else (1, number)
             before = UnknownText(fault, text, first, number, times, time_of(line))
         else:
             before = before._replace(times=before.times + 1, line=min(number, before.line))
         self._unknown[template] = before
         if len(self._unknown) > MOST_UNKNOWN:
-            self._unknown.popitem(last=False)
+            _, left_out = self._unknown.popitem(last=False)
+            errors = [each for each in (*self._first_error, left_out) if each.fault == "error"]
+            self._first_error = sorted(errors, key=lambda each: each.line)[:1]
 
     def _end_of(self, block: str, line_of: Callable[[int], int]) -> None:
         """Remember the last line with text, and the last time in the block's last 200 lines."""
@@ -240,11 +247,27 @@ _LOUD = regex(
 _EXCEPTION = regex(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?:: |:?\s*$)")
 
 
+_VLLM_HEAD = regex(
+    r"(?:\([\w-]+ pid=\d+\) )+ERROR \d\d-\d\d \d\d:\d\d:\d\d \[[\w/]+\.py:\d+\] (?=.)"
+)
+_BRACKETS = regex(r"^\[[^\]]{0,80}\] ")
+
+
+def is_exception(line: str) -> bool:
+    """Return whether a line is the last one of a traceback, whatever stands in brackets before."""
+    return _EXCEPTION.match(_BRACKETS.sub("", line)) is not None
+
+
 def _fault_kind(line: str) -> str:
     """Tell which fault an unknown line shows: "exception", "error" or "line"; "" for no fault."""
     head = _GLOG_HEAD.search(line, 0, 200)
     if head is not None:
         return "error" if head[1] in "EF" else ""
+    of_vllm = _VLLM_HEAD.match(line)
+    if of_vllm is not None:  # each line of a traceback has it
+        return _fault_kind(line[of_vllm.end() :]) or (
+            "" if line[of_vllm.end()] in " T" else "error"
+        )
     if _EXCEPTION.match(line):
         return "exception"
     if line[:1].isspace() or _CALM.search(line) or not _LOUD.search(line):
@@ -423,13 +446,16 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
         if value is not None:
             # Mooncake up to 0.3.12 prints a port as the byte itself.
             byte = len(value) == 1 and value < " "
-            plain = str(ord(value)) if byte else _CONTROL.sub(" ", value)[:_LONGEST_VALUE].strip()
-            groups[key.rstrip(_DIGITS)] = plain
+            plain = str(ord(value)) if byte else clean_text(_CONTROL.sub(" ", value))
+            groups[key.rstrip(_DIGITS)] = plain[:_LONGEST_VALUE].strip()
     return groups
 
 
 def _excerpt(line: str, at: int) -> str:
-    """Return the line without control characters, shortened to the part around position ``at``."""
+    """Return the line without control characters and secrets, shortened to the part around
+    position ``at``.
+    """
+    line = clean_text(line[:_MOST_CLEANED])
     if len(line) > _LONGEST_EXCERPT:
         start = max(0, min(at - 80, len(line) - _LONGEST_EXCERPT))
         line = line[start : start + _LONGEST_EXCERPT]

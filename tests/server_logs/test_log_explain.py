@@ -48,7 +48,8 @@ LINES = (*EXAMPLES, *FURTHER)
 # What the functions of conclusions add to the groups of a line.
 COMPUTED = set(
     "size page_count page_size asked left least admitted free_gb reserve_gb kept_gb wanted_gb "
-    "missing_gb victim held shared pinned missing over program since until oldest newest".split()
+    "missing_gb victim held shared pinned missing over program since until oldest newest "
+    "dropped beyond".split()
 )
 LOGS = ROOT / "tests/data/logs"
 
@@ -140,6 +141,7 @@ def test_conditions_and_sums_name_what_a_line_can_have() -> None:
 
 
 PRINTERS = {"SGLang", "Mooncake", "kernel", "CUDA", "system library", "container or shell"}
+PRINTERS |= {"vLLM", "LMCache", "NIXL"}
 TEXTS = {"id", "from", "regex", "example", "compute", "apart", "cause", "remedy", "sums", "stage"}
 LISTS = {"find", "unless", "checks"}
 OF_CASE = {"cause", "remedy", "sums", "stage", "decided", "checks"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -262,3 +263,245 @@ def test_a_launch_that_passes_the_checks_says_so(tmp_path: Path, capsys: Out) ->
     launch = str(ROOT / "docs/examples/launch.sh")
     run(["explain", "--root", "demo:h800", "--launch", launch, str(log)])
     assert "What check can see is fine here" in " ".join(capsys.readouterr().out.split())
+
+
+# A client in another process ----------------------------------------------------------------------
+
+EXPIRED = "I0320 11:44:1{}.7 1965 real_client.cpp:2127] client_id={}-2, action=client_expired"
+UNMAPPED = "E0320 11:44:1{}.8 1965 real_client.cpp:2457] client_id={}-2, error=shm_not_mapped"
+
+
+@pytest.mark.parametrize(
+    ("lines", "stage"),
+    [
+        ([EXPIRED.format(1, 1), UNMAPPED.format(1, 1)], None),
+        ([EXPIRED.format(1, 1)], Stage.WARNING),
+        ([EXPIRED.format(1, 1), UNMAPPED.format(1, 1), EXPIRED.format(3, 3)], Stage.WARNING),
+        ([EXPIRED.format(1, 1), *[UNMAPPED.format(9, 1)] * 2], Stage.CAUSE),
+    ],
+)
+def test_a_server_that_mooncake_client_dropped_is_no_end_in_order(
+    lines: list[str], stage: Stage | None
+) -> None:
+    """Of one that ended in order nothing was mapped; of the others each counts."""
+    found = read_log(lines).explanations
+    assert [each.stage for each in found[:1]] == ([] if stage is None else [stage])
+    assert all(each.pattern == "client.server-expired" for each in found[:1])
+
+
+def test_a_connection_that_the_client_closed_itself_is_no_fault() -> None:
+    closed = [
+        "I1128 18:14:02.9 28413 dummy_client.cpp:604] [unregister_shm] client_id=1-2",
+        "E1128 18:14:03.9 28413 dummy_client.cpp:186] Dummy Client not connected",
+    ]
+    assert read_log(closed).exit_code == 0
+    assert read_log(closed[::-1]).exit_code == 2
+    lost = "W1128 18:14:02.9 28413 dummy_client.cpp:1] RealClient lost, entering reconnection loop"
+    assert read_log([lost, *closed]).exit_code == 2
+
+
+# How a process ended ------------------------------------------------------------------------------
+
+SIGNALS = [
+    (4, "ILL"),
+    (5, "TRAP"),
+    (31, "SYS"),
+    (6, "ABRT"),
+    (7, "BUS"),
+    (8, "FPE"),
+    (9, "KILL"),
+    (11, "SEGV"),
+]
+# SGLang, vLLM, torchrun, systemd, Kubernetes, podman, a shell.
+ENDINGS = [
+    "Scheduler or DataParallelController 1201 terminated with -{number}",
+    "RuntimeError: Rank 0 scheduler died during initialization (exit code: -{number}).",
+    "(APIServer pid=1) ERROR 08-13 10:22:41 [utils.py:6] EngineCore_0 terminated with -{number}",
+    "E1126 02:08:05.123 12 torch/api.py:882] failed (exitcode: -{number}) local_rank: 3 (pid: 77)",
+    "  traceback : Signal {number} (SIG{name}) received by PID 77",
+    "systemd[1]: sglang.service: Main process exited, code=killed, status={number}/{name}",
+    "systemd[1]: sglang.service: Main process exited, code=exited, status={status}/n/a",
+    "      Exit Code:    {status}",
+    'level=info msg="container died" exitCode={status}',
+]
+DEATHS = [
+    *("corrupted size vs. prev_size", "double free or corruption (!prev)", "free(): invalid size"),
+    *("malloc(): corrupted top size", "munmap_chunk(): invalid pointer", "Aborted (core dumped)"),
+    *("pure virtual method called", "*** stack smashing detected ***: terminated"),
+    "Fatal glibc error: malloc.c:2593 (sysmalloc): assertion failed: (old_top == initial_top (av))",
+    "run.sh: line 3:  1234 Aborted                 (core dumped) python3 -m sglang.launch_server",
+    "Illegal instruction (core dumped)",
+    # Printed by bash 5.2 for python3 that kills itself.
+    "k.sh: line 2: 22657 Floating point exceptionpython3 -c 1",
+    "bash: line 1: 22023 Trace/breakpoint trap   python3 -c 1",
+    "k.sh: line 2: 23262 Bad system call         python3 -c 1",
+    "bash: 23454 Aborted                 python3 -c 1",
+    "srun: error: node1: task 3: Bus error",
+    "systemd[1]: sglang.service: A process of this unit has been killed by the OOM killer.",
+    "systemd[1]: sglang.service: Failed with result 'oom-kill'.",
+    "[ 6210.91] Out of memory: Killed process 2343 (python3)",
+    "[ 6210.91] traps: python3[11] general protection fault ip:7f sp:7f error:0 in libc.so.6[7f+1]",
+    "      Reason:       OOMKilled",
+]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_law_an_end_by_a_signal_is_a_problem(ending: str) -> None:
+    """Whoever tells it; an end in order is none."""
+    for number, name in SIGNALS:
+        found = read_log([ending.format(number=number, status=128 + number, name=name)])
+        expected = {7: "process.sigbus", 9: "process.sigkill"}.get(number, "process.signal")
+        assert [each.pattern for each in found.causes] == [expected], name
+    if "code=killed" not in ending and "(SIG" not in ending:
+        assert read_log([ending.format(number=0, status=0, name="")]).causes == []
+
+
+@pytest.mark.parametrize("line", DEATHS)
+def test_the_last_words_of_a_process_are_a_problem(line: str) -> None:
+    reading = read_log(["[2026-11-26 03:20:00] The server is fired up and ready to roll!", line])
+    assert reading.causes
+    assert "No problem" not in text_of(reading)
+
+
+def test_an_abort_of_the_c_library_is_told_by_its_own_words() -> None:
+    found = read_log(["corrupted size vs. prev_size", "Aborted (core dumped)"])
+    assert [each.pattern for each in found.causes] == ["process.heap"]
+
+
+# The end, then back -------------------------------------------------------------------------------
+
+LOST = "E1126 02:05:04.587862  1192 client_service.cpp:4857] Failed to ping master"
+RETRY = (
+    "E1126 02:07:04.1 1192 worker_pool.cpp:654] Worker: Process failed for slice (opcode: 1): "
+    "transport retry counter exceeded"
+)
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+SIGQUIT = "[2026-11-26 02:08:05] Received sigquit from a child process. It usually means the child"
+FIRED_UP = "[2026-11-26 02:00:00] The server is fired up and ready to roll!"
+
+
+@pytest.mark.parametrize("before", [RETRY, LOST])
+def test_the_last_exception_before_the_end_comes_first(before: str) -> None:
+    """Without an end it is a line as others, in their order."""
+    assert causes(FIRED_UP, before, OUT_OF_MEMORY, SIGQUIT)[0] == "cuda.memory"
+    assert causes(FIRED_UP, before, OUT_OF_MEMORY)[1] == "cuda.memory"
+    assert causes(FIRED_UP, OUT_OF_MEMORY, before, SIGQUIT)[0] == "cuda.memory"
+
+
+def test_a_cause_long_ago_explains_a_server_that_answers_badly_since() -> None:
+    """Not one that answers well, nor one that ended of something else."""
+    bad = "[2026-11-26 02:50:00 TP0] HiCache storage query failed for request 17"
+    decode = DECODE.format("03:10:00")
+    assert causes(FIRED_UP, LOST, bad, decode) == ["mooncake.master-lost"]
+    assert causes(FIRED_UP, LOST, decode) == []
+    assert causes(FIRED_UP, bad, LOST, decode) == []
+    assert causes(FIRED_UP, LOST, bad, decode, SIGQUIT.replace("02:08", "03:10")) == []
+
+
+# What is not printed ------------------------------------------------------------------------------
+
+SECRET_LINES = [
+    "E1126 03:12:01.1  4711 foo.cpp:14] no answer of redis://user:hunter2@10.0.0.1:6379/0",
+    "E1126 03:12:01.1  4711 foo.cpp:14] refused, Authorization: Bearer hunter2",
+    "E1126 03:12:01.1  4711 foo.cpp:14] python3 -m sglang.launch_server --api-key hunter2 failed",
+    "E1126 03:12:01.1  4711 foo.cpp:14] " + "x" * 280 + " redis://user:hunter2@10.0.0.1:6379/0",
+    "E1126 03:12:01.1  4711 client_service.cpp:1095] Failed to ping master, " + "y" * 400
+    + " --api-key hunter2",
+    "torch.OutOfMemoryError: CUDA out of memory of redis://user:hunter2@10.0.0.1:6379/0",
+    "FooError: {'Authorization': 'Bearer hunter2'}",
+    "FooError: got Bearer hunter2.hunter2",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", SECRET_LINES)
+def test_a_quoted_line_has_no_secret(line: str, tmp_path: Path, capsys: Out) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(f"{line}\n")
+    for arguments in (["-v", str(log)], ["--json", str(log)], [line], ["--json", line]):
+        run(["explain", *arguments])
+        written = capsys.readouterr()
+        assert "hunter2" not in written.out + written.err
+    assert read_log([line]).exit_code
+
+
+@pytest.mark.parametrize("device", ["mlx5_0", "mlx5_bond_1", "bnxt_re0", "rxe0", "rocep59s0"])
+def test_the_name_of_a_peer_s_nic_is_no_password(device: str) -> None:
+    line = f"CUDA out of memory, peer_nic: 10.0.0.2:1500@{device}, a:1@{device}"
+    assert read_log([line]).explanations[0].excerpt == line
+
+
+def test_what_tells_a_peer_or_a_count_is_no_secret() -> None:
+    line = "[2026-11-26 02:02:00 TP0] CUDA out of memory, #new-token: 512, GET http://h:1/metadata?key=mooncake%2Fram%2Fa"
+    assert read_log([line]).explanations[0].excerpt == line
+
+
+def test_a_folder_of_which_nothing_was_read_is_no_healthy_log(tmp_path: Path, capsys: Out) -> None:
+    (tmp_path / "core.bin").write_bytes(bytes(range(1, 32)) * 99)
+    assert run(["explain", str(tmp_path)]) == 3
+    written = capsys.readouterr()
+    assert "No problem" not in written.out
+    assert f"not read: {tmp_path}/core.bin" in written.out
+    (tmp_path / "core.bin").write_bytes(b"")
+    assert run(["explain", "--json", str(tmp_path)]) == 3
+    answer = json.loads(capsys.readouterr().out)
+    valid(answer, SCHEMA)
+    assert "nothing of it was read" in answer["reason"]
+
+
+# Other engines ------------------------------------------------------------------------------------
+
+
+def test_of_what_is_not_known_the_first_error_is_shown_first() -> None:
+    """What followed from it says less; the last exception says more than those before it."""
+    unknown = of_file("public-ascend-slice.log").unknown
+    assert "Transfer slice failed with status: 503900" in unknown[0].unknown.text
+    known = text_of(read_log([OUT_OF_MEMORY, *(each.unknown.text for each in unknown[:2])]))
+    assert "Transfer slice failed with status: 503900" in known
+
+
+def test_the_first_error_is_kept_however_many_follow() -> None:
+    kinds = ["".join(letters) for letters in itertools.product("ghijklmnopqrstuvwxyz", repeat=2)]
+    lines = [f"E1126 03:12:01.1  4711 foo.cpp:14] {kind} is not there" for kind in kinds]
+    unknown = read_log(lines).unknown
+    assert (unknown[0].unknown.line, unknown[1].unknown.line) == (1, len(kinds) - 199)
+
+
+def test_each_line_of_a_traceback_of_vllm_is_no_error_of_its_own() -> None:
+    head = "(EngineCore_DP0 pid=7) ERROR 05-21 03:40:21 [core.py:468] "
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "/a/core.py", line 5, in run',
+        '    raise FrobError("failed with error")',
+        "acme.FrobError: no frob",
+    ]
+    unknown = read_log([head + line for line in lines]).unknown
+    assert [(each.unknown.fault, each.unknown.line) for each in unknown] == [("exception", 4)]
+
+
+# A tier that is not there -------------------------------------------------------------------------
+
+METRICS = (
+    "I20260521 08:00:00.2 30 rpc_service.cpp:265] Master Admin Metrics: master={{Mem Storage: "
+)
+METRICS += (
+    "1 GB / 1 TB | NVMe-oF SSD: 0 B / 0 B | SSD Storage: {} | Keys: 7 | Clients: {} | Requests"
+)
+NO_SSD, OFFERED = METRICS.format("0 B / 0 B", 9), METRICS.format("0 B / 2.00 TB", 9)
+OFFLOADS = "I1128 18:13:42.1 2 master.cpp:1522] Master service started on port 2, enable_offload=1"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([OFFLOADS, NO_SSD], 1),
+        ([OFFLOADS, NO_SSD, OFFERED], 0),
+        ([OFFLOADS, METRICS.format("0 B / 0 B", 0)], 0),
+        ([NO_SSD], 0),
+    ],
+)
+def test_an_ssd_that_no_client_offers_is_said_where_it_was_meant(
+    lines: list[str], code: int
+) -> None:
+    assert read_log(lines).exit_code == code
+    told = [each.pattern for each in read_log([NO_SSD]).harmless]
+    assert told == ["master.no-ssd"]
