@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 
 from checks.framework.finding import Consequence, Finding, Kind, Status
@@ -32,21 +33,38 @@ CHECK_MODULES = (
 )
 
 
-def every_check() -> Iterator[Problem]:
-    """Yield all checks.
+# Where the packages of ``CHECK_MODULES`` lie.
+_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def page_ids(modules: Iterable[str] | None = None) -> Iterator[str]:
+    """Yield the ids of all checks, or of those in the folders of ``modules``, by their pages.
+
+    Nothing is imported.
+    """
+    for folder in dict.fromkeys(module.rpartition(".")[0] for module in modules or CHECK_MODULES):
+        names = os.listdir(os.path.join(_FOLDER, *folder.split(".")))
+        ids = (name[: -len(".md")] for name in sorted(names) if name.endswith(".md"))
+        yield from (id_ for id_ in ids if "." in id_)
+
+
+def every_check(takes: Callable[[str], bool] | None = None) -> Iterator[Problem]:
+    """Yield all checks, or those whose id ``takes`` tells; folders without one are not imported.
 
     A module that cannot be loaded yields a check that is always unknown.
     """
     for module in CHECK_MODULES:
-        yield from _checks_of(module)
+        ids = () if takes is None else tuple(page_ids((module,)))
+        if takes is None or not ids or any(map(takes, ids)):
+            yield from _checks_of(module, takes)
 
 
-def _checks_of(module: str) -> list[Problem]:
+def _checks_of(module: str, takes: Callable[[str], bool] | None) -> list[Problem]:
     try:
         checks: Problems = import_module(module).CHECKS
     except Exception as error:  # a broken installation must not hide what it cannot check
         return [_not_loaded(module, f"{type(error).__name__}: {error}")]
-    return checks.problems
+    return [check for check in checks.problems if takes is None or takes(check.id)]
 
 
 def _not_loaded(module: str, reason: str) -> Problem:

@@ -20,6 +20,8 @@ REFUSED = ("arguments-refused", "values-refused", "host-pools-refused")
 # No page mends these, with which the server ends at start: it checks memory and GPUs itself.
 _GATE = "sglang.admission-gate"
 _GPUS = "gpu.count"
+# What a launch shows by itself that may refuse a setting of the host.
+REFUSING = ("launch.sizes", _GATE, *REFUSED)
 
 
 class PoolRefusal(NamedTuple):

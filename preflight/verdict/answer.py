@@ -13,6 +13,7 @@ from checks.run_checks.runner import every_check
 from preflight.base.shell import Line, line
 from preflight.base.usage_error import UsageError
 from preflight.command_inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
+from preflight.launch_problems.advisories.records import record_ids
 from preflight.verdict.judge_host import JudgedHost, judge_host
 from preflight.verdict.report import Findings, Report, consequences, report
 
@@ -48,19 +49,21 @@ def check_launch(
         report_slow: Called with the topics that are still being read after a while.
         judge_measured: Gives findings about measured rates.
     """
-    host_checks = list(every_check())
     selection = selection_of(chosen)
-    made = [check for check in host_checks if selection.takes(check.id)]
+    made = list(every_check(selection.takes))
     topics = (*_CONTEXT_TOPICS, *more_topics)
-    judged_host = judge_host(launch, root, timeout_seconds, made, topics, report_slow)
+    judged_host = judge_host(
+        launch, root, timeout_seconds, made, topics, report_slow, selection.takes
+    )
     # That a launch could not be read is said whatever is selected.
     unread = isinstance(judged_host.launch, Unknown)
-    of_launch = [*judged_host.of_launch, *known_problems(judged_host), *judge_measured(judged_host)]
+    known = known_problems(judged_host) if any(map(selection.takes, record_ids())) else []
+    of_launch = [*judged_host.of_launch, *known, *judge_measured(judged_host)]
     of_launch = [findings for findings in of_launch if unread or selection.takes(findings.check)]
     over = waiver_findings(selection)
     ask_line = partial(_ask_line, launch=launch, root=root)
     every_finding = [*over, *judged_host.of_host, *of_launch]
-    findings = _with_commands(every_finding, judged_host, host_checks, ask_line)
+    findings = _with_commands(every_finding, judged_host, made, ask_line)
     understood = ""
     left_out: tuple[str, ...] = ()
     if judged_host.launch is not None and not isinstance(judged_host.launch, Unknown):
@@ -112,30 +115,26 @@ def selection_of(chosen: Chosen) -> Selection:
         return Selection()
     from datetime import date
 
-    from preflight.verdict.catalogue import catalogue, paged
-
-    every = catalogue()
-    elsewhere = {problem.id for problem in every.fleet} - {each.id for each in paged("measure")}
-    ids = {*every.ids} - elsewhere
-    why_not = partial(_why_not, ids=ids, elsewhere=elsewhere)
+    from preflight.verdict.catalogue import judged_ids
 
     for option, patterns in (("--only", chosen.only), ("--skip", chosen.skip)):
         for pattern in patterns:
-            if not any(_matches(check, (pattern,)) for check in ids):
-                raise UsageError(f"{option} {pattern}: {why_not(pattern, such='such an')}")
+            if not any(_matches(check, (pattern,)) for check in judged_ids()):
+                raise UsageError(f"{option} {pattern}: {_why_not(pattern, such='such an')}")
     options = [("--ignore", waiver) for waiver in chosen.ignore]
     if chosen.waivers is not None:
         option = f"--waivers {chosen.waivers}:"
         options += [(option, waiver) for waiver in read_waivers(chosen.waivers)]
     # What a lock waives is of an older command: a check that is gone cannot be found any more.
     rule_ids = {waiver.check for _, waiver in options}
-    options += [("the lock", waiver) for waiver in chosen.locked if waiver.check in ids - rule_ids]
+    locked = (waiver for waiver in chosen.locked if waiver.check not in rule_ids)
+    options += [("the lock", waiver) for waiver in locked if waiver.check in judged_ids()]
     holds: dict[str, Waiver] = {}
     over = []
     today = date.today()
     for option, waiver in options:
-        if waiver.check not in ids:
-            raise UsageError(f"{option} {waiver.check}: {why_not(waiver.check, such='this')}")
+        if waiver.check not in judged_ids():
+            raise UsageError(f"{option} {waiver.check}: {_why_not(waiver.check, such='this')}")
         if waiver.is_over(today):
             over.append(waiver)
         elif waiver.check in holds:
@@ -147,7 +146,7 @@ def selection_of(chosen: Chosen) -> Selection:
     if any(pattern.startswith("advisory.") for pattern in only):
         only += ("launch.advisories",)  # what the records that do not affect the launch say in one
     selection = Selection(only, chosen.skip, tuple(holds.values()), tuple(over))
-    if not any(selection.takes(check) for check in ids):
+    if not any(map(selection.takes, judged_ids())):
         raise UsageError("--only and --skip together leave nothing to check, which is no pass")
     return selection
 
@@ -295,18 +294,19 @@ class Selection(NamedTuple):
         return (not self.only or _matches(check, self.only)) and not _matches(check, self.skip)
 
 
-def _why_not(pattern: str, ids: Iterable[str], elsewhere: Iterable[str], such: str) -> str:
-    """Return the end of an error message: why ``pattern`` matches none of ``ids``.
+def _why_not(pattern: str, such: str) -> str:
+    """Return the end of an error message: why ``pattern`` matches no id.
 
     Args:
-        elsewhere: Ids that other commands find.
         such: "such an" or "this", before the word "id".
     """
-    if any(_matches(id_, (pattern,)) for id_ in elsewhere):
+    from preflight.verdict.catalogue import fleet_problems, judged_ids
+
+    if any(_matches(problem.id, (pattern,)) for problem in fleet_problems()):
         merged = "`mooncake-preflight fleet merge` judges it, from the nodes' reports"
         text = "is found between nodes, never on one host"
         return f"{text}: {merged}, as does `fleet check`, which gets them itself"
-    return f"no check has {such} id{nearest(pattern, ids)}"
+    return f"no check has {such} id{nearest(pattern, judged_ids())}"
 
 
 def nearest(name: str, ids: Iterable[str]) -> str:

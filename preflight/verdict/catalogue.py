@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from checks.framework.finding import Status
-from checks.framework.problem import Page, Problem, Severity
+from checks.framework.problem import Page, Problem, Severity, read_pages
 from checks.run_checks.facts import READERS
+from checks.run_checks.runner import every_check, page_ids
 from preflight.base.text import wrapped
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # The pages of what is found in a launch, between nodes of a fleet, and by measuring.
 _PAGES = os.path.join(os.path.dirname(__file__), "pages")
+_RULES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "launch_problems", "rules")
 
 
 def paged(*topics: str) -> tuple[Problem, ...]:
@@ -36,6 +38,27 @@ def launch_problems() -> tuple[Problem, ...]:
 def fleet_problems() -> tuple[Problem, ...]:
     """Return what no check of one host finds: between nodes, by measuring, of what runs."""
     return paged("fleet", "measure", "observe")
+
+
+def launch_ids() -> Iterator[str]:
+    """Yield the ids of all that is judged of a launch alone, by their pages: no rule is loaded."""
+    yield from (problem.id for problem in launch_problems())
+    for name in sorted(os.listdir(_RULES)):
+        if name.endswith(".md"):
+            yield from read_pages(os.path.join(_RULES, name))
+
+
+def judged_ids() -> Iterator[str]:
+    """Yield the id of everything that one launch on one host is judged by.
+
+    Nothing is imported, and no record read, for the ids that come before the one that is sought.
+    """
+    yield from page_ids()
+    yield from (problem.id for problem in paged("measure"))
+    yield from launch_ids()
+    every = catalogue()
+    elsewhere = {problem.id for problem in every.fleet}
+    yield from (id_ for id_ in every.ids if id_ not in elsewhere)
 
 
 class Catalogue(NamedTuple):
@@ -67,7 +90,6 @@ class Catalogue(NamedTuple):
 
 def catalogue() -> Catalogue:
     """Return all problems and records; imports every module that declares checks or rules."""
-    from checks.run_checks.runner import every_check
     from preflight.launch_problems.advisories.records import advisories
     from preflight.launch_problems.rules.launch_rules import RULES
 

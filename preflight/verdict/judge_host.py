@@ -17,7 +17,7 @@ from checks.run_checks.facts import READERS, Facts, read_facts
 from checks.run_checks.runner import judge
 from preflight.command_inputs.host_source import Host, Sized, open_host, size_within
 from preflight.command_inputs.launch_words import LaunchWords
-from preflight.host_tuning.refusal import without_refused
+from preflight.host_tuning.refusal import REFUSING, without_refused
 
 _ORDER = list(Status)
 
@@ -50,6 +50,7 @@ def judge_host(
     checks: Sequence[Problem],
     more_topics: Iterable[str] = READERS,
     slow: Callable[[list[str]], None] | None = None,
+    takes: Callable[[str], bool] = lambda _: True,
 ) -> JudgedHost:
     """Judge a launch on a host by ``checks``: read their topics and ``more_topics``, run them, and
     judge the launch itself.
@@ -60,6 +61,8 @@ def judge_host(
         root: A path, or a ``Host`` that was opened before, whose facts are not read twice. Without
             a launch, checks that need one are left out.
         slow: Called with the topics that are still being read after a while.
+        takes: Tells which findings of the launch are asked for, by their ids. Others are judged
+            where they may refuse a setting of the host.
     """
     host = open_host(root, timeout_seconds) if isinstance(root, str) else root
     read = size_within(launch, host, timeout_seconds)
@@ -69,17 +72,24 @@ def judge_host(
     wanted = {topic for check in asked for topic in check.about}.union(more_topics)
     topics = [topic for topic in READERS if topic in wanted]
     facts = read_facts(host.root, needs, timeout_seconds, topics, slow)
-    seen = JudgedHost(host, read, needs, facts, [], _judge_launch(read, facts))
-    return seen._replace(of_host=judge_again(seen, checks))
+    seen = JudgedHost(host, read, needs, facts, [], [])
+    of_host = _at_both_bounds(seen, checks)
+    refusing = REFUSING if any(finding.settings for finding in of_host) else ()
+    of_launch = _judge_launch(read, facts, lambda id_: takes(id_) or id_ in refusing)
+    return seen._replace(of_host=without_refused(of_host, of_launch), of_launch=of_launch)
 
 
 def judge_again(seen: JudgedHost, checks: Sequence[Problem]) -> list[Finding]:
     """Run ``checks`` on the facts of ``seen``, at both bounds, without the refused settings."""
+    return without_refused(_at_both_bounds(seen, checks), seen.of_launch)
+
+
+def _at_both_bounds(seen: JudgedHost, checks: Sequence[Problem]) -> list[Finding]:
     findings = judge(seen.facts, seen.needs, checks)
     sized = seen.launch
     if isinstance(sized, Sized) and sized.least_needs is not None:
         findings = merge_bounds(findings, judge(seen.facts, sized.least_needs, checks))
-    return without_refused(findings, seen.of_launch)
+    return findings
 
 
 def merge_bounds(at_most: Iterable[Finding], at_least: Iterable[Finding]) -> list[Finding]:
@@ -137,19 +147,25 @@ def _undecided(upper: Finding, lower: Finding | None, failed: Finding, where: st
     return failed._replace(status=Status.UNKNOWN, need=need, text=text)
 
 
-def _judge_launch(launch: Sized | Unknown | None, facts: Facts) -> list[Finding]:
-    """Judge the launch itself on a host; [] without a launch.
+def _judge_launch(
+    launch: Sized | Unknown | None, facts: Facts, takes: Callable[[str], bool]
+) -> list[Finding]:
+    """Judge the launch itself on a host, as far as ``takes`` tells; [] without a launch.
 
     A launch that was not read, or an error in the checks, gives one unknown finding.
     """
     if launch is None:
+        return []
+    from preflight.verdict.catalogue import launch_ids
+
+    if not isinstance(launch, Unknown) and not any(map(takes, launch_ids())):
         return []
     from preflight.verdict.launch_checks import SIZES, launch_findings
 
     if isinstance(launch, Unknown):
         return [unknown_finding("launch", launch, check=SIZES)]
     try:
-        return launch_findings(launch.sizing, facts)
+        return launch_findings(launch.sizing, facts, takes)
     except Exception as error:
         text = f"defect of this check: {type(error).__name__}: {error}"
         return [Finding(SIZES, Status.UNKNOWN, "launch", text=text)]

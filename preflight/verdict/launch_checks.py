@@ -1,6 +1,6 @@
 """What the launch itself shows, as findings: rules, misreadings, SGLang's own gate."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 
 from checks.framework.finding import (
@@ -51,18 +51,24 @@ _ASSUMPTIONS = (
 ).split()
 
 
-def launch_findings(sizing: LaunchSizing, facts: Facts | None = None) -> list[Finding]:
+def launch_findings(
+    sizing: LaunchSizing,
+    facts: Facts | None = None,
+    takes: Callable[[str], bool] = lambda _: True,
+) -> list[Finding]:
     """Judge the launch itself, without reading more of the host.
 
     Args:
         facts: Those of the host where it is judged; without them no rule is harmless.
+        takes: Tells which problems are judged, by their ids.
     """
 
     def judged(checks: Problems) -> Iterator[Finding]:
         for check in checks.problems:
-            yield from check.judge({"sizing": sizing}, subject="launch")
+            if takes(check.id):
+                yield from check.judge({"sizing": sizing}, subject="launch")
 
-    rules = (_of_rule(match, facts) for match in problems_of(sizing.inputs))
+    rules = (_of_rule(match, facts) for match in problems_of(sizing.inputs, takes))
     return [*judged(CHECKS), *rules, *judged(OF_SERVERS)]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from checks.framework.finding import Consequence
@@ -70,8 +70,15 @@ def findings(
     return tuple(sorted(every, key=lambda match: _WORST_FIRST.index(match.severity)))
 
 
-def problems_of(inputs: LaunchInputs) -> tuple[Match, ...]:
-    """Return what all rules find in a launch, the worst first."""
+def problems_of(
+    inputs: LaunchInputs, takes: Callable[[str], bool] = lambda _: True
+) -> tuple[Match, ...]:
+    """Return what all rules find in a launch, the worst first.
+
+    Args:
+        takes: Tells which rules, by their ids.
+    """
+    rules = [rule for rule in DECLARED if takes(rule.id)]
     mooncake, sglang = (inputs.releases[f"{name}_version"] for name in ("mooncake", "sglang"))
     unsure = doubts(sglang, mooncake)
     servers = [
@@ -80,7 +87,7 @@ def problems_of(inputs: LaunchInputs) -> tuple[Match, ...]:
         if p.server
     ]
     version = "" if mooncake.assumed else str(mooncake.value)
-    return findings(inputs.processes, servers, inputs.mooncake, version, inputs.memory)
+    return findings(inputs.processes, servers, inputs.mooncake, version, inputs.memory, rules)
 
 
 def first_failure(found: Sequence[Match]) -> Match | None:
