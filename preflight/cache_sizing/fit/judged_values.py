@@ -403,8 +403,8 @@ def judged_values(
     """Judge the launch with ``values`` on the host as it will be once the plan is applied.
 
     Args:
-        ids: Of the host's checks to judge by, beside the checks of the launch; None for all. With
-            ``ids``, values whose huge pages cannot be reserved are judged no further.
+        ids: What to judge by; None for all. With ``ids``, values whose huge pages cannot be
+            reserved are judged no further.
 
     Raises:
         UsageError: If the launch has an invalid value.
@@ -436,7 +436,7 @@ def judged_values(
         needs = launch_needs(sizing)
         facts = facts_with_pools(planned, needs, facts)
     findings += judge(facts, needs, chosen)
-    findings += launch_findings(sizing)
+    findings += launch_findings(sizing, takes=lambda id_: ids is None or id_ in wanted)
     kept, left = _judge_keep(needs, facts, host.keep_bytes)
     findings = [finding for finding in (*findings, *kept) if not host.left_out(finding.check)]
     room = min(left - host.keep_bytes, _gate_room(sizing, facts), _pool_room(targets, hugetlb))
