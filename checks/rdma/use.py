@@ -121,11 +121,8 @@ def uses(rdma: RdmaFacts, needs: LaunchNeeds) -> list[Use]:
     """
     release = release_of(needs.mooncake_version)
     by_devices: dict[str, Use] = {}
-    before, devices = None, DevicesInUse((), (), (), Transport.NONE, "")
     for process in needs.rdma_processes:
-        asked = process.rdma, process.environment, process.container, has_host_gids(process)
-        if asked != before:  # ranks of one server ask alike
-            before, devices = asked, devices_in_use(rdma, process, release)
+        devices = devices_in_use(rdma, process, release)
         variables = {k: v for k, v in process.environment.items() if k in _VARIABLES}
         candidate_nics = tuple(nic for nic in rdma.present if nic.name in devices.candidates)
         key = repr((devices, sorted(variables.items()), has_host_gids(process)))
@@ -144,6 +141,13 @@ _VARIABLES = (
 _OF_THE_CLIENT = ("MC_MS_AUTO_DISC", "MC_MS_FILTERS")
 
 
+# Ranks of one server ask alike, and every check asks again: the facts of the last answer, what was
+# asked, and the answer.
+_last: list[tuple[RdmaFacts | None, object, DevicesInUse]] = [
+    (None, None, DevicesInUse((), (), (), Transport.NONE, ""))
+]
+
+
 def devices_in_use(
     rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None = None
 ) -> DevicesInUse:
@@ -152,6 +156,17 @@ def devices_in_use(
     Args:
         release: Mooncake's, None for the newest known.
     """
+    asked = process.rdma, process.environment, process.container, has_host_gids(process), release
+    last_rdma, last_asked, answer = _last[0]
+    if last_rdma is not rdma or last_asked != asked:
+        answer = _find_devices(rdma, process, release)
+        _last[0] = rdma, asked, answer
+    return answer
+
+
+def _find_devices(
+    rdma: RdmaFacts, process: ProcessNeeds, release: MooncakeRelease | None
+) -> DevicesInUse:
     if process.rdma is None:
         return DevicesInUse((), (), (), Transport.NOT_ASKED, "does not use RDMA")
     named, environment = process.rdma.devices, process.environment
