@@ -233,20 +233,26 @@ class StorePool:
 
         Return how many blocks went.
         """
-        count, (watermark, ratio, lease, to_disk) = len(self), self._rules
+        (watermark, ratio, lease, to_disk), went = self._rules, 0
+        all_asked, all_written = self._asked, self._written
+        self._flows.full.add("L3")
+        count = len(all_asked) + len(all_written)
         above = count / self._capacity - watermark if self._capacity else 1.0
-        went = 0
-        for went in range(1, 1 + ceil(count * min(1.0, max(0.0, above) + ratio))):
-            asked = next(iter(self._asked.values())) + lease if self._asked else inf
-            written = next(iter(self._written.values())) if self._written else inf
-            if asked > now and written > now:
-                went -= 1
-                break
-            gone, _ = (self._asked if asked <= written else self._written).popitem(last=False)
+        part = ratio + above if above > 0 else ratio
+        most = ceil(count * part) if part < 1 else count
+        asked = next(iter(all_asked.values())) + lease if all_asked else inf
+        written = next(iter(all_written.values())) if all_written else inf
+        while went < most and (asked <= now or written <= now):
+            from_asked = asked <= written
+            gone, _ = (all_asked if from_asked else all_written).popitem(last=False)
+            went += 1
             if to_disk:
                 self._write(gone)
+            if from_asked:
+                asked = next(iter(all_asked.values())) + lease if all_asked else inf
+            else:
+                written = next(iter(all_written.values())) if all_written else inf
         self._flows.evicted["L3"] += went
-        self._flows.full.add("L3")
         return went
 
     def _write(self, block: int) -> None:
