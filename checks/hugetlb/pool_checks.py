@@ -89,6 +89,10 @@ class PageNeed:
         return sorted(spots, key=spot_order)
 
 
+# Every check of pools asks about the same launch.
+_last_wanted: list[PageNeed] = []
+
+
 def wanted_pages(needs: LaunchNeeds | None) -> PageNeed:
     """Return the huge pages of a launch.
 
@@ -97,7 +101,9 @@ def wanted_pages(needs: LaunchNeeds | None) -> PageNeed:
     """
     launch = the_launch(needs)
     passed("launch").require(launch.usages)
-    wanted = PageNeed(launch)
+    if not _last_wanted or _last_wanted[0].needs is not launch:
+        _last_wanted[:] = [PageNeed(launch)]
+    wanted = _last_wanted[0]
     if not any(wanted.everything.values()):
         raise UnjudgedError(skip(NO_PAGES))
     return wanted

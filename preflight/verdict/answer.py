@@ -13,7 +13,6 @@ from checks.run_checks.runner import every_check
 from preflight.base.shell import Line, line
 from preflight.base.usage_error import UsageError
 from preflight.command_inputs.launch_words import ALL_CHECKS, Chosen, LaunchWords, Waiver
-from preflight.launch_problems.advisories.records import record_ids
 from preflight.verdict.judge_host import JudgedHost, judge_host
 from preflight.verdict.report import Findings, Report, consequences, report
 
@@ -57,7 +56,7 @@ def check_launch(
     )
     # That a launch could not be read is said whatever is selected.
     unread = isinstance(judged_host.launch, Unknown)
-    known = known_problems(judged_host) if any(map(selection.takes, record_ids())) else []
+    known = known_problems(judged_host, selection)
     of_launch = [*judged_host.of_launch, *known, *judge_measured(judged_host)]
     of_launch = [findings for findings in of_launch if unread or selection.takes(findings.check)]
     over = waiver_findings(selection)
@@ -91,10 +90,16 @@ def check_launch(
     return Checked(answer._replace(left_out=left_out), judged_host, selection.waivers)
 
 
-def known_problems(judged_host: JudgedHost) -> list[Finding]:
-    """Judge the launch by the records of known problems; [] without a launch that was read."""
+def known_problems(judged_host: JudgedHost, selection: Selection) -> list[Finding]:
+    """Judge the launch by the records of known problems; [] without a launch that was read, or
+    without a record that is selected.
+    """
     sized = judged_host.launch
     if sized is None or isinstance(sized, Unknown):
+        return []
+    from preflight.launch_problems.advisories.records import record_ids
+
+    if not any(map(selection.takes, record_ids())):
         return []
     from preflight.launch_problems.advisories.judge import ADVISORIES
 

@@ -12,7 +12,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -116,6 +115,8 @@ def well_known_model(model_path: str) -> WellKnownModel | Unknown:
                 return Unknown(f"{model_path!r:.200}: a placeholder, no model", advice=advice)
             why = f"{model_path!r:.200}: not in the table of well-known models"
             advice = "give the model's config.json with --model-config"
+            from difflib import get_close_matches
+
             if near := get_close_matches(name, table, 1, _ALIKE):
                 advice += f", or write {table[near[0]][0]} where that is meant"
             return Unknown(why, absent=True, advice=advice)
