@@ -82,6 +82,7 @@ def launch_of(launch_words: LaunchWords, host: Host) -> tuple[WrittenLaunch, Lau
     if not launch_words.words and recorded is None:
         _refuse_without_launch(launch_words)
         return None
+    from preflight.command_inputs.gate_options import with_gate_options
     from preflight.command_inputs.written_launch import host_words, options_of, read_launch
     from preflight.needs.chosen_releases import installed_there
 
@@ -103,7 +104,7 @@ def launch_of(launch_words: LaunchWords, host: Host) -> tuple[WrittenLaunch, Lau
         if host.capture is None:
             installed = installed_there(launch.reading, host.root)
             given_options = given_options._replace(installed=installed)
-        return launch, given_options
+        return with_gate_options(launch, given_options)
     from preflight.command_inputs.launch_record import launch_from
 
     where = f"--root {host.name}" if carried is None else launch_words.words[0]

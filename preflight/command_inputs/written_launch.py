@@ -244,7 +244,9 @@ def size_launch_words(
     written = read_launch(launch.words, launch.env_files, environment, root)
     installed = installed_there(written.reading, root)
     options = options_of(launch)._replace(available_bytes=available_bytes, installed=installed)
-    sizing = size_written(written, options, root)
+    from preflight.command_inputs.gate_options import with_gate_options
+
+    sizing = size_written(*with_gate_options(written, options), root)
     empty = sizing.shown is not None and not sizing.shown.inputs.launch.processes
     if empty and sizing.unread:
         return sizing._replace(least=None, most=None)  # nothing of it is counted
