@@ -21,6 +21,7 @@ from preflight.launches.launch_files import (
     COMPOSE_FILES,
     COMPOSE_OVERRIDES,
     STANDARD_INPUT,
+    near_file,
     read_source,
 )
 from preflight.launches.shell_script import read_argv
@@ -128,8 +129,8 @@ def read_launch(
             reading = read_source(name, environment, env_files, known, host_words(root))
             name = STANDARD_INPUT if name == "-" else name
         elif not is_command and launch[0].endswith(_FILES) and not os.path.exists(launch[0]):
-            why = "does not exist: give the path of a script or manifest"
-            raise SourceError(f"{launch[0]!r} {why}")
+            advice = near_file(launch[0]) or "give the path of a script or manifest"
+            raise SourceError(f"{launch[0]!r} does not exist: {advice}")
         else:
             name = "command line"
             reading = read_argv(launch, environment)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
+from itertools import islice
 from typing import NamedTuple
 
 from checks.framework.regex import regex
@@ -32,6 +33,8 @@ COMPOSE_OVERRIDES = tuple(
 _MARK = "\ufeff"
 # What a launch that comes in by it is called.
 STANDARD_INPUT = "stdin"
+# Where a missing file's name is looked for among its folder's: a letter or two may differ.
+_MOST_ENTRIES, _ALIKE = 10_000, 0.8
 _SCRIPTS = (".sh", ".bash")
 _YAML = (".yaml", ".yml", ".json")
 # Recipes that another program fills in and runs: what prints the commands of one of them.
@@ -256,6 +259,24 @@ def read_text(
     return tell_apart(read_kind(launch))
 
 
+def near_file(path: str) -> str:
+    """Return a question that names the file whose name is most like that of a missing file.
+
+    Returns:
+        "" without one.
+    """
+    from difflib import get_close_matches
+
+    folder, name = os.path.split(path)
+    try:
+        with os.scandir(folder or ".") as entries:
+            files = [each.name for each in islice(entries, _MOST_ENTRIES) if each.is_file()]
+    except (OSError, ValueError):
+        return ""
+    near = get_close_matches(name, files, 1, _ALIKE)
+    return f"did you mean {os.path.join(folder, near[0])}?" if near else ""
+
+
 def _text(path: str) -> str:
     """Return the text of a launch or env file.
 
@@ -268,10 +289,8 @@ def _text(path: str) -> str:
     if path == "-":
         raise SourceError("standard input is not read: it is closed, or has more than 4 MiB")
     if "\0" in path or not os.path.exists(path):
-        raise SourceError(
-            f"{path!r} does not exist: give the path of a script or manifest, or a "
-            "command with its arguments"
-        )
+        advice = "give the path of a script or manifest, or a command with its arguments"
+        raise SourceError(f"{path!r} does not exist: {near_file(path) or advice}")
     if not os.path.isfile(path):
         raise SourceError(f"{path!r} is not a regular file: give a script or manifest")
     why = "it may not be read" if not os.access(path, os.R_OK) else "it has more than 4 MiB"
