@@ -7,22 +7,24 @@ from typing import Any
 from checks.framework.units import parse_size
 from checks.framework.unknown import Unknown
 from checks.numa.nodes import parse_node_list
-from preflight.command_inputs.written_launch import WrittenLaunch
 from preflight.launches.launchers import option_values
-from preflight.launches.source import Origin, ReadFile, SourceNote
+from preflight.launches.source import Origin, ReadFile, Reading, SourceNote
 from preflight.launches.wrappers import is_gate
 from preflight.processes.processes import LaunchOptions
 
 
 def with_gate_options(
-    launch: WrittenLaunch, options: LaunchOptions
-) -> tuple[WrittenLaunch, LaunchOptions]:
+    reading: Reading, options: LaunchOptions, read_file: ReadFile
+) -> tuple[Reading, LaunchOptions]:
     """Return a launch, and the options with what its own gate has and nobody gave.
 
     What cannot be read, or differs between several gates, is a note of the launch.
+
+    Args:
+        read_file: Reads the files that the launch names.
     """
     given: dict[str, dict[str, Origin]] = {}
-    for command in launch.reading.commands:
+    for command in reading.commands:
         for name, value in (
             pair for each in command.wrappers if is_gate(each) for pair in option_values(each)
         ):
@@ -35,7 +37,7 @@ def with_gate_options(
         origin = next(iter(values.values()))
         try:
             (text,) = values
-            taken: Any = read(text, launch.read_file)
+            taken: Any = read(text, read_file)
         except ValueError:
             shown = ", ".join(values)
             why = f"exec {name} {shown}: no one value that can be read here; give it to this "
@@ -44,8 +46,7 @@ def with_gate_options(
             continue
         origins = {**options.origins, field: f"{name} of exec, {origin}"}
         options = options._replace(**{field: taken}, origins=origins)
-    reading = launch.reading._replace(notes=(*launch.reading.notes, *notes))
-    return launch._replace(reading=reading), options
+    return reading._replace(notes=(*reading.notes, *notes)), options
 
 
 def _as_written(text: str, _: ReadFile) -> str:

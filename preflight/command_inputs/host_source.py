@@ -104,7 +104,8 @@ def launch_of(launch_words: LaunchWords, host: Host) -> tuple[WrittenLaunch, Lau
         if host.capture is None:
             installed = installed_there(launch.reading, host.root)
             given_options = given_options._replace(installed=installed)
-        return with_gate_options(launch, given_options)
+        reading, given_options = with_gate_options(launch.reading, given_options, launch.read_file)
+        return launch._replace(reading=reading), given_options
     from preflight.command_inputs.launch_record import launch_from
 
     where = f"--root {host.name}" if carried is None else launch_words.words[0]
