@@ -22,8 +22,11 @@ from preflight.launches.launch_files import (
     COMPOSE_FILES,
     COMPOSE_OVERRIDES,
     STANDARD_INPUT,
+    LaunchText,
+    env_texts_of,
     near_file,
     read_source,
+    with_env_files,
 )
 from preflight.launches.shell_script import read_argv
 from preflight.launches.source import ReadFile, Reading, SourceError, file_reader
@@ -134,7 +137,11 @@ def read_launch(
             raise SourceError(f"{launch[0]!r} does not exist: {advice}")
         else:
             name = "command line"
-            reading = read_argv(launch, environment)
+            texts = env_texts_of(env_files)
+            given = LaunchText(name, "", False, environment, texts, lambda _: None)
+            variables, notes = with_env_files(given)
+            reading = read_argv(launch, variables)
+            reading = reading._replace(notes=(*notes, *reading.notes))
     except SourceError as error:
         raise UsageError(str(error)) from None
     return _written(reading, name, os.path.dirname(name) if script is not None else "", root)

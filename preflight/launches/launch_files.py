@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
@@ -232,7 +232,7 @@ def read_source(
         text = read_small_file(first)
         return read_small_file(second) if text is None else text
 
-    texts = [(name, _text(name)) for name in env_files]
+    texts = env_texts_of(env_files)
     shown = STANDARD_INPUT if path == "-" else path
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     launch = LaunchText(shown, text, marked, environment, texts, beside, arguments, host_words)
@@ -257,6 +257,15 @@ def read_text(
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     launch = LaunchText(path, text, marked, environment, env_texts, lambda _: None)
     return tell_apart(read_kind(launch))
+
+
+def env_texts_of(paths: Iterable[str]) -> list[tuple[str, str]]:
+    """Return path and text of each env file.
+
+    Raises:
+        SourceError: If one cannot be read.
+    """
+    return [(path, _text(path)) for path in paths]
 
 
 def near_file(path: str) -> str:

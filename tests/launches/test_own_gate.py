@@ -248,3 +248,17 @@ def test_gates_that_differ_are_unknown(tmp_path: Path, capsys: pytest.CaptureFix
     (tmp_path / "g.sh").write_text("\n".join(lines))
     answer = answered(capsys, "check", str(tmp_path / "g.sh"))
     assert "0.5.9, 0.5.8" in json.dumps(answer)
+
+
+def test_env_files_count_for_a_command_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.env").write_text("MOONCAKE_MASTER=10.0.0.1:50051\n")
+    server = f"{SERVER} --enable-hierarchical-cache --hicache-storage-backend mooncake".split()
+    Path("plain.sh").write_text(" ".join(server))
+    for words in (server, ["mooncake-preflight", "exec", "--", *server], ["sh", "plain.sh"]):
+        answer = answered(capsys, "read", "--env-file", "a.env", "--", *words)["answer"]
+        (process,) = answer["processes"]
+        assert process["settings"]["store.master_server_address"]["value"] == "10.0.0.1:50051"
+    assert run(["read", "--env-file", "no.env", "--", *server]) == 64
