@@ -15,7 +15,6 @@ from checks.memory.judge import container_memory, regular_bytes
 from checks.numa.nodes import parse_cpu_list, read_list
 from preflight.base.shell import quote
 from preflight.base.usage_error import NoLaunchError, UsageError
-from preflight.command_inputs.gate_options import with_gate_options
 from preflight.command_inputs.launch_words import LaunchWords
 from preflight.launches.env_files import read_small_file
 from preflight.launches.launch_files import (
@@ -253,6 +252,8 @@ def size_launch_words(
     written = read_launch(launch.words, launch.env_files, environment, root)
     installed = installed_there(written.reading, root)
     options = options_of(launch)._replace(available_bytes=available_bytes, installed=installed)
+    from preflight.command_inputs.gate_options import with_gate_options
+
     reading, options = with_gate_options(written.reading, options, written.read_file)
     sizing = size_written(written._replace(reading=reading), options, root)
     empty = sizing.shown is not None and not sizing.shown.inputs.launch.processes
