@@ -14,7 +14,7 @@ import pytest
 from benchmarks.startup import QUICK_START
 
 # How much of the house a sizing may load: lines cost the time, modules little.
-MOST_OWN_LINES = 7300
+MOST_OWN_LINES = 7400
 # Beside those that click brings; each has its user.
 STANDARD = {
     *("_json", "json", "json.decoder", "json.encoder", "json.scanner"),  # the answer
