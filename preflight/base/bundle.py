@@ -1,6 +1,7 @@
 """This program as one zip file that a Python alone can run."""
 
 import os
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -19,6 +20,9 @@ _OWN_NAMES = {"tomli": "tomllib"}
 # Python and tables; no C that is for this machine's Python alone, and no notes of an editor.
 _SUFFIXES = (".py", ".md", ".toml", ".json", ".txt", ".gz", ".js", ".css", ".html", ".svg", "")
 _ANY_PYTHON = ".abi3.so"
+# What reads shell scripts is C. tree-sitter's is for one release of Python each: what lies in its
+# folder is carried, which is that of the Python here, and of each other that was put beside it.
+READERS = ("tree_sitter", "tree_sitter_bash")
 # 1980-01-01, the first that a zip can write: the same bytes for the same content.
 _WHEN = (1980, 1, 1, 0, 0, 0)
 
@@ -57,9 +61,24 @@ _MAIN = _RUN.format(archive="sys.path[0]")
 CARRIED = _RUN.format(archive="io.BytesIO(given.read(int(given.readline())))")
 
 
+def readers() -> tuple[str, ...]:
+    """Return the packages that read scripts, () if they are not installed here."""
+    return READERS if all(map(find_spec, READERS)) else ()
+
+
+def script_pythons() -> list[str]:
+    """Return the releases of Python for which tree-sitter is here, as 3.11."""
+    names = [inside for name in readers()[:1] for _, inside in _package_files(name)]
+    found = (re.search(r"\.cpython-3(\d+)", name) for name in names)
+    return [f"3.{minor}" for minor in sorted({int(each[1]) for each in found if each})]
+
+
 @cache
-def zipapp() -> bytes:
+def zipapp(*more: str) -> bytes:
     """Return this program as a zip that Python can run.
+
+    Args:
+        more: Packages to carry beside those that a launch needs that is read already.
 
     Raises:
         UsageError: If a part is no file.
@@ -69,15 +88,15 @@ def zipapp() -> bytes:
 
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, content in _files():
+        for name, content in _files(more):
             archive.writestr(zipfile.ZipInfo(name, _WHEN), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()
 
 
-def _files() -> Iterator[tuple[str, bytes]]:
+def _files(more: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
     """Yield the files of the archive: its start, this program and its packages."""
     yield "__main__.py", _MAIN.encode()
-    for name in (*OWN, *OTHERS):
+    for name in (*OWN, *OTHERS, *more):
         for path, inside in _package_files(name):
             yield inside, Path(path).read_bytes()
 
@@ -99,9 +118,10 @@ def _package_files(name: str) -> Iterator[tuple[str, str]]:
         return
     # Not by the name of its first file: that of a compiled package is C, beside the same in Python.
     (top, *_) = spec.submodule_search_locations
+    compiled = ".so" if name in READERS else _ANY_PYTHON
     for folder, folders, files in os.walk(top):
         folders[:] = sorted(folder for folder in folders if folder != "__pycache__")
         for file in sorted(files):
-            if os.path.splitext(file)[1] in _SUFFIXES or file.endswith(_ANY_PYTHON):
+            if os.path.splitext(file)[1] in _SUFFIXES or file.endswith(compiled):
                 path = os.path.join(folder, file)
                 yield path, os.path.join(name, os.path.relpath(path, top))

@@ -46,10 +46,13 @@ class RefusingCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options under their sections."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        here = {name: _SECTIONS[name] for each in self.params if (name := each.name) in _SECTIONS}
+        # One option of a section is another command's, by the same name: --force of apply.
+        titles = {name: title for name, title in here.items() if [*here.values()].count(title) > 1}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None and isinstance(parameter, click.Option):
-                title = _SECTIONS.get(parameter.name or "", "Options")
+                title = titles.get(parameter.name or "", "Options")
                 sections.setdefault(title, []).append(record)
         for title, records in sections.items():
             with formatter.section(title):

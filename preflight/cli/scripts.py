@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -44,17 +45,20 @@ def schema(name: str | None) -> int:
 def bundle(*, file: str) -> int:
     """Write this program as one FILE that a Python alone runs, if nothing can be installed.
 
-    It needs Python 3.10 or newer and no package. fleet check is left out, which needs
-    ClusterShell; so is what needs the real Mooncake.
+    It needs Python 3.10 or newer and no package. Shell scripts it reads with the release of Python
+    that made it, on the same kind of machine; with another, give a launch that was read already
+    (read --record). What needs the real Mooncake is left out.
 
     Exit codes: 0 it is written; 64 usage error; 70 a defect of this program.
     """
-    from preflight.base.bundle import zipapp
+    from preflight.base.bundle import readers, script_pythons, zipapp
     from preflight.base.within import limit_seconds, save
 
-    content = b"#!/usr/bin/env python3\n" + zipapp()
+    content = b"#!/usr/bin/env python3\n" + zipapp(*readers())
     save(file, file, content, 0o755, limit_seconds())
+    pythons = ", ".join(script_pythons()) or "no Python: tree-sitter-bash is not installed here"
     say(f"{file}: {len(content)} bytes; python3 {file} check launch.sh")
+    say(f"shell scripts are read with: {pythons} ({os.uname().machine})")
     return 0
 
 

@@ -83,6 +83,7 @@ def launch_of(launch_words: LaunchWords, host: Host) -> tuple[WrittenLaunch, Lau
         _refuse_without_launch(launch_words)
         return None
     from preflight.command_inputs.written_launch import host_words, options_of, read_launch
+    from preflight.launches.wrappers import is_gate
     from preflight.needs.chosen_releases import installed_there
 
     version, gpu_bytes = host.extras.get("mooncake_version"), launch_words.gpu_bytes
@@ -103,7 +104,12 @@ def launch_of(launch_words: LaunchWords, host: Host) -> tuple[WrittenLaunch, Lau
         if host.capture is None:
             installed = installed_there(launch.reading, host.root)
             given_options = given_options._replace(installed=installed)
-        return launch, given_options
+        if not any(is_gate(each) for one in launch.reading.commands for each in one.wrappers):
+            return launch, given_options
+        from preflight.command_inputs.gate_options import with_gate_options
+
+        reading, given_options = with_gate_options(launch.reading, given_options, launch.read_file)
+        return launch._replace(reading=reading), given_options
     from preflight.command_inputs.launch_record import launch_from
 
     where = f"--root {host.name}" if carried is None else launch_words.words[0]

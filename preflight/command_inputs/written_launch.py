@@ -21,7 +21,11 @@ from preflight.launches.launch_files import (
     COMPOSE_FILES,
     COMPOSE_OVERRIDES,
     STANDARD_INPUT,
+    LaunchText,
+    env_texts_of,
+    near_file,
     read_source,
+    with_env_files,
 )
 from preflight.launches.shell_script import read_argv
 from preflight.launches.source import ReadFile, Reading, SourceError, file_reader
@@ -128,11 +132,15 @@ def read_launch(
             reading = read_source(name, environment, env_files, known, host_words(root))
             name = STANDARD_INPUT if name == "-" else name
         elif not is_command and launch[0].endswith(_FILES) and not os.path.exists(launch[0]):
-            why = "does not exist: give the path of a script or manifest"
-            raise SourceError(f"{launch[0]!r} {why}")
+            advice = near_file(launch[0]) or "give the path of a script or manifest"
+            raise SourceError(f"{launch[0]!r} does not exist: {advice}")
         else:
             name = "command line"
-            reading = read_argv(launch, environment)
+            texts = env_texts_of(env_files)
+            given = LaunchText(name, "", False, environment, texts, lambda _: None)
+            variables, notes = with_env_files(given)
+            reading = read_argv(launch, variables)
+            reading = reading._replace(notes=(*notes, *reading.notes))
     except SourceError as error:
         raise UsageError(str(error)) from None
     return _written(reading, name, os.path.dirname(name) if script is not None else "", root)
@@ -244,7 +252,10 @@ def size_launch_words(
     written = read_launch(launch.words, launch.env_files, environment, root)
     installed = installed_there(written.reading, root)
     options = options_of(launch)._replace(available_bytes=available_bytes, installed=installed)
-    sizing = size_written(written, options, root)
+    from preflight.command_inputs.gate_options import with_gate_options
+
+    reading, options = with_gate_options(written.reading, options, written.read_file)
+    sizing = size_written(written._replace(reading=reading), options, root)
     empty = sizing.shown is not None and not sizing.shown.inputs.launch.processes
     if empty and sizing.unread:
         return sizing._replace(least=None, most=None)  # nothing of it is counted

@@ -109,7 +109,7 @@ def container_run(
     options, image = _options(argv, run + 1)
     # Docker reads env files first, wherever they stand, and -e over them.
     files = [word for name, word in options if name == "env-file"]
-    variables, lost = _env_file_variables(files, outside, notes)
+    variables, lost = env_file_variables(files, outside, notes)
     for word in (word for option, word in options if option == "env"):
         name, equals, value = word.text.partition("=")
         if equals:
@@ -154,7 +154,7 @@ def container_run(
     return ContainerRun(inner, variables, wrapper, settings, tuple(ports))
 
 
-def _env_file_variables(
+def env_file_variables(
     files: Iterable[Word], outside: Mapping[str, Word], notes: list[SourceNote]
 ) -> tuple[dict[str, Word], Word | None]:
     """Return the variables of env files, the later over the earlier, and the name of the last file

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
+from itertools import islice
 from typing import NamedTuple
 
 from checks.framework.regex import regex
@@ -32,6 +33,8 @@ COMPOSE_OVERRIDES = tuple(
 _MARK = "\ufeff"
 # What a launch that comes in by it is called.
 STANDARD_INPUT = "stdin"
+# Where a missing file's name is looked for among its folder's: a letter or two may differ.
+_MOST_ENTRIES, _ALIKE = 10_000, 0.8
 _SCRIPTS = (".sh", ".bash")
 _YAML = (".yaml", ".yml", ".json")
 # Recipes that another program fills in and runs: what prints the commands of one of them.
@@ -229,7 +232,7 @@ def read_source(
         text = read_small_file(first)
         return read_small_file(second) if text is None else text
 
-    texts = [(name, _text(name)) for name in env_files]
+    texts = env_texts_of(env_files)
     shown = STANDARD_INPUT if path == "-" else path
     marked, text = text.startswith(_MARK), text.removeprefix(_MARK)
     launch = LaunchText(shown, text, marked, environment, texts, beside, arguments, host_words)
@@ -256,6 +259,33 @@ def read_text(
     return tell_apart(read_kind(launch))
 
 
+def env_texts_of(paths: Iterable[str]) -> list[tuple[str, str]]:
+    """Return path and text of each env file.
+
+    Raises:
+        SourceError: If one cannot be read.
+    """
+    return [(path, _text(path)) for path in paths]
+
+
+def near_file(path: str) -> str:
+    """Return a question that names the file whose name is most like that of a missing file.
+
+    Returns:
+        "" without one.
+    """
+    from difflib import get_close_matches
+
+    folder, name = os.path.split(path)
+    try:
+        with os.scandir(folder or ".") as entries:
+            files = [each.name for each in islice(entries, _MOST_ENTRIES) if each.is_file()]
+    except (OSError, ValueError):
+        return ""
+    near = get_close_matches(name, files, 1, _ALIKE)
+    return f"did you mean {os.path.join(folder, near[0])}?" if near else ""
+
+
 def _text(path: str) -> str:
     """Return the text of a launch or env file.
 
@@ -268,10 +298,8 @@ def _text(path: str) -> str:
     if path == "-":
         raise SourceError("standard input is not read: it is closed, or has more than 4 MiB")
     if "\0" in path or not os.path.exists(path):
-        raise SourceError(
-            f"{path!r} does not exist: give the path of a script or manifest, or a "
-            "command with its arguments"
-        )
+        advice = "give the path of a script or manifest, or a command with its arguments"
+        raise SourceError(f"{path!r} does not exist: {near_file(path) or advice}")
     if not os.path.isfile(path):
         raise SourceError(f"{path!r} is not a regular file: give a script or manifest")
     why = "it may not be read" if not os.access(path, os.R_OK) else "it has more than 4 MiB"

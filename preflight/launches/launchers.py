@@ -80,7 +80,7 @@ _SERVES = regex(
     r"-m (?:\w+\.)+(?:launch_server|api_server|mooncake_\w+|server)\b|(?:sglang|vllm) serve "
 )
 # What Python is given; a word alone is the value of an option, as in uv run --python python3.12.
-_ARGUMENT = regex(r"-[BEIOSWXcmsuv]|.*\.py$")
+_ARGUMENT = regex(r"-[BEIOSWXcmsuv]|.*\.pyz?$")
 # Names of the shell's own, which here are a launcher's: docker exec.
 _BUILTINS = frozenset(("builtin", "command", "exec", "time"))
 # Programs that ask a server, or make its files: named so, they start none.

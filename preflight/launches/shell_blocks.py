@@ -96,6 +96,7 @@ class ShellBlocks(ShellFlow):
         defaults = self.state.defaults
         for index, (condition, body) in enumerate(arms):
             truth = TRUE if condition is None else self.test(text, condition).undoubted()
+            truth = TRUE if truth.expected and len(arms) == 1 else truth
             if self.stop:
                 return truth
             if truth.value is None and self.sets_default(text, body, truth):

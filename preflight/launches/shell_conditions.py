@@ -38,6 +38,7 @@ class Truth(NamedTuple):
             exit`` expects the caller to give one.
         doubts: Undecided conditions that the value depends on.
         by_program: A program decides, and none is run.
+        expected: It is this program, which a launch stands behind: it holds where that is all.
         asks: The unset variable that must be empty for the condition, with ! if it must not be.
     """
 
@@ -46,11 +47,12 @@ class Truth(NamedTuple):
     doubts: tuple[SourceNote, ...] = ()
     by_program: bool = False
     asks: str = ""
+    expected: bool = False
 
     def negated(self) -> Truth:
         if self.value is None:
             other = self.asks[1:] if self.asks[:1] == "!" else f"!{self.asks}"
-            return self._replace(asks=other) if self.asks else self
+            return self._replace(asks=other if self.asks else "", expected=False)
         return self._replace(value=not self.value)
 
     def undoubted(self) -> Truth:
@@ -60,6 +62,7 @@ class Truth(NamedTuple):
 
 TRUE, FALSE, OPEN = Truth(True), Truth(False), Truth(None)
 PROGRAM = Truth(None, by_program=True)
+GATE = PROGRAM._replace(expected=True)
 
 
 def both(left: Truth, right: Truth) -> Truth:

@@ -404,7 +404,7 @@ class ShellFlow(ABC):
                 before, count = self.state.mark(), len(self.commands)
                 by_default = self.state.defaults > defaults
                 ended = self.pipeline(text, steps)
-                left = self.stop and (wanted.soft or not wanted.value)
+                left = self.stop and (wanted.soft or not (wanted.value or wanted.expected))
                 left = left and not self.only_waits(text, parts[place].tree)
                 gave_up = not left and self.gives_up()
                 gave_up |= by_default and self.ends_by_default(text, tree, count)

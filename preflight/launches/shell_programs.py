@@ -13,7 +13,7 @@ from preflight.launches.env_files import env_file_settings
 from preflight.launches.launchers import enters_container, starts_anew, starts_server
 from preflight.launches.set_limits import OWN_SHELL, changed_user, prlimit
 from preflight.launches.shell_builtins import BUILTINS, DEEPEST_SCRIPT, ShellBuiltins, SimpleCommand
-from preflight.launches.shell_conditions import OPEN, PROGRAM, TRUE, Truth
+from preflight.launches.shell_conditions import GATE, OPEN, PROGRAM, TRUE, Truth
 from preflight.launches.shell_expansion import expand, value
 from preflight.launches.shell_flow import (
     STARTED,
@@ -27,7 +27,7 @@ from preflight.launches.shell_text import ALONE, Node, Pieces, ShellText
 from preflight.launches.source import Command, Origin, Reading, SourceError, Word, brief
 from preflight.launches.starters import STARTERS, is_starter
 from preflight.launches.variables import may_be_absent
-from preflight.launches.wrappers import SHELLS, is_ordinary, strip_wrappers
+from preflight.launches.wrappers import SHELLS, is_ordinary, own_words, strip_wrappers
 
 # A function within itself is followed down to here.
 DEEPEST_CALLS = 4
@@ -235,7 +235,7 @@ class ShellPrograms(ShellBuiltins):
         environment = self.environment(text, settings)
         program = argv[0].text
         script = program.endswith(".sh") and self.text_beside(program) is not None
-        plain = is_ordinary(program) and not is_starter(argv)
+        plain = is_ordinary(argv) and not is_starter(argv)
         if plain and not argv[0].unresolved and not script:
             self.add_command(Command(tuple(argv), environment, (), origin))
         else:
@@ -262,6 +262,8 @@ class ShellPrograms(ShellBuiltins):
             self.files.update(reading.files)
         if program == "exec" and len(argv) > 1:
             self.stop = "exit"
+        if own_words(argv) is not None:
+            return GATE
         return TRUE if program.rpartition("/")[2] in _SUCCEED else PROGRAM
 
     def note_unread_program(self, argv: Sequence[Word], origin: Origin) -> bool:

@@ -1,5 +1,6 @@
 """What stands in front of a program: numactl, sudo, env and the like, a shell, or a container."""
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,7 +9,12 @@ from checks.framework.needs import RunAs, SetLimit
 from checks.framework.regex import regex
 from preflight.launches import launchers, set_limits
 from preflight.launches.container import ContainerSettings, Published
-from preflight.launches.container_run import ENGINES, container_run, run_position
+from preflight.launches.container_run import (
+    ENGINES,
+    container_run,
+    env_file_variables,
+    run_position,
+)
 from preflight.launches.source import ASSIGNMENT, Origin, SourceNote, Word, brief
 from preflight.launches.variables import Layers, matching, unknown_needed
 
@@ -74,7 +80,16 @@ _WRAPPERS = {
     "tini": _Wrapper("pe"),
 }
 SHELLS = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
-_STARTS = SHELLS | ENGINES | _WRAPPERS.keys()
+# What comes before -- of this program's own gate: its options that take the next word.
+GATE = _Wrapper(
+    "",
+    "env-file fail-on gpu-memory host-group ignore locked model-config mooncake-version "
+    "nic-numa-nodes only rank-numa-nodes report sglang-version skip timeout waivers",
+)
+# This program, by its name or as one file (docs/howto-automation.md).
+_OWN = regex(r"(?:.*/)?(?:mooncake-preflight(?:\.pyz)?|mooncake-hicache-sizing|mp\.pyz)")
+_OWN_MODULES = ("preflight", "mooncake_preflight")
+_STARTS = SHELLS | ENGINES | _WRAPPERS.keys() | {"mooncake-preflight"}
 _APART = _STARTS | launchers.LAUNCHERS
 _BEGINS = _STARTS | launchers.REMOTE
 # Settings that most launches have one of, and sudo could lose; to look for every name would cost
@@ -100,10 +115,30 @@ _OF_VARIABLES = regex(r"--env(?:-file)?(?:=.*)?|-e|-C|--cleanenv|--contain-?all"
 _INTO = regex(r"(?:APPTAINER|SINGULARITY)ENV_(?=[A-Za-z_])")
 
 
-def is_ordinary(program: str) -> bool:
-    """Return whether a command starts this program itself: no wrapper, shell or engine."""
+def is_ordinary(argv: Sequence[Word]) -> bool:
+    """Return whether a command starts its program itself: no wrapper, shell or engine."""
+    program = argv[0].text
     name = program.rpartition("/")[2]
-    return name not in _APART and program[:1] not in ("-", "") and not launchers.is_launcher(name)
+    apart = name in _APART or launchers.is_launcher(name) or own_words(argv) is not None
+    return not apart and program[:1] not in ("-", "")
+
+
+def own_words(argv: Sequence[Word], start: int = 0) -> int | None:
+    """Return the index behind this program's own name, which its subcommand follows.
+
+    ``python3 mp.pyz exec`` and ``python3 -m preflight exec`` are this program too.
+
+    Returns:
+        None for another program, or a subcommand that is not known.
+    """
+    place = start
+    if argv[start].text.rpartition("/")[2].startswith("python"):
+        place = _behind_options(argv, start + 1, _Wrapper("WX"))
+    text = argv[place].text if place < len(argv) else ""
+    of_module = place > start and re.fullmatch(r"-[A-Za-z]*m", argv[place - 1].text) is not None
+    known = text in _OWN_MODULES if of_module else _OWN.fullmatch(text) is not None
+    open_ = any(word.unresolved for word in argv[place + 1 : place + 2])
+    return place + 1 if known and not open_ else None
 
 
 def strip_wrappers(
@@ -145,6 +180,23 @@ def strip_wrappers(
             note("script-not-read", why, argv[start].origin)
             break
         first = start
+        own = own_words(argv, start)
+        if own is not None:
+            if [word.text for word in argv[own : own + 1]] != ["exec"]:
+                return stripped()  # it looks, sets or measures, and ends
+            start = _behind_options(argv, own + 1, GATE)
+            wrappers.append(tuple(word.text for word in argv[first:start]))
+            files = [
+                word._replace(text=word.text.removeprefix("--env-file="))
+                for before, word in itertools.pairwise(argv[own:start])
+                if before.text == "--env-file" or word.text.startswith("--env-file=")
+            ]
+            # It judges by them, and sets none: what the command has already wins.
+            judged, lost = env_file_variables(files, variables(), notes)
+            judged |= unknown_needed(judged, lost.origin) if lost is not None else {}
+            had = variables()
+            changes |= {each: word for each, word in judged.items() if each not in had}
+            continue
         call = shell_call(argv, start) if name in SHELLS else None
         if call is not None and (call.commands or (call.reads and has_stdin)):
             wrappers.append(tuple(word.text for word in argv[start : call.place]))
@@ -336,6 +388,11 @@ def _kept_by_sudo(argv: Sequence[Word]) -> tuple[str, ...] | None:
     option = "--preserve-env="
     listed = [text.removeprefix(option).split(",") for text in texts if text.startswith(option)]
     return (*_SUDO_KEEPS, *(name for names in listed for name in names))
+
+
+def is_gate(wrapper: Sequence[str]) -> bool:
+    """Return whether a wrapper is this program's own ``exec``."""
+    return bool(wrapper) and own_words([Word(text, Origin("")) for text in wrapper]) is not None
 
 
 class ShellCall(NamedTuple):

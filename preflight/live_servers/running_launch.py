@@ -34,6 +34,7 @@ from preflight.engines.mooncake.replay import pages_by_spot
 from preflight.launches.launchers import starts_anew
 from preflight.launches.shell_script import read_argv
 from preflight.launches.source import SourceError, file_reader
+from preflight.launches.wrappers import is_gate
 from preflight.needs.launch_needs import launch_needs
 from preflight.needs.launch_sizing import LaunchSizing
 from preflight.needs.sizing import Sizing
@@ -190,7 +191,9 @@ def _program(process: RunningProcess, of_anybody: frozenset[ProcessKind]) -> Pro
     if len(programs) != 1:
         return None
     program, command = programs[0].kind, programs[0].command
-    if command.container is not None or any(map(starts_anew, command.wrappers)):
+    # A gate that still checks is not the server yet.
+    apart = (starts_anew(each) or is_gate(each) for each in command.wrappers)
+    if command.container is not None or any(apart):
         return None
     return None if program in OF_ANYBODY and program not in of_anybody else program
 

@@ -10,6 +10,7 @@ from checks.framework.units import GIB, KIB, MIB
 from checks.framework.unknown import Unknown
 from preflight.launches.container import ContainerSettings, Size, named_gpus
 from preflight.launches.source import Command, ReadFile, Word, file_reader
+from preflight.launches.wrappers import is_gate
 
 _PAGE_UNITS = {"Ki": KIB, "Mi": MIB, "Gi": GIB}
 # What gives a container a GPU without --gpus: a runtime of OCI, or the device's own node.
@@ -230,7 +231,7 @@ def place_of(command: Command) -> tuple[tuple[str, ...], ...] | None:
         None if a wrapper, such as ssh, srun or docker run, takes the command to a place that is not
         known.
     """
-    wrappers = filter(None, command.wrappers)
+    wrappers = (wrapper for wrapper in command.wrappers if wrapper and not is_gate(wrapper))
     around = tuple(wrapper for wrapper in wrappers if wrapper[0].rpartition("/")[2] not in _LOCAL)
     if any(wrapper[:2] != ("docker", "exec") for wrapper in around):
         return None

@@ -491,15 +491,17 @@ def _all_settings(report: Report, width: int) -> str:
     """
     wanting = [row for row in report.of(Status.FAIL, Status.WARN) if row.ignored is None]
     kinds = {setting.kind for row in wanting for setting in row.finding.settings}
-    file = "" if report.needs is None else report.needs.source
-    if not kinds or not file:
+    if not kinds or report.needs is None:
         return ""
     mends_all = all(row.finding.settings for row in wanting) and kinds <= {Kind.SYSCTL, Kind.SYSFS}
-    lead, arguments = "Every setting:", ["mooncake-preflight", "plan", file]
+    lead, arguments = "Every setting:", ["mooncake-preflight", "plan"]
     if report.root != "/":
-        arguments[2:2] = ["--root", report.root]
+        arguments += ["--root", report.root]
     elif mends_all:
-        lead, arguments = "All of it:", ["sudo", "mooncake-preflight", "apply", file]
+        lead, arguments = "All of it:", ["sudo", "mooncake-preflight", "apply"]
+    if report.given_again is None:
+        return filled(f"{lead} {shlex.join(arguments)}, of the same launch", width)
+    arguments += report.given_again
     command = shlex.join(arguments)
     whole = f"{lead} {command}"
     return whole if len(whole) <= width else f"{lead}\n      {command}"

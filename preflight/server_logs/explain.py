@@ -173,8 +173,8 @@ COMPUTE |= {"slabs": _slabs, "flag-releases": _flag_releases, "dropped": _droppe
 
 # Words at which a sentence does not start with a capital: they are typed.
 _TYPED = frozenset(
-    "apt cat curl df dmesg docker errno etcdctl getconf grep ls lsmod modprobe options ping pip "
-    "ss sudo".split()
+    "apt cat curl df dmesg docker errno etcdctl getconf grep ip kubectl ls lsmod modprobe numactl "
+    "options ping pip srun ss sudo".split()
 )
 
 _CUT = (

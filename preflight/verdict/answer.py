@@ -87,7 +87,8 @@ def check_launch(
             understood += f"; neither HiCache nor Mooncake. Checked all the same: {looked_at}"
     needs, name = judged_host.needs, judged_host.host.name
     answer = report(findings, selection.ignore, needs, name, understood)
-    return Checked(answer._replace(left_out=left_out), judged_host, selection.waivers)
+    answer = answer._replace(left_out=left_out, given_again=_given_again(launch))
+    return Checked(answer, judged_host, selection.waivers)
 
 
 def known_problems(judged_host: JudgedHost, selection: Selection) -> list[Finding]:
@@ -189,19 +190,30 @@ def _ask_line(command: str, launch: LaunchWords, root: str) -> tuple[Line, ...]:
         () if ``command`` is "", or the launch was typed, piped, or read with other options than
         --root and the versions.
     """
-    files = launch.words if len(launch.words) == 1 and not launch.is_command else ()
-    typed = bool(launch.words) and not files
-    mooncake, sglang = launch.mooncake_version, launch.sglang_version
-    plain = LaunchWords(launch.words, mooncake_version=mooncake, sglang_version=sglang)
-    if not command or launch != plain or typed or files == ("-",):
+    words = _given_again(launch)
+    if not command or words is None or "--" in words:
         return ()
-    options = (
-        ("--root", "" if root == "/" else root),
-        ("--mooncake-version", mooncake),
-        ("--sglang-version", sglang),
-    )
+    host = () if root == "/" else ("--root", root)
+    return (line(("mooncake-preflight", command, *host, *words)),)
+
+
+def _given_again(launch: LaunchWords) -> tuple[str, ...] | None:
+    """Return the launch's words as another command takes them, with the versions.
+
+    Returns:
+        None if it was piped, has a secret, or was read with other options than the versions.
+    """
+    from checks.host_snapshot.secrets import clean_words
+
+    words, mooncake, sglang = launch.words, launch.mooncake_version, launch.sglang_version
+    plain = LaunchWords(words, mooncake_version=mooncake, sglang_version=sglang)
+    piped = len(words) == 1 and (words[0] == "-" or words[0].startswith("/dev/fd/"))
+    if launch._replace(is_command=False) != plain or piped or clean_words(words) != [*words]:
+        return None
+    options = (("--mooncake-version", mooncake), ("--sglang-version", sglang))
     options_used = [word for name, value in options if value for word in (name, value)]
-    return (line(("mooncake-preflight", command, *options_used, *files)),)
+    typed = launch.is_command or len(words) > 1
+    return (*options_used, *(("--",) if typed else ()), *words)
 
 
 # Of a file of waivers; longer is none.

@@ -77,6 +77,7 @@ class Report(NamedTuple):
         unused_waivers: Checks that found nothing to waive.
         understood: The launch in one sentence; "" without one.
         left_out: Programs that the launch names and does not start.
+        given_again: The launch as another command takes it, None if that cannot be typed.
     """
 
     verdict: Status
@@ -88,6 +89,7 @@ class Report(NamedTuple):
     unused_waivers: tuple[str, ...]
     understood: str = ""
     left_out: tuple[str, ...] = ()
+    given_again: tuple[str, ...] | None = None
 
     @property
     def exit_code(self) -> int:

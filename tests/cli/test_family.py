@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -173,6 +174,9 @@ true
         (["zzz"], "No such command 'zzz'."),
         (["check", "gone.sh"], "'gone.sh' does not exist: give the path of a script or manifest"),
         (["check", "--", "./gone.sh", "--tp", "8"], "'./gone.sh' does not exist"),
+        (["check", "lunch.sh"], "'lunch.sh' does not exist: did you mean launch.sh?"),
+        (["fit", "./launch.s"], "'./launch.s' does not exist: did you mean ./launch.sh?"),
+        (["check", "--env-file", "x", "--", "lanch.sh", "8"], "did you mean launch.sh?"),
         (["check", "python3", "-m", "sglang"], "stand behind --: mooncake-preflight check -- COMM"),
     ],
 )
@@ -187,3 +191,11 @@ def test_a_command_that_is_none_is_refused_with_the_right_one(
     (tmp_path / "launch.sh").write_text("mooncake_master\n")
     assert run(words) == 64
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_no_section_of_a_help_has_one_option_of_another_command(path: str) -> None:
+    titles = re.findall(r"(?m)^(\S.*):\n((?:[ ].*\n?)+)", help_of(path))
+    for title, body in titles:
+        options = re.findall(r"(?m)^ {2}-", body)
+        assert title == "Options" or len(options) != 1, title

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from preflight.base.bundle import script_pythons
 from preflight.cli.main import run
 from tests.paths import ROOT
 
@@ -108,6 +110,22 @@ def test_the_one_file_needs_a_python_alone(one_file: str, open_folder: Path) -> 
     code = f"import sys; sys.path.insert(0, {one_file!r}); import tomli; print(tomli.loads('a=1'))"
     said = as_nobody(open_folder, *python[:-1], "-c", code)
     assert said.stdout == "{'a': 1}\n", said.stderr
+
+
+@pytest.mark.slow
+def test_the_one_file_reads_shell_scripts(one_file: str, open_folder: Path) -> None:
+    """With the Python that made it; a compiled reader for another is carried if it lies beside."""
+    server = "python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 8"
+    (open_folder / "launch.sh").write_text(f"exec {server}\n")
+    python = (public_python(), "-I", "-S", one_file)
+    said = as_nobody(open_folder, *python, "check", "--root", "demo:h800", "launch.sh")
+    assert "read: 1 SGLang server" in said.stdout, said.stderr
+    words = ("exec", "--fail-on", "warn", "--", "bash", "-c", f"{server} --page-size 64")
+    said = as_nobody(open_folder, *python, *words)
+    assert "read: 1 SGLang server" in said.stderr
+    with zipfile.ZipFile(one_file) as archive:
+        compiled = re.findall(r"cpython-3(\d+)", " ".join(archive.namelist()))
+    assert {f"3.{minor}" for minor in compiled} == {*script_pythons()}
 
 
 # The wheel --------------------------------------------------------------------------------------

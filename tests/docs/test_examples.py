@@ -84,3 +84,30 @@ def test_dockerfiles_end_in_the_command(name: str) -> None:
     if words[1:]:
         accept(command, [*words[1:], "python3", "-m", "sglang.launch_server"])
     assert any(line.startswith("FROM ") for line in lines)
+
+
+_GATE = re.compile(
+    r"mooncake-preflight\W+exec\b.* ?\W--\W|\bcheck\b.*--format\W+(?:k8s|npd|slurm-prolog)\b"
+)
+_PATCHED = re.compile(r"(.*)\n.*\bvalue\W+exec\b")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*(path for path in EXAMPLES.rglob("*") if path.is_file()), *ROOT.glob("docs/howto-*.md")],
+    ids=lambda path: path.name,
+)
+def test_every_gate_names_what_an_unknown_does(path: Path) -> None:
+    """Unknown starts by default: who copies a gate has to see the choice."""
+    text = path.read_text()
+    gates = [line for line in text.splitlines() if _GATE.search(line)]
+    gates += [match[1] for match in _PATCHED.finditer(text)]
+    assert [line for line in gates if not re.search(r"--fail-on\W+(?:fail|unknown)\b", line)] == []
+    assert gates or path.name not in HANDED_OUT
+
+
+HANDED_OUT = {
+    *("entrypoint.Dockerfile", "kubernetes-init.yaml", "kustomization.yaml"),
+    *("node-problem-detector.json", "slurm-health-check.sh", "slurm-prolog.sh"),
+    *("howto-container.md", "howto-kubernetes.md", "howto-slurm.md"),
+}

@@ -67,6 +67,8 @@ def rows(
         # What asks an engine for a container is not what runs in there.
         (f"docker run image:1 {ONE}\n", (ONE, f"docker run image:1 {ONE}")),
         ("mooncake_master --v=1\n", ("mooncake_master --v=1",)),
+        # A gate that still checks is not the server; where it has passed, it is.
+        (f"mooncake-preflight exec -- {ONE}\n", (ONE, f"python3 mp.pyz exec -- {ONE}")),
     ],
 )  # fmt: skip
 def test_what_runs_as_the_launch_says(

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from preflight.processes.other_programs import _known
 from preflight.server_logs.explain import (
     COMPUTE,
     Explanation,
+    _sentence,
     explanations_object,
     explanations_text,
     read_log,
@@ -393,3 +395,21 @@ def test_the_same_lines_mean_the_same_in_any_order(lines: list[str]) -> None:
     assert {each.pattern: each.times for each in explain_log(lines)} == {
         each.pattern: each.times for each in explain_log(shuffled)
     }
+
+
+def test_what_is_typed_begins_as_it_is_typed() -> None:
+    """A command at the start of a sentence has no capital, or nobody can run it."""
+    fields = ("remedy", "cause", "apart", "decided")
+    texts = [
+        str(text)
+        for pattern in read_patterns()
+        for each in (pattern, *pattern.cases)
+        for field in fields
+        if (text := getattr(each, field, None))
+    ]
+    english = {"find", "free", "mount", "wait", "which"}
+    tools = _known("tool") - english
+    typed = [text for text in texts if text.split()[0] in tools or re.match(r"\w+ -\w", text)]
+    assert any(text.startswith("kubectl logs") for text in typed)
+    for text in typed:
+        assert _sentence(text).split()[0] == text.split()[0]

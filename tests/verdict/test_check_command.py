@@ -19,6 +19,7 @@ from preflight.cli.main import run
 from tests.builders.check_fakes import installed
 from tests.builders.hosts import Host
 from tests.paths import ROOT
+from tests.tables import each_row
 from tests.valid import valid
 
 Patch = pytest.MonkeyPatch
@@ -373,3 +374,30 @@ def test_the_version_is_that_of_the_package() -> None:
     from preflight.base.program import program_version
 
     assert f'version = "{program_version()}"' in (ROOT / "pyproject.toml").read_text()
+
+
+@each_row(
+    ("words", "again"),
+    [
+        (["launch.sh"], "plan --root demo:h800 launch.sh"),
+        (["--", "bash", "launch.sh", "8"], "plan --root demo:h800 -- bash launch.sh 8"),
+        (["--sglang-version", "0.5.9", "launch.sh"],
+         "plan --root demo:h800 --sglang-version 0.5.9 launch.sh"),
+        (["--nic-numa-nodes", "0", "launch.sh"], "plan --root demo:h800, of the same launch"),
+    ],
+)  # fmt: skip
+def test_the_command_for_every_setting_is_of_the_same_launch(
+    words: list[str],
+    again: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settings = "MC_STORE_USE_HUGEPAGE=1 MOONCAKE_PROTOCOL=rdma MOONCAKE_GLOBAL_SEGMENT_SIZE=64gb"
+    monkeypatch.chdir(tmp_path)
+    Path("launch.sh").write_text(f"{settings} {' '.join(LAUNCH)} --tp 8\n")
+    run(["check", "--root", "demo:h800", *words])
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Every setting: mooncake-preflight {again} More:" in said
+    if ", of" not in again:
+        assert run(again.split()) != 64, capsys.readouterr().err

@@ -15,7 +15,7 @@ from preflight.engines.consumers.consumer import Consumer
 from preflight.engines.programs.mooncake_flags import flags_of, read_flags
 from preflight.engines.programs.sglang_arguments import SettingValue
 from preflight.engines.sglang.server import SglangServer
-from preflight.launches.launchers import remote_words
+from preflight.launches.launchers import enters_container, remote_words
 from preflight.launches.source import Origin, Reading, SourceNote, Word, open_names, why_open
 from preflight.launches.variables import matching
 from preflight.needs.launch_sizing import LaunchSizing
@@ -251,7 +251,7 @@ def _locate(process: LaunchProcess, group: HostGroup | None, groups: Sequence[Ho
             return f"container of {wrapper[-1]}"
         if wrapper[0].rpartition("/")[2] in ("kubectl", "oc") and "exec" in wrapper:
             return f"behind {' '.join(wrapper).removesuffix(' --')}"
-        if wrapper[1:2] == ("exec",):
+        if wrapper[1:2] == ("exec",) and enters_container(wrapper):
             return f"container {wrapper[-1]}"
     return host
 
