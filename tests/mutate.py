@@ -311,7 +311,8 @@ def problems_of(number: int, folder: Path, show: bool = False) -> list[str]:
         problems.append(f"exit code {code}: {err.getvalue()[-300:]}")
     # Unknown lines of a log are shown as they stand, and may be a traceback's.
     problems += ["says Traceback"] * ("Traceback" in err.getvalue())
-    problems += ["says defect of"] * ("defect of" in said)
+    # A line of a log may tell of another program's defect.
+    problems += ["says defect of this"] * ("defect of this" in said)
     if "--json" in given[: given.index("--") if "--" in given else None]:
         try:
             json.loads(out.getvalue())

@@ -136,11 +136,11 @@ def _record_in(launch: LaunchWords) -> dict[str, Any] | None:
     """
     import json
 
-    from preflight.launches.env_files import read_small_file
+    from preflight.launches.env_files import read_given_file
 
     if len(launch.words) != 1 or launch.is_command:
         return None
-    text = (read_small_file(launch.words[0]) or "").lstrip()
+    text = (read_given_file(launch.words[0]) or "").lstrip()
     if not text.startswith("{") or RECORD_SCHEMA not in text[:200]:
         return None
     try:

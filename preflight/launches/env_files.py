@@ -118,6 +118,13 @@ def read_stream(path: str) -> None:
         _streams[path] = _text_of_stream(path)
 
 
+def read_given_file(path: str) -> str | None:
+    """Return the text of a file or ``STREAM`` that the user named; None if it is not read."""
+    if STREAM.fullmatch(path):
+        read_stream(path)
+    return read_small_file(path)
+
+
 def _text_of_stream(path: str) -> str | None:
     try:
         if path == "-":

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from checks.framework.regex import regex
 from preflight.base.shell import quote
 from preflight.launches.documents import Node, load_documents
-from preflight.launches.env_files import read_env_file, read_small_file
+from preflight.launches.env_files import read_env_file, read_given_file, read_small_file
 from preflight.launches.source import Reading, SourceError, SourceNote, Word, tell_apart
 from preflight.launches.variables import environment_words
 
@@ -292,7 +292,7 @@ def _text(path: str) -> str:
     Raises:
         SourceError: With the reason if not read.
     """
-    text = read_small_file(path)
+    text = read_given_file(path)
     if text is not None:
         return text
     if path == "-":

@@ -92,7 +92,7 @@ POD_OF_ITS_OWN: Json = {
     ],
     "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
 }
-GATE = ["python3", "/preflight/mooncake-preflight.pyz", "exec", "--"]
+GATE = ["python3", "/preflight/mooncake-preflight.pyz", "exec", "--fail-on=fail", "--"]
 KUBECTL = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="needs kubectl (kubernetes-client)"
 )
@@ -143,7 +143,8 @@ def test_the_patch_of_the_page_puts_the_gate_in_front(tmp_path: Path) -> None:
     script = "kubectl patch --local" + page.split("kubectl patch --local")[1].split("```")[0]
     subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True)
     (container,) = yaml.safe_load((tmp_path / "gated.yaml").read_text())["spec"]["containers"]
-    assert container["command"][:4] == ["mooncake-preflight", "exec", "--", "python3"]
+    gate = ["mooncake-preflight", "exec", "--fail-on=fail", "--", "python3"]
+    assert container["command"][:5] == gate
 
 
 @pytest.mark.slow
