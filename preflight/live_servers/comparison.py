@@ -302,7 +302,9 @@ def _store_pool(
         text = f"{format_bytes(need - have)} of what runs here are not in the pool"
         advice = "Read the log of the client that is missing: its mount failed."
         finding = finding.warned(text, advice)
-    elif more > 0 and (joined or not has_clients_here(rpc)):
+    elif more > 0 and not joined and isinstance(clients := has_clients_here(rpc), Unknown):
+        finding = finding.undecided(clients.of("whose segments of this host these are: "))
+    elif more > 0 and (joined or not clients):
         text = (
             f"{format_bytes(more)} of this host's segments ({', '.join(local)}) "
             "belong to no program that is seen here: reading the keys of one that is gone fails"

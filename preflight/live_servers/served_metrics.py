@@ -11,7 +11,6 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
 
@@ -161,19 +160,26 @@ def is_local(host: str) -> bool:
     return host.strip("[]") in {entry["address"] for entry in addresses()}
 
 
-def has_clients_here(port: int | Unknown | None) -> bool:
+def has_clients_here(port: int | Unknown | None) -> bool | Unknown:
     """Tell whether a process of this host is connected to ``port`` of this host: the kernel lists
     both ends of the connection.
 
     Returns:
-        False if ``port`` or the connections are not known.
+        Unknown if ``port`` or the connections are not known.
     """
+    if isinstance(port, Unknown) or port is None:
+        return Unknown("the master's RPC port is not known") if port is None else port
     ends = set()
-    for table in () if isinstance(port, Unknown) or port is None else ("tcp", "tcp6"):
-        with suppress(OSError), open(f"/proc/net/{table}", encoding="ascii") as file:
-            rows = (line.split() for line in file.readlines()[1:])
-            # Of an address the last 4 bytes: ::ffff:10.0.0.1 is 10.0.0.1 in the other table.
-            ends |= {(row[1][-13:], row[2][-13:]) for row in rows if row[3] == _ESTABLISHED}
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/net/{table}", encoding="ascii") as file:
+                rows = [line.split() for line in file.readlines()[1:]]
+        except FileNotFoundError:  # a kernel without IPv6
+            continue
+        except OSError as error:
+            return Unknown(f"/proc/net/{table}: {error.strerror}")
+        # Of an address the last 4 bytes: ::ffff:10.0.0.1 is 10.0.0.1 in the other table.
+        ends |= {(row[1][-13:], row[2][-13:]) for row in rows if row[3] == _ESTABLISHED}
     return any((to, at) in ends for at, to in ends if to.endswith(f":{port:04X}"))
 
 

@@ -19,7 +19,12 @@ from checks.framework.unknown import Unknown
 from preflight.live_servers.comparison import findings
 from preflight.live_servers.report import Observation, ObservedRow, metrics_text
 from preflight.live_servers.running_launch import RunningServer, running_servers
-from preflight.live_servers.served_metrics import Metrics, parse_metrics, tier_findings
+from preflight.live_servers.served_metrics import (
+    Metrics,
+    has_clients_here,
+    parse_metrics,
+    tier_findings,
+)
 from tests.live_servers.test_observing import client, huge, process
 from tests.paths import ROOT
 
@@ -313,3 +318,9 @@ def test_metrics_are_asked_at_the_address_of_the_command_line(
     assert findings[0]["status"] == status
     if status == "warn":
         assert findings[0]["have"]["value"] == 0
+
+
+def test_connections_that_are_not_read_are_unknown() -> None:
+    """Not read is not "nobody is connected", after which a live client would be called gone."""
+    for port in (None, Unknown("$PORT is not set")):
+        assert isinstance(has_clients_here(port), Unknown)

@@ -193,7 +193,7 @@ def _draft_page_count(request: PoolRequest, target_pages: int) -> int:
         return target_pages
     if not request.device_tokens:  # not known; 0, the least that a GPU may have left, is a bound
         # A page more than the target's or none, by the ratio's last bit.
-        return target_pages + (request.device_tokens is None)
+        return target_pages + 1 if request.device_tokens is None else target_pages
     tokens = target_pages * request.page_tokens
     return int(request.device_tokens * (tokens / request.device_tokens)) // request.page_tokens + 1
 
